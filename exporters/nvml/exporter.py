@@ -1,4 +1,4 @@
-"""The exporter: has the helper look at the GPUs, and tells the agent what there is and what is wrong."""
+"""The exporter: has the helper read the GPUs, and writes devices, users, checks and faults to the agent."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ class NvmlExporter:
             self._warm = False
             if not self._hung:
                 raise
-            return  # it waits for its next start: nobody knows yet that the driver answers again
+            return  # it waits for its next start: the driver still counts as hung
         self._warm = True
         self._hung = False
         self._answer = answer
         now = clock.monotonic()
         elapsed = now - self._looked_at if self._looked_at is not None else 0.0
         self._looked_at = now
-        self._tell(self._gpus.observe(answer, elapsed, clock.time()))
+        self._report(self._gpus.observe(answer, elapsed, clock.time()))
         self._ctx.hardware.observe_faults(self._gpus.faults(clock.time()))
         self._remember()
         if answer.error:
@@ -100,7 +100,7 @@ class NvmlExporter:
         elif not self._gpus.views:
             raise NoData("the driver shows no GPU")
         else:
-            await self._tell_hardware(answer)
+            await self._observe(answer)
 
     def snapshot(self) -> NvmlSnapshot:
         """Copy what is known."""
@@ -135,7 +135,7 @@ class NvmlExporter:
         self._ctx.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
 
     def _note_error(self, error: str) -> None:
-        """NVML cannot be initialised: the end of the matter where no GPU was seen, else something to tell."""
+        """NVML cannot be initialised: no data where no GPU was seen since the boot, else a warning."""
         if self._gpus.remembered:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
@@ -146,21 +146,21 @@ class NvmlExporter:
         else:
             raise NvmlFailed(error)
 
-    def _tell(self, verdicts: Iterable[GpuVerdict]) -> None:
+    def _report(self, verdicts: Iterable[GpuVerdict]) -> None:
         checks = self._ctx.checks
         checks.report(NODE, "gpu_driver_hung", CheckState.OK)
-        told = [NODE]
+        subjects = [NODE]
         for verdict in verdicts:
             subject = Subject("gpu", verdict.subject)
-            told.append(subject)
+            subjects.append(subject)
             checks.clear(subject, verdict.recovered)
             for check, state in verdict.levels.items():
                 checks.report(subject, check, state)
             for check in verdict.faults:
                 checks.latch(subject, check)
-        checks.forget(told)
+        checks.forget(subjects)
 
-    async def _tell_hardware(self, answer: LookAnswer) -> None:
+    async def _observe(self, answer: LookAnswer) -> None:
         users: dict[int, list[str]] = {}
         unseen = set(self._gpus.remembered)
         for reading in answer.gpus:

@@ -1,4 +1,4 @@
-"""All GPUs that there were since boot: what each last said, what is remembered of it, and what that means.
+"""All GPUs since boot: the last reading of each, what is remembered of it, and its verdict.
 
 Pure but for its own state. What is remembered outlives the agent: a GPU that is lost while the agent restarts is
 lost, not unknown; a link that was up is expected.
@@ -26,7 +26,7 @@ MAX_XIDS = 32
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a reset ends, whoever told of them (the kernel's log does); all else is a level, told anew."""
+"""Faults that a reset ends, of every source (the kernel's log, too); all other checks are levels."""
 
 
 class Xid(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class GpuView(msgspec.Struct, frozen=True):
 
 
 class GpuVerdict(msgspec.Struct, frozen=True):
-    """What is to be told of one GPU: faults whose end was seen, levels by check, and faults to latch, in this order."""
+    """The checks of one GPU: faults to clear (``recovered``), levels, and faults to latch, written in this order."""
 
     subject: str
     levels: dict[str, CheckState]
@@ -81,7 +81,7 @@ class _Watched:
 
 
 class Gpus:
-    """See the module. ``changed`` is set by what must be remembered; ``errors`` counts what was not believed."""
+    """See the module. ``changed``: the checkpoint must be written; ``errors`` counts implausible values and GPUs."""
 
     def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
         self._hot_celsius = hot_celsius
@@ -92,7 +92,7 @@ class Gpus:
         self.views: tuple[GpuView, ...] = ()
 
     def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
-        """Take a look, so long after the one before (0: the first), and say what it means."""
+        """Take a look, ``elapsed_seconds`` after the one before (0: the first), and return the verdicts."""
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
         faults = self._take_events(answer.events, now_seconds)
@@ -122,7 +122,7 @@ class Gpus:
                 self.changed = True
 
     def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
-        """What the Xids of each GPU mean by their numbers, by PCI address, as far as they are not too old to show."""
+        """The meaning of each GPU's recent Xids by their numbers, by PCI address."""
         found: dict[str, list[FaultSeen]] = {}
         for known in self.remembered.values():
             seen: list[FaultSeen] = []
@@ -137,7 +137,7 @@ class Gpus:
         return any(view.reading is None for view in self.views)
 
     def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
-        """What is believed of the GPUs that answered, by UUID; new ones are remembered."""
+        """The plausible readings of the GPUs that answered, by UUID; new GPUs are remembered."""
         found: dict[str, GpuReading] = {}
         for reading in gpus:
             if reading.lost:
@@ -162,7 +162,7 @@ class Gpus:
         return found
 
     def _take_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
-        """Count events; return the faults that they are, by UUID."""
+        """Count events; return the checks that they fail, by UUID."""
         faults: dict[str, list[str]] = {}
         for event in events:
             known = self.remembered.get(event.uuid)
@@ -201,7 +201,7 @@ class Gpus:
         watched.before = reading
         levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.levels()}
         levels |= watched.links.checks(links)
-        if reset and CheckState.FAILED not in levels.values():  # what was told since the last look led to the reset
+        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look led to the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return _view(reading.uuid, known, reading, seconds, links), verdict

@@ -1,4 +1,4 @@
-"""NVML as the helper process holds it: initialised once, with handles of all GPUs and their events gathered.
+"""NVML in the helper process: initialised once, with handles of all GPUs and their gathered events.
 
 The only place that loads NVIDIA's library, which may hang. Holding it open keeps the GPUs initialised, like
 persistence mode does, and gathers events between looks.
@@ -21,7 +21,7 @@ from exporters.nvml.link_queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
 DRAIN_SECONDS = 1.0
-"""Of a look, for events; what is left waits in the driver for the next one."""
+"""The time that a look takes for events; later ones wait in the driver for the next look."""
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
@@ -99,7 +99,7 @@ class NvmlLibrary:
         self._events = None
 
     def _drain(self, asker: Asker) -> list[XidEvent]:
-        """What the driver has gathered, alike events as one; never waits."""
+        """The events that the driver has gathered, alike ones as one; never waits."""
         counts = Counter(self._gathered(asker))
         return [XidEvent(uuid, xid, count) for (uuid, xid), count in counts.items()]
 
@@ -161,7 +161,7 @@ class GpuDevice:
             return
 
     def read(self, asker: Asker) -> GpuReading | None:
-        """Ask for everything; None where this process may not, as where devices are given to it one by one."""
+        """Read everything; None without permission, as where only some devices are given to this process."""
         if self._is_forbidden:
             return None
         try:

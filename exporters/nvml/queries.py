@@ -1,4 +1,4 @@
-"""What is asked of one GPU, and how. Runs in the helper process."""
+"""Reads one GPU: which NVML calls give which value. Runs in the helper process."""
 
 from __future__ import annotations
 
