@@ -1,4 +1,4 @@
-"""Which GPUs the node has, learnt since the boot, and what is wrong with each. Pure."""
+"""The node's GPUs since the boot, and the checks of each. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
 
 
 def verdicts(view: View) -> dict[str, CheckState]:
-    """Each check that can be made of a GPU, and what it found."""
+    """The state of each check that the GPU has values for."""
     if view.raw is None:
         return {"gpu_lost": CheckState.FAILED}
     raw = view.raw

@@ -1,4 +1,4 @@
-"""The exporter: follows the log in a thread of its own, counts events, tells the ledger and whose rank it was."""
+"""The exporter: follows the log in a thread of its own, counts events, and writes checks, faults and ranks' events."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
 """Pairs of a category and a code; the events of more are counted under no code."""
 MAX_PARTS = 64
-"""Servers that do not respond, or file systems that went read-only, that are followed; one more only counts."""
+"""Followed servers that do not respond, or file systems that went read-only; one more is only counted."""
 MAX_RANK_EVENTS = 256
 """Ranks with events, by category; those beyond show in the node's counts alone."""
 
 OOM_KILL = "oom_kill"
-"""The category that says how a rank's process ends."""
+"""The category that explains the end of a rank's process."""
 READ_ONLY = "filesystem_read_only"
-"""The check whose parts are file systems: what is mounted says whether they are well."""
+"""The check whose parts are file systems: mountinfo shows when they are writable again."""
 
 EVENTS = Family(
     "rankwatch_kernel_events_total",
@@ -122,7 +122,7 @@ class KernelLogExporter:
         return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
-        """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
+        """Count new events; NoData without a log, or without the right to read it (unless enabled is true)."""
         self._learn_names()
         try:
             read_only = tuple(self._past.parts.get(READ_ONLY, ()))
@@ -159,7 +159,7 @@ class KernelLogExporter:
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
     def _take(self, told: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
-        """Count events of this time (epoch seconds), and tell the ledger and, unless they are old, the agent's log."""
+        """Count events of this time (epoch seconds); unless they are old, write their checks and log them."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
@@ -169,12 +169,12 @@ class KernelLogExporter:
         rank = self._count_rank(event, told.times)
         if told.is_old:
             return
-        self._tell(event, fails(event, told.seconds))
+        self._report(event, fails(event, told.seconds))
         self._note_fault(event, seconds)
         logged.append((event, rank, told.times))
 
     def _note_fault(self, event: KernelEvent, seconds: float) -> None:
-        """Remember what a GPU's driver said of it, and whether programs of several users fail at one place of it."""
+        """Remember a GPU's error, and whether programs of several users fail at one place of the GPU."""
         error = judged(event)
         if error is None or event.told is None or not event.pci:
             return
@@ -186,7 +186,7 @@ class KernelLogExporter:
             errors.see(event.pci, error.fault, seconds)
             self._ctx.checks.latch(self._named("gpu", event.pci), error.check)
 
-    def _tell(self, event: KernelEvent, check: str) -> None:
+    def _report(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]
         if check and event.part:
             parts = self._past.parts.setdefault(check, {})
@@ -221,7 +221,7 @@ class KernelLogExporter:
         self._names = names
 
     def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
-        """Count events that name a rank's process, tell the rank table of an OOM kill, and say whose it is."""
+        """Count events that name a rank's process, write an OOM kill to the rank table, and return the labels."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
@@ -235,7 +235,7 @@ class KernelLogExporter:
         return {}
 
     def _forget_ranks(self) -> None:
-        """Drop what is known of ranks that are shown no more."""
+        """Drop the counts of ranks without series."""
         if self._past.ranks:
             shown = {view.label for view in self._ctx.ranks.snapshot().ranks}
             self._past.ranks = {key: count for key, count in self._past.ranks.items() if RankLabel(*key[:2]) in shown}

@@ -14,7 +14,7 @@ from typing import NamedTuple
 MAX_RECORD_BYTES = 16 * 1024
 """One read gives one record, and fails where it would not fit; the kernel's are below 9 KiB (PRINTK_MESSAGE_MAX)."""
 MAX_RECORDS = 20_000
-"""At one look: a flood is read over several, or is overwritten and counted as lost."""
+"""Of one look; a flood takes several, or is overwritten and counted as lost."""
 
 
 MAX_TEXT = 1024

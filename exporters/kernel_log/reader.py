@@ -1,4 +1,4 @@
-"""One look at the log: what its records tell of, alike ones together, and what is mounted. Blocking; for one thread."""
+"""One look at the log: its events, alike ones grouped, and the state of mounts. Blocking; for one thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AUDIT = "audit: "
 """What the audit's records begin with where no auditd takes them: they have command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)
-"""What a line tells, by its text."""
+"""The event of a line, by its text."""
 
 
 _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
@@ -48,7 +48,7 @@ class EventGroup(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look at the log and the mounts gave; ``mounted`` None where nothing was asked, or no answer came."""
+    """The result of one look; ``mounted`` None where no file system was asked about, or mountinfo is unreadable."""
 
     told: list[EventGroup]
     lost: int
@@ -92,7 +92,7 @@ class LogReader:
         return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
-        """What a record tells of; None for most, and for what users write."""
+        """The event of a record; None for most, and for records that users write."""
         event = remembered(record.text) if record.from_kernel else None
         if event is None:
             return None

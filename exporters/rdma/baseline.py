@@ -1,4 +1,4 @@
-"""What is expected of the node's RDMA devices, learnt since the boot: what was once there, up and fast. Pure.
+"""The expected state of the node's RDMA devices: present, up and fast as once since the boot. Pure.
 
 Expected are devices of physical PCI functions alone, each by its function's address: a device that is renamed is the
 same, and what software makes (virtual functions, subfunctions, rxe, siw) it may take away.
