@@ -102,16 +102,6 @@ def judge(maker: Maker, told: Told) -> Judged:
     return Judged(Fault(told.code, unit, link, told.severity, meaning, row.hurts, row.role, row.action), row.check)
 
 
-def checks() -> frozenset[str]:
-    """All checks that some error fails."""
-    return frozenset(row.check for row in read_table().values() if row.check)
-
-
-def codes(maker: Maker) -> frozenset[str]:
-    """The codes that the table has."""
-    return frozenset(key[1] for key in read_table() if key[0] == maker)
-
-
 def _row(maker: Maker, told: Told) -> _Row:
     """The row that fits best: of the unit (or of the one that it is a part of) and severity, then of less."""
     table = read_table()

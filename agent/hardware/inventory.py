@@ -1,13 +1,13 @@
-"""What a rank stands on: the GPUs and NICs of this node, which GPU a process uses, and which NIC is near it.
+"""The GPUs and NICs of this node, which GPU a process uses, and which NIC is near it.
 
-Owned by the event loop. Exporters say what there is (``observe_*``, each in place of what the same source said before);
-the affinity is made here, and the rank table takes its GPU labels from here.
+Owned by the event loop. Exporters write what they observe; the affinity is computed here, and the rank table takes its
+GPU labels from here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -43,10 +43,8 @@ class Nic(msgspec.Struct, frozen=True, order=True):
 
 
 Path = Literal["PIX", "PXB", "PHB", "NODE"]
-"""What lies between two devices, in the words of nvidia-smi topo: one PCIe switch, several, the host bridge, two host
+"""The way between two devices, in the words of nvidia-smi topo: one PCIe switch, several, the host bridge, two host
 bridges of one NUMA node."""
-
-
 _PATHS: tuple[Path, ...] = ("PIX", "PXB", "PHB", "NODE")
 _STEPS_OF_ONE_SWITCH = 4
 """Up from a device to its port of the switch and the port towards the host, and down again."""
@@ -60,127 +58,55 @@ class Affinity(msgspec.Struct, frozen=True):
     path: Path
 
 
-class HardwareSource:
-    """What one exporter (``source``) may say and ask, until it has ended."""
+class _Observed(msgspec.Struct, frozen=True):
+    """What one source observed: see ``HardwareSource``."""
 
-    def __init__(self, hardware: Hardware, source: str) -> None:
-        self._hardware = hardware
-        self._source = source
-        self._closed = False
-
-    def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
-        """Say which GPUs there are; one that fell off the bus stays until the source says otherwise."""
-        if not self._closed:
-            self._hardware.observe_gpus(self._source, gpus)
-
-    def observe_nics(self, nics: Iterable[Nic]) -> None:
-        """Say which NICs there are."""
-        if not self._closed:
-            self._hardware.observe_nics(self._source, nics)
-
-    def observe_gpu_processes(
-        self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
-    ) -> None:
-        """Say which processes (pids as the agent sees them) use which GPUs (UUIDs).
-
-        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were. ``divided``: GPUs in
-        parts, whose users share nothing.
-        """
-        if not self._closed:
-            self._hardware.observe_gpu_processes(self._source, users, unseen, divided)
-
-    def gpu_users(self) -> dict[int, frozenset[str]]:
-        """By pid: the GPUs that each process uses and may share with others."""
-        return self._hardware.gpu_users()
-
-    def observe_faults(self, faults: FaultsByPci) -> None:
-        """Replace the errors that the driver reported lately, by GPU; at most MAX_FAULTS of each."""
-        if not self._closed:
-            self._hardware.observe_faults(self._source, faults)
-
-    def gpus(self) -> list[Gpu]:
-        """All GPUs of the node by index, whoever sees them."""
-        return self._hardware.gpus()
-
-    def nics(self) -> list[Nic]:
-        """All NICs of the node by name."""
-        return self._hardware.nics()
-
-    def close(self) -> None:
-        """Take nothing more; what was said stays until the exporter's next run, or until it is withdrawn."""
-        self._closed = True
+    gpus: tuple[Gpu, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    users: dict[int, tuple[str, ...]] = {}
+    unseen: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
+    faults: dict[str, list[FaultSeen]] = {}
 
 
 class Hardware:
     """See the module."""
 
     def __init__(self) -> None:
-        self._gpus: dict[str, tuple[Gpu, ...]] = {}
-        self._nics: dict[str, tuple[Nic, ...]] = {}
-        self._users: dict[str, dict[int, tuple[str, ...]]] = {}
-        self._unseen: dict[str, frozenset[str]] = {}
-        self._divided: dict[str, frozenset[str]] = {}
-        self._faults: dict[str, dict[str, list[FaultSeen]]] = {}
+        self._of: dict[str, _Observed] = {}
         self._affinities: tuple[Affinity, ...] = ()
 
     def of(self, source: str) -> HardwareSource:
-        """What the exporter of this name writes."""
+        """The writer of the exporter of this name."""
         return HardwareSource(self, source)
 
+    def put(self, source: str, **observed: Any) -> None:
+        """Replace these fields of what ``source`` observed."""
+        self._of[source] = msgspec.structs.replace(self._of.get(source, _Observed()), **observed)
+        if observed.keys() & {"gpus", "nics"}:
+            self._affinities = nearest_nics(self.gpus(), self.nics())
+
     def withdraw(self, kept: Collection[str]) -> None:
-        """Drop what was said by sources that are none of ``kept``: they were disabled, or did not start again."""
-        for table in (self._gpus, self._nics, self._users, self._unseen, self._divided, self._faults):
-            for source in table.keys() - set(kept):
-                del table[source]
+        """Drop the observations of sources outside ``kept``: they were disabled, or did not start again."""
+        self._of = {source: observed for source, observed in self._of.items() if source in kept}
         self._affinities = nearest_nics(self.gpus(), self.nics())
-
-    def observe_gpus(self, source: str, gpus: Iterable[Gpu]) -> None:
-        """Take the GPUs that ``source`` sees; one that fell off the bus stays until the source is told otherwise."""
-        self._gpus[source] = tuple(sorted(gpus))[:MAX_GPUS]
-        self._affinities = nearest_nics(self.gpus(), self.nics())
-
-    def observe_nics(self, source: str, nics: Iterable[Nic]) -> None:
-        """Take the NICs that ``source`` sees."""
-        self._nics[source] = tuple(sorted(nics))[:MAX_NICS]
-        self._affinities = nearest_nics(self.gpus(), self.nics())
-
-    def observe_gpu_processes(
-        self,
-        source: str,
-        users: Mapping[int, Iterable[str]],
-        unseen: Iterable[str] = (),
-        divided: Iterable[str] = (),
-    ) -> None:
-        """Take which processes (pids as the agent sees them) use which GPUs (UUIDs).
-
-        ``unseen``: GPUs that did not tell, as one that is lost: their users are who they were. ``divided``: GPUs in
-        parts, whose users share nothing.
-        """
-        kept = list(users.items())[:MAX_GPU_PROCESSES]
-        self._users[source] = {pid: tuple(sorted(set(uuids))) for pid, uuids in kept}
-        self._unseen[source] = frozenset(unseen)
-        self._divided[source] = frozenset(divided)
-
-    def observe_faults(self, source: str, faults: FaultsByPci) -> None:
-        """Take which errors of GPUs ``source`` knows of."""
-        self._faults[source] = {pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]}
 
     def faults(self) -> tuple[GpuFault, ...]:
         """The last errors of all GPUs, by address."""
         names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
         return tuple(
             GpuFault(*names.get(pci, ("", "")), pci, each)
-            for pci, seen in sorted(merged(self._faults.values()).items())
+            for pci, seen in sorted(merged(observed.faults for observed in self._of.values()).items())
             for each in seen
         )
 
     def gpus(self) -> list[Gpu]:
         """All GPUs by index."""
-        return sorted(gpu for found in self._gpus.values() for gpu in found)
+        return sorted(gpu for observed in self._of.values() for gpu in observed.gpus)
 
     def nics(self) -> list[Nic]:
         """All NICs by name."""
-        return sorted(nic for found in self._nics.values() for nic in found)
+        return sorted(nic for observed in self._of.values() for nic in observed.nics)
 
     def affinities(self) -> tuple[Affinity, ...]:
         """The NIC of each GPU that has one, in the order of the GPUs."""
@@ -188,24 +114,65 @@ class Hardware:
 
     def gpus_of(self, pid: int) -> list[Gpu]:
         """The GPUs that a process uses, by index."""
-        used = {uuid for users in self._users.values() for uuid in users.get(pid, ())}
+        used = {uuid for observed in self._of.values() for uuid in observed.users.get(pid, ())}
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
 
     def gpu_users(self) -> dict[int, frozenset[str]]:
         """By pid: the GPUs that each process uses and may share with others."""
         found: dict[int, frozenset[str]] = {}
-        for source, users in self._users.items():
-            for pid, uuids in users.items():
-                found[pid] = found.get(pid, frozenset()) | (frozenset(uuids) - self._divided.get(source, frozenset()))
+        for observed in self._of.values():
+            for pid, uuids in observed.users.items():
+                found[pid] = found.get(pid, frozenset()) | (frozenset(uuids) - observed.divided)
         return {pid: uuids for pid, uuids in found.items() if uuids}
 
     def is_unseen(self, uuid: str) -> bool:
         """True for a GPU of which it is not known who uses it."""
-        return any(uuid in uuids for uuids in self._unseen.values())
+        return any(uuid in observed.unseen for observed in self._of.values())
 
     def nic_of(self, gpu: Gpu) -> str:
         """The NIC near a GPU; empty where none is known."""
         return next((each.nic for each in self._affinities if each.gpu.uuid == gpu.uuid), "")
+
+
+class HardwareSource:
+    """The writer and reader of one exporter (``source``), until it has ended. Each write replaces the one before."""
+
+    def __init__(self, hardware: Hardware, source: str) -> None:
+        self._hardware = hardware
+        self._source = source
+        self._closed = False
+        self.gpus, self.nics, self.gpu_users = hardware.gpus, hardware.nics, hardware.gpu_users
+
+    def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
+        """Write which GPUs there are; one that fell off the bus stays until the source says otherwise."""
+        self._put(gpus=tuple(sorted(gpus))[:MAX_GPUS])
+
+    def observe_nics(self, nics: Iterable[Nic]) -> None:
+        """Write which NICs there are."""
+        self._put(nics=tuple(sorted(nics))[:MAX_NICS])
+
+    def observe_gpu_processes(
+        self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
+    ) -> None:
+        """Write which processes (pids as the agent sees them) use which GPUs (UUIDs).
+
+        ``unseen``: GPUs that did not answer, as a lost one; they keep their users. ``divided``: GPUs in parts, whose
+        users share nothing.
+        """
+        kept = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
+        self._put(users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
+
+    def observe_faults(self, faults: FaultsByPci) -> None:
+        """Write the recent errors of each GPU, MAX_FAULTS of each at most."""
+        self._put(faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]})
+
+    def close(self) -> None:
+        """Ignore later writes; the last ones stay until the exporter's next run, or until they are withdrawn."""
+        self._closed = True
+
+    def _put(self, **observed: Any) -> None:
+        if not self._closed:
+            self._hardware.put(self._source, **observed)
 
 
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ...]:

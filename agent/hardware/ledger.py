@@ -8,7 +8,7 @@ checkpoint, and with it every latch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -33,7 +33,7 @@ class CheckState(StrEnum):
         return cls.OK if ok else cls.FAILED
 
 
-SubjectKind = Literal["gpu", "nic", "node"]
+SubjectKind: TypeAlias = Literal["gpu", "nic", "node"]
 
 
 class Subject(NamedTuple):
@@ -70,110 +70,42 @@ Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
 """By subject and check: what it found."""
 
 
-class Checks:
-    """What one exporter (``source``) may write, until it has ended."""
-
-    def __init__(self, ledger: HealthLedger, source: str) -> None:
-        self._ledger = ledger
-        self._source = source
-        self._closed = False
-
-    def report(self, subject: Subject, check: str, state: CheckState) -> None:
-        """Tell a level; a latched fault of the same place stays."""
-        if not self._closed:
-            self._ledger.put(self._source, subject, check, state, latched=False)
-
-    def report_all(self, levels: Levels) -> None:
-        """Replace all levels: those reported before that are not among them are dropped."""
-        for (subject, check), state in levels.items():
-            self.report(subject, check, state)
-        self._drop(lambda subject, check: (subject, check) not in levels)
-
-    def latch(self, subject: Subject, check: str) -> None:
-        """Report a fault that stays until it is cleared; reported again, it counts from then on (it happened again)."""
-        if not self._closed:
-            self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
-
-    def clear(self, subject: Subject, checks: Collection[str]) -> None:
-        """Say that a recovery was seen, which ends these faults of the subject, whoever told of them."""
-        if not self._closed:
-            self._ledger.clear(subject, checks)
-
-    def clear_everywhere(self, checks: Collection[str]) -> None:
-        """Say that a recovery of all hardware was seen (a driver loaded anew), also of what nobody has named yet."""
-        if not self._closed:
-            self._ledger.clear(None, checks)
-
-    def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
-        """Say what pieces of hardware are called of which only an address was known: old name to new."""
-        if not self._closed:
-            self._ledger.rename(kind, names)
-
-    def forget(self, kept: Collection[Subject]) -> None:
-        """Drop the levels of subjects that are no longer looked at; faults that are latched stay."""
-        self._drop(lambda subject, _: subject not in kept)
-
-    def close(self) -> None:
-        """Drop all levels, and take nothing more: an update that is late may end after its exporter."""
-        self._drop(lambda *_: True)
-        self._closed = True
-
-    def _drop(self, over: Callable[[Subject, str], bool]) -> None:
-        if not self._closed:
-            self._ledger.drop_levels(self._source, over)
-
-
 class HealthLedger:
-    """See the module."""
+    """See the module. ``refused`` counts the findings that did not fit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._found: dict[tuple[str, Subject, str], Finding] = {}
+        self.findings: dict[tuple[str, Subject, str], Finding] = {}
         self.refused = 0
 
     def of(self, source: str) -> Checks:
-        """What the exporter of this name writes."""
+        """The writer of the exporter of this name."""
         return Checks(self, source)
 
     def put(self, source: str, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
-        """Take a finding; since when it is so is kept while it stays the same."""
+        """Take a finding; its time is kept while its state stays the same."""
         place = (source, subject, check)
-        known = self._found.get(place)
-        if known is None and len(self._found) >= MAX_FINDINGS:
+        known = self.findings.get(place)
+        if known is None and len(self.findings) >= MAX_FINDINGS:
             self.refused += 1
         elif known is None or latched or (known.state is not state and not known.latched):
-            self._found[place] = Finding(state, self._clock.time(), latched)
+            self.findings[place] = Finding(state, self._clock.time(), latched)
 
     def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
-        """End the faults of a subject, or of all there are: what was found wrong is well."""
-        for place, known in list(self._found.items()):
+        """End the faults of a subject, or of all subjects."""
+        for place, known in list(self.findings.items()):
             if subject in (None, place[1]) and place[2] in checks and known.state is CheckState.FAILED:
-                self._found[place] = Finding(CheckState.OK, self._clock.time())
-
-    def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
-        """Move what was found under old names to the new ones; of two findings of one place the worse, then later."""
-        for place, finding in list(self._found.items()):
-            source, subject, check = place
-            name = names.get(subject.name, subject.name) if subject.kind == kind else subject.name
-            if name == subject.name:
-                continue
-            del self._found[place]
-            there = (source, Subject(kind, name), check)
-            self._found[there] = max(self._found.get(there, finding), finding, key=_badness)
-
-    def drop_levels(self, source: str, over: Callable[[Subject, str], bool]) -> None:
-        """Drop what a source found and is not latched, where ``over`` says of subject and check that it is."""
-        for (name, subject, check), finding in list(self._found.items()):
-            if name == source and not finding.latched and over(subject, check):
-                del self._found[name, subject, check]
+                self.findings[place] = Finding(CheckState.OK, self._clock.time())
 
     def has_failed(self) -> bool:
         """Whether any check of anything has failed now."""
-        return any(finding.state is CheckState.FAILED for finding in self._found.values())
+        return any(finding.state is CheckState.FAILED for finding in self.findings.values())
 
     def entries(self) -> tuple[Entry, ...]:
         """All findings, in order."""
-        return tuple(Entry(*place, finding) for place, finding in sorted(self._found.items(), key=lambda item: item[0]))
+        return tuple(
+            Entry(*place, finding) for place, finding in sorted(self.findings.items(), key=lambda item: item[0])
+        )
 
     def dump(self) -> bytes:
         """Encode the latched faults for the checkpoint: levels are told anew."""
@@ -181,12 +113,70 @@ class HealthLedger:
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read."""
-        self._load(msgspec.msgpack.decode(section, type=list[Entry]))
+        for entry in msgspec.msgpack.decode(section, type=list[Entry]):
+            if len(self.findings) < MAX_FINDINGS:
+                self.findings[entry.source, entry.subject, entry.check] = entry.finding
 
-    def _load(self, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            if len(self._found) < MAX_FINDINGS:
-                self._found[entry.source, entry.subject, entry.check] = entry.finding
+
+class Checks:
+    """The writer of one exporter (``source``), until it has ended."""
+
+    def __init__(self, ledger: HealthLedger, source: str) -> None:
+        self._ledger = ledger
+        self._source = source
+        self._closed = False
+
+    def report(self, subject: Subject, check: str, state: CheckState) -> None:
+        """Write a level; a latched fault of the same place stays."""
+        if not self._closed:
+            self._ledger.put(self._source, subject, check, state, latched=False)
+
+    def report_all(self, levels: Levels) -> None:
+        """Replace all levels: earlier ones that are not among them are dropped."""
+        for (subject, check), state in levels.items():
+            self.report(subject, check, state)
+        self._keep(lambda subject, check: (subject, check) in levels)
+
+    def latch(self, subject: Subject, check: str) -> None:
+        """Write a fault that stays until it is cleared; written again, its time is that of the last."""
+        if not self._closed:
+            self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
+
+    def clear(self, subject: Subject, checks: Collection[str]) -> None:
+        """A recovery was seen: it ends these faults of the subject, of every source."""
+        if not self._closed:
+            self._ledger.clear(subject, checks)
+
+    def clear_everywhere(self, checks: Collection[str]) -> None:
+        """A recovery of all hardware was seen (a driver loaded anew): it ends these faults of every subject."""
+        if not self._closed:
+            self._ledger.clear(None, checks)
+
+    def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
+        """Move findings from old names (addresses) to new ones; of two in one place the worse, then later, stays."""
+        findings = self._ledger.findings if not self._closed else {}
+        for place, finding in list(findings.items()):
+            source, subject, check = place
+            name = names.get(subject.name, subject.name) if subject.kind == kind else subject.name
+            if name != subject.name:
+                del findings[place]
+                renamed = (source, Subject(kind, name), check)
+                findings[renamed] = max(findings.get(renamed, finding), finding, key=_badness)
+
+    def forget(self, kept: Collection[Subject]) -> None:
+        """Drop the levels of subjects outside ``kept``; latched faults stay."""
+        self._keep(lambda subject, _: subject in kept)
+
+    def close(self) -> None:
+        """Drop all levels, and ignore later writes: an update that is late may end after its exporter."""
+        self._keep(lambda *_: False)
+        self._closed = True
+
+    def _keep(self, kept: Callable[[Subject, str], bool]) -> None:
+        """Drop the levels of this source that ``kept`` is false for."""
+        for (source, subject, check), finding in list(self._ledger.findings.items()):
+            if source == self._source and not (self._closed or finding.latched or kept(subject, check)):
+                del self._ledger.findings[source, subject, check]
 
 
 def _badness(finding: Finding) -> tuple[bool, bool, float]:

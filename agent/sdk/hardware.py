@@ -18,4 +18,5 @@ from agent.hardware.ledger import (
     CheckState as CheckState,
     Levels as Levels,
     Subject as Subject,
+    SubjectKind as SubjectKind,
 )

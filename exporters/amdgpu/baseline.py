@@ -1,4 +1,4 @@
-"""Which GPUs the node has, learnt since the boot, and what is wrong with each. Pure."""
+"""The node's GPUs since the boot, and the checks of each. Pure."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from agent.sdk.hardware import CheckState
+from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
 from exporters.amdgpu.tree import RawGpu
+
+UNCORRECTABLE = "uncorrectable"
+"""The code of an error that the driver only counts."""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -28,9 +31,9 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> dict[int, bool]:
-        """Whether each XGMI link is up, of those that were so at some time: boards do not connect all of them."""
-        told = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
-        return {number: up for number, up in told.items() if number in self.known.links}
+        """Whether each XGMI link is up, of those that once were: boards do not connect all of them."""
+        links = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
+        return {number: up for number, up in links.items() if number in self.known.links}
 
 
 def learn(known: dict[str, Known], gpus: Iterable[RawGpu]) -> None:
@@ -52,7 +55,7 @@ def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
 
 
 def verdicts(view: View) -> dict[str, CheckState]:
-    """Each check that can be made of a GPU, and what it found."""
+    """The state of each check that the GPU has values for."""
     if view.raw is None:
         return {"gpu_lost": CheckState.FAILED}
     raw = view.raw
@@ -71,3 +74,22 @@ def verdicts(view: View) -> dict[str, CheckState]:
     if heat is not None and limit:
         found["gpu_hot"] = CheckState.of(heat < limit)
     return found
+
+
+class RasErrors:
+    """Uncorrectable errors by block. ``faults``: those that rose since the first look, by PCI address."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str], int] = {}
+        self.faults: dict[str, list[FaultSeen]] = {}
+
+    def look(self, gpus: Iterable[RawGpu], now_seconds: float) -> None:
+        """Take a look at this time (epoch seconds); errors of the first look have no known time, and are no fault."""
+        for gpu in gpus:
+            for block, counts in gpu.errors.items():
+                count = counts.get("ue", 0)
+                if count > self._counts.get((gpu.pci, block), count):
+                    fault = gpu_faults.judge("amd", Told(UNCORRECTABLE, unit=block)).fault
+                    self.faults[gpu.pci] = fault_table.add(self.faults.get(gpu.pci, ()), fault, now_seconds)
+                self._counts[gpu.pci, block] = count
+        self.faults = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}

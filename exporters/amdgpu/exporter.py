@@ -1,106 +1,88 @@
-"""The exporter: looks at sysfs in a thread of its own, compares, and tells the agent's tables."""
+"""The exporter: reads sysfs in a thread of its own, compares with the baseline, and writes to the agent's tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
 from agent.sdk.hardware import Gpu, Subject, gpu_faults
 from agent.sdk.metrics import Metric
-from exporters.amdgpu.baseline import Known, View, learn, verdicts, views
+from exporters.amdgpu.baseline import Known, RasErrors, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
-from exporters.amdgpu.metrics_table import LoweredSeconds, memory_active
-from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import read_driver, read_gpus, read_rocm, read_users
+from exporters.amdgpu.metrics_table import LoweredSeconds, Table, memory_active
+from exporters.amdgpu.tree import read_gpus, read_users
 
 INTERVAL_SECONDS = 10.0
-_Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
 
 class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``all_values``: series of every number, some 10 more per GPU and its firmwares, not only of what rules and
-    dashboards ask for; ``rocm``: where ROCm is installed, for its version.
-    """
-
-    all_values: bool = False
-    rocm: _Path = "/opt/rocm"
+    """The exporter has no options of its own."""
 
 
-class AmdgpuExporter:
+class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
     """See the package."""
 
     def __init__(self, config: AmdgpuConfig) -> None:
-        self._config = config
+        super().__init__(config)
         self._known: dict[str, Known] = {}
-        self._gpus: tuple[View, ...] = ()
-        self._users: dict[int, list[str]] = {}
+        self._tables: dict[str, Table | None] = {}
         self._lowered: dict[str, LoweredSeconds] = {}
-        self._memory_active: dict[str, float] = {}
         self._ras_errors = RasErrors()
-        self._driver = self._rocm = ""
 
     async def start(self, ctx: Context) -> None:
-        """Take back which GPUs there were since the boot."""
-        self._ctx = ctx
-        self._thread = ctx.thread("amdgpu")
+        """Restore the GPUs of this boot."""
+        await super().start(ctx)
         await self._thread.call(gpu_faults.read_table)
         self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
-    async def update(self) -> None:
-        """Look at every GPU; NoData when there never was one."""
-        root, rocm, firmware = self._ctx.roots.sys, Path(self._config.rocm), self._config.all_values
-        found, self._users = await self._thread.call(lambda: (read_gpus(root, firmware=firmware), read_users(root)))
-        self._driver, self._rocm = await self._thread.call(lambda: (read_driver(root), read_rocm(rocm)))
-        learn(self._known, found)
-        before = {gpu.pci: gpu.raw.table for gpu in self._gpus if gpu.raw is not None}
-        active = {gpu.pci: memory_active(before.get(gpu.pci), gpu.table) for gpu in found}
-        self._memory_active = {pci: share for pci, share in active.items() if share is not None}
-        self._gpus = views(self._known, found)
-        self._ras_errors.look(found, self._ctx.clock.time())
-        self._ctx.hardware.observe_faults(self._ras_errors.faults)
-        for gpu in found:
-            if gpu.table is not None:
-                self._lowered.setdefault(gpu.pci, LoweredSeconds()).add(gpu.table, self._ctx.clock.monotonic())
-        self._tell()
-        self._ctx.state.publish(msgspec.msgpack.encode(self._known))
-        if not self._gpus:
-            raise NoData
-
-    def snapshot(self) -> AmdgpuSnapshot:
-        """What the last look gave."""
-        lowered = {pci: dict(each.seconds) for pci, each in self._lowered.items()}
+    def read(self, roots: Roots) -> AmdgpuSnapshot:
+        """Read every GPU and who uses it, and compare with the look before."""
+        gpus, clock = read_gpus(roots.sys), self.ctx.clock
+        learn(self._known, gpus)
+        self._ras_errors.look(gpus, clock.time())
+        before, self._tables = self._tables, {gpu.pci: gpu.table for gpu in gpus}
+        active = {pci: memory_active(before.get(pci), table) for pci, table in self._tables.items()}
+        for pci, table in self._tables.items():
+            if table is not None:
+                self._lowered.setdefault(pci, LoweredSeconds()).add(table, clock.monotonic())
         return AmdgpuSnapshot(
-            self._gpus, self._users, lowered, self._memory_active, self._config.all_values, self._driver, self._rocm
+            views(self._known, gpus),
+            read_users(roots.sys),
+            {pci: dict(lowered.seconds) for pci, lowered in self._lowered.items()},
+            {pci: share for pci, share in active.items() if share is not None},
         )
 
-    def families(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
+    async def update(self) -> None:
+        """Look at every GPU; NoData when there never was one."""
+        self._found = await self.look()
+        self.ctx.hardware.observe_faults(self._ras_errors.faults)
+        self._report(self._found)
+        self.ctx.state.publish(msgspec.msgpack.encode(self._known))
+        if not self._found.gpus:
+            raise NoData
+
+    def render(self, found: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""
-        return render(snapshot)
+        return render(found)
 
-    async def drain(self) -> None:
-        """Nothing is under way; what was lent ends by itself."""
-
-    def _tell(self) -> None:
-        for gpu in self._gpus:
+    def _report(self, found: AmdgpuSnapshot) -> None:
+        for gpu in found.gpus:
             for check, state in verdicts(gpu).items():
-                self._ctx.checks.report(Subject("gpu", gpu.known.uuid), check, state)
-        there = [gpu for gpu in self._gpus if gpu.raw is not None]
-        lost = {gpu.known.uuid for gpu in self._gpus if gpu.raw is None}
-        stay = [gpu for gpu in self._ctx.hardware.gpus() if gpu.uuid in lost]
-        seen = [
-            Gpu(gpu.index, gpu.known.uuid, gpu.pci, gpu.raw.pci_path, gpu.raw.numa)
-            for gpu in there
-            if gpu.raw is not None
-        ]
-        if self._gpus:
-            uuids = {gpu.pci: gpu.known.uuid for gpu in self._gpus}
-            users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in self._users.items()}
-            self._ctx.hardware.observe_gpus([*seen, *stay])
-            self._ctx.hardware.observe_gpu_processes(users, lost)
+                self.ctx.checks.report(Subject("gpu", gpu.known.uuid), check, state)
+        if found.gpus:
+            lost = {gpu.known.uuid for gpu in found.gpus if gpu.raw is None}
+            known = [gpu for gpu in self.ctx.hardware.gpus() if gpu.uuid in lost]
+            seen = [
+                Gpu(gpu.index, gpu.known.uuid, gpu.pci, gpu.raw.pci_path, gpu.raw.numa)
+                for gpu in found.gpus
+                if gpu.raw is not None
+            ]
+            uuids = {gpu.pci: gpu.known.uuid for gpu in found.gpus}
+            users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in found.users.items()}
+            self.ctx.hardware.observe_gpus([*seen, *known])
+            self.ctx.hardware.observe_gpu_processes(users, lost)
 
 
 SPEC = Spec(

@@ -1,4 +1,4 @@
-"""The exporter: follows the log in a thread of its own, counts events, tells the ledger and whose rank it was."""
+"""The exporter: follows the log in a thread of its own, counts events, and writes checks, faults and ranks' events."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import Context, ExporterConfig, NoData, SavedCount, SavedSeconds, Spec, saved_sum
-from agent.sdk.hardware import NODE, CheckState, Subject, gpu_faults
+from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
+from exporters.kernel_log import repeated
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
-from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.mounts import still_told
-from exporters.kernel_log.names import Names
 from exporters.kernel_log.reader import EventGroup, LogReader
-from exporters.kernel_log.records import MAX_SEQUENCE
-from exporters.kernel_log.repeated import RepeatedEvents
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
 """Pairs of a category and a code; the events of more are counted under no code."""
 MAX_PARTS = 64
-"""Servers that do not respond, or file systems that went read-only, that are followed; one more only counts."""
+"""Followed servers that do not respond, or file systems that went read-only; one more is only counted."""
 MAX_RANK_EVENTS = 256
 """Ranks with events, by category; those beyond show in the node's counts alone."""
 
 OOM_KILL = "oom_kill"
-"""The category that says how a rank's process ends."""
+"""The category that explains the end of a rank's process."""
 READ_ONLY = "filesystem_read_only"
-"""The check whose parts are file systems: what is mounted says whether they are well."""
+"""The check whose parts are file systems: mountinfo shows when they are writable again."""
 
 EVENTS = Family(
     "rankwatch_kernel_events_total",
@@ -110,7 +108,7 @@ class KernelLogExporter:
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
         self._past = ctx.state.restore(Past, ctx.log) or Past()
-        self._names = Names()
+        self._names: dict[SubjectKind, dict[str, str]] = {}
         self._is_backlog = True
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
@@ -124,8 +122,8 @@ class KernelLogExporter:
         return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
-        """Count what is new; NoData where there is no log, or none that may be read unless it was asked for."""
-        self._names.learn(self._ctx.hardware, self._ctx.checks)
+        """Count new events; NoData without a log, or without the right to read it (unless enabled is true)."""
+        self._learn_names()
         try:
             read_only = tuple(self._past.parts.get(READ_ONLY, ()))
             look = await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
@@ -146,12 +144,12 @@ class KernelLogExporter:
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
-        repeated = RepeatedEvents()
+        logged: list[tuple[KernelEvent, dict[str, str], int]] = []
         for told in look.told:
             seconds = now - monotonic + told.seconds if self._is_backlog else now
-            take = partial(self._take, told, seconds, repeated)
+            take = partial(self._take, told, seconds, logged)
             self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
-        repeated.write(self._ctx.log)
+        repeated.write(self._ctx.log, logged)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
@@ -160,8 +158,8 @@ class KernelLogExporter:
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
-    def _take(self, told: EventGroup, seconds: float, repeated: RepeatedEvents) -> None:
-        """Count events of this time (epoch seconds), and tell the ledger and, unless they are old, the agent's log."""
+    def _take(self, told: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
+        """Count events of this time (epoch seconds); unless they are old, write their checks and log them."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
@@ -171,12 +169,12 @@ class KernelLogExporter:
         rank = self._count_rank(event, told.times)
         if told.is_old:
             return
-        self._tell(event, fails(event, told.seconds))
+        self._report(event, fails(event, told.seconds))
         self._note_fault(event, seconds)
-        repeated.add(event, rank, told.times)
+        logged.append((event, rank, told.times))
 
     def _note_fault(self, event: KernelEvent, seconds: float) -> None:
-        """Remember what a GPU's driver said of it, and whether programs of several users fail at one place of it."""
+        """Remember a GPU's error, and whether programs of several users fail at one place of the GPU."""
         error = judged(event)
         if error is None or event.told is None or not event.pci:
             return
@@ -186,9 +184,9 @@ class KernelLogExporter:
         if again is not None:
             error = gpu_faults.judge("nvidia", again)
             errors.see(event.pci, error.fault, seconds)
-            self._ctx.checks.latch(self._names.subject("gpu", event.pci), error.check)
+            self._ctx.checks.latch(self._named("gpu", event.pci), error.check)
 
-    def _tell(self, event: KernelEvent, check: str) -> None:
+    def _report(self, event: KernelEvent, check: str) -> None:
         category = categories()[event.category]
         if check and event.part:
             parts = self._past.parts.setdefault(check, {})
@@ -204,13 +202,26 @@ class KernelLogExporter:
             self._ctx.checks.clear_everywhere(category.heals)
 
     def _subject(self, category: Category, event: KernelEvent) -> Subject:
-        """The piece of hardware at the address; by its address where nobody has named it yet."""
-        if category.subject == "node" or not event.pci:
-            return NODE
-        return self._names.subject(category.subject, event.pci)
+        return self._named(category.subject, event.pci) if category.subject != "node" and event.pci else NODE
+
+    def _named(self, kind: SubjectKind, pci: str) -> Subject:
+        """The device at the address; by its address while no exporter has named it."""
+        return Subject(kind, self._names.get(kind, {}).get(pci, pci))
+
+    def _learn_names(self) -> None:
+        """Take the devices' names by address, and rename the findings that are under an address."""
+        hardware = self._ctx.hardware
+        # a mere number is a driver's index, which another GPU may have tomorrow
+        gpus = {gpu.pci: gpu.uuid for gpu in hardware.gpus() if gpu.uuid and not gpu.uuid.isdigit()}
+        nics = {nic.pci: nic.device for nic in hardware.nics() if nic.device}
+        names: dict[SubjectKind, dict[str, str]] = {"gpu": gpus, "nic": nics}
+        for kind, known in names.items():
+            if known != self._names.get(kind, {}):
+                self._ctx.checks.rename(kind, known)
+        self._names = names
 
     def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
-        """Count events that name a rank's process, tell the rank table of an OOM kill, and say whose it is."""
+        """Count events that name a rank's process, write an OOM kill to the rank table, and return the labels."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
@@ -224,7 +235,7 @@ class KernelLogExporter:
         return {}
 
     def _forget_ranks(self) -> None:
-        """Drop what is known of ranks that are shown no more."""
+        """Drop the counts of ranks without series."""
         if self._past.ranks:
             shown = {view.label for view in self._ctx.ranks.snapshot().ranks}
             self._past.ranks = {key: count for key, count in self._past.ranks.items() if RankLabel(*key[:2]) in shown}

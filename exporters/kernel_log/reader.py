@@ -1,18 +1,18 @@
-"""One look at the log: what its records tell of, alike ones together, and what is mounted. Blocking; for one thread."""
+"""One look at the log: its events, alike ones grouped, and the state of mounts. Blocking; for one thread."""
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from typing import NamedTuple
 
 from agent.sdk.exporter import Guard, Roots
+from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
-from exporters.kernel_log.follower import KernelLogFollower
+from exporters.kernel_log.follower import KernelLogFollower, KernelRecord
 from exporters.kernel_log.mounts import read_mounted
-from exporters.kernel_log.records import KernelRecord
-from exporters.kernel_log.threads import Process, process_of
 
 MAX_AGE_SECONDS = 600.0
 """Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
@@ -28,7 +28,11 @@ AUDIT = "audit: "
 """What the audit's records begin with where no auditd takes them: they have command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)
-"""What a line tells, by its text."""
+"""The event of a line, by its text."""
+
+
+_THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
+_USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)
 
 
 class EventGroup(NamedTuple):
@@ -44,7 +48,7 @@ class EventGroup(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a look at the log and the mounts gave; ``mounted`` None where nothing was asked, or no answer came."""
+    """The result of one look; ``mounted`` None where no file system was asked about, or mountinfo is unreadable."""
 
     told: list[EventGroup]
     lost: int
@@ -67,7 +71,7 @@ class LogReader:
         """
         is_first_start = is_backlog and self._follower.last < 0
         found: list[tuple[KernelEvent, float]] = []
-        processes: dict[int, Process] = {}
+        processes: dict[int, tuple[int, int]] = {}
         lost, newest = 0, 0.0
         for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
             batch = self._follower.read()
@@ -87,14 +91,15 @@ class LogReader:
         asked = tuple(read_only)
         return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
 
-    def _event(self, record: KernelRecord, processes: dict[int, Process]) -> KernelEvent | None:
-        """What a record tells of; None for most, and for what users write."""
+    def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
+        """The event of a record; None for most, and for records that users write."""
         event = remembered(record.text) if record.from_kernel else None
         if event is None:
             return None
         if event.pid not in processes:
-            processes[event.pid] = process_of(self._roots, event.pid)
-        return event._replace(**processes[event.pid]._asdict())
+            processes[event.pid] = _process_of(self._roots, event.pid)
+        pid, user = processes[event.pid]
+        return event._replace(pid=pid, user=user)
 
 
 def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
@@ -112,3 +117,10 @@ def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
         places[key] = len(found)
         found.append(each)
     return found
+
+
+def _process_of(roots: Roots, thread: int) -> tuple[int, int]:
+    """The process of a thread and its real user id (-1: unknown); the thread's own number when it is gone."""
+    status = (sysfs.read_text(roots.proc / str(thread) / "status") if thread else None) or ""
+    group, user = _THREAD_GROUP.search(status), _USER.search(status)
+    return int(group[1]) if group else thread, int(user[1]) if user else -1

@@ -1,6 +1,6 @@
-"""Network devices with hardware behind them: state, errors, carrier changes, pause frames; speed and traffic.
+"""Network devices with hardware behind them: errors, carrier changes and pause frames.
 
-Bridges, tunnels and the ends of pods' cables are not among them: they come and go by the hundred and break nothing.
+Bridges, tunnels and pods' veth devices are left out: they come and go by the hundred, and none can break.
 """
 
 from exporters.netdev.exporter import SPEC, NetdevConfig, NetdevExporter

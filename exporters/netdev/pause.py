@@ -1,6 +1,6 @@
 """Pause frames of network devices: of the link (ethtool netlink), and of each priority (PFC, by the kernel's DCB).
 
-A device that pauses its peer, or is paused, is congested: what it sends and receives waits. No right is needed to ask.
+A device that pauses its peer, or is paused, is congested: its traffic waits. Reading needs no privilege.
 """
 
 from __future__ import annotations
@@ -15,23 +15,16 @@ from agent.sdk.metrics import Family
 from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
-"""A device that does not tell is asked again after so long: its driver may be another by then."""
+"""A device without an answer is asked again after this time: its driver may have changed."""
 FAILED_SECONDS = 60.0
-"""... and one that failed to."""
+"""A device whose answer failed is asked again after this time."""
 REFRESH_SECONDS = 60.0
 """How often a driver of CACHING_DRIVERS reads what it answers from."""
 CACHING_DRIVERS = frozenset({"mlx5_core"})
-"""They tell by priority what they read when all their statistics were last asked for, which may be never."""
+"""Their counts by priority are those of the last read of all statistics, which may never have happened."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
-UNREAD = Family(
-    "rankwatch_netdev_pause_frames_unread",
-    "gauge",
-    "1 while the kernel cannot be asked for pause frames, as the agent may open no netlink socket; absent otherwise.",
-    (),
-    "1 per node where it may not",
-)
 NOTE = "pause frames are not known: that takes netlink, see 55-hardware.conf"
 FRAMES = Family(
     "rankwatch_netdev_pause_frames_total",

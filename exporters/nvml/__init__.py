@@ -3,7 +3,6 @@
 NVML can hang in the driver, so it is loaded and called in a helper process alone.
 """
 
-from exporters.nvml.config import NvmlConfig
-from exporters.nvml.exporter import SPEC, NvmlExporter
+from exporters.nvml.exporter import SPEC, NvmlConfig, NvmlExporter
 
 __all__ = ["SPEC", "NvmlConfig", "NvmlExporter"]

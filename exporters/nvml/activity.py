@@ -1,4 +1,4 @@
-"""What a GPU was busy with between two looks, by the driver's GPM counters (Hopper and later). Runs in the helper.
+"""A GPU's activity between two looks, by the driver's GPM counters (Hopper and later). Runs in the helper.
 
 The driver fills a sample at each look and compares it with the one before, so that a value is the mean of all the time
 between the looks, and asking costs the GPU nothing in between.
@@ -17,10 +17,6 @@ METRICS: Mapping[str, int] = {
     "sm_active_percent": pynvml.NVML_GPM_METRIC_SM_UTIL,
     "tensor_active_percent": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_active_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-    "pcie_transmitted_mebibytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
-    "pcie_received_mebibytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
-    "nvlink_received_mebibytes_per_second": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
-    "nvlink_transmitted_mebibytes_per_second": pynvml.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
 }
 """By our names for them (exporters/nvml/fields.py), in the driver's units."""
 
@@ -28,8 +24,8 @@ METRICS: Mapping[str, int] = {
 class ActivitySampler:
     """The samples of one GPU, two at most, as long as its handle is good.
 
-    A call that fails costs this GPU's activity until two looks in a row went well. Nothing is asked any more where the
-    driver says that the GPU has no such counters, or that we may not.
+    A failed call costs this GPU's activity until two looks in a row succeed. A GPU without such counters, or a
+    missing permission, ends the calls.
     """
 
     def __init__(self) -> None:
@@ -60,7 +56,7 @@ class ActivitySampler:
         self._before = self._spare = None
 
     def _is_ready(self, asker: Asker, handle: Any) -> bool:
-        """Whether the GPU has such counters, and there is a sample to be filled."""
+        """Whether the GPU has such counters, and a sample is free."""
         if self._before is None:
             support = self._ask(asker, pynvml.nvmlGpmQueryDeviceSupport, handle)
             if support is None:
@@ -86,9 +82,9 @@ def _between(asker: Asker, before: Any, after: Any) -> dict[str, float]:
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(METRICS)
     request.sample1, request.sample2 = before, after
-    for place, number in enumerate(METRICS.values()):
-        request.metrics[place].metricId = number
+    for slot, number in enumerate(METRICS.values()):
+        request.metrics[slot].metricId = number
     if asker.ask(pynvml.nvmlGpmMetricsGet, request) is None:
         return {}
-    told = zip(METRICS, request.metrics, strict=False)  # the array has room for every metric that there is
-    return {name: metric.value for name, metric in told if metric.nvmlReturn == pynvml.NVML_SUCCESS}
+    metrics = zip(METRICS, request.metrics, strict=False)  # the array is longer
+    return {name: metric.value for name, metric in metrics if metric.nvmlReturn == pynvml.NVML_SUCCESS}

@@ -1,4 +1,4 @@
-"""Asks NVML for one thing at a time: what fails costs nothing else. Runs in the helper process."""
+"""Calls NVML for one value at a time: a failed call costs nothing else. Runs in the helper process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CODES = {
     if name.startswith("NVML_ERROR_")
 }
 _UNREADABLE = (ValueError, MemoryError, OverflowError)
-"""What the binding raises on a text that is none, or a length that is absurd."""
+"""The binding raises these on bytes that are no text, or on an absurd length."""
 
 _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -52,7 +52,7 @@ def error_name(code: int) -> str:
 
 
 class Asker:
-    """Counts what could not be had, by reason (``errors``)."""
+    """Counts failed calls by reason (``errors``)."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class Asker:
         return None
 
     def must(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call what nothing goes without: NVMLError when there is no answer, GpuGone when there is no GPU."""
+        """Call a function that is needed: NVMLError when there is no answer, GpuGone when there is no GPU."""
         try:
             return function(*arguments)
         except pynvml.NVMLError as error:

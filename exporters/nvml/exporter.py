@@ -1,18 +1,18 @@
-"""The exporter: has the helper look at the GPUs, and tells the agent what there is and what is wrong."""
+"""The exporter: has the helper read the GPUs, and writes devices, users, checks and faults to the agent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import Context, NoData, OwnThread, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, OwnThread, Spec
 from agent.sdk.hardware import NODE, CheckState, Gpu, Subject, gpu_faults
 from agent.sdk.helper import HelperFailed, HelperHung, HelperSpec
 from agent.sdk.metrics import Metric
-from agent.sdk.system import pci_address, pci_path
-from exporters.nvml.config import NvmlConfig
+from agent.sdk.system import pci_address, pci_path, sysfs
 from exporters.nvml.families import FAMILIES, NvmlSnapshot, render
 from exporters.nvml.gpus import Gpus, GpuVerdict, Remembered
 from exporters.nvml.reading import LookAnswer, LookRequest
@@ -30,8 +30,24 @@ _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
 HELPER = HelperSpec(NAME, "exporters.nvml.library:look", LookAnswer, memory_bytes=512 * 1024 * 1024)
 
 
+MAX_HANG_SECONDS = 10.0
+"""While the driver hangs, a fresh helper gets START_FACTOR times this; the series must not go stale meanwhile."""
+
+
+class NvmlConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``library``: the path of libnvidia-ml.so.1 where the loader does not find it, as with a driver in a container.
+
+    ``hang_seconds``: a look that takes longer means that the driver hangs. ``hot_celsius``: a core that is as warm as
+    this most of the time is hot.
+    """
+
+    library: Annotated[str, msgspec.Meta(max_length=4096)] = ""
+    hang_seconds: Annotated[float, msgspec.Meta(ge=0.5, le=MAX_HANG_SECONDS)] = MAX_HANG_SECONDS
+    hot_celsius: Annotated[float, msgspec.Meta(ge=30.0, le=150.0)] = 85.0
+
+
 class NvmlFailed(Exception):  # noqa: N818  # named like NVML's own errors
-    """NVML cannot be initialised, and there is no GPU that anybody ever saw here."""
+    """NVML cannot be initialised, and no GPU was seen here since the boot."""
 
 
 class NvmlExporter:
@@ -69,14 +85,14 @@ class NvmlExporter:
             self._warm = False
             if not self._hung:
                 raise
-            return  # it waits for its next start: nobody knows yet that the driver answers again
+            return  # it waits for its next start: the driver still counts as hung
         self._warm = True
         self._hung = False
         self._answer = answer
         now = clock.monotonic()
         elapsed = now - self._looked_at if self._looked_at is not None else 0.0
         self._looked_at = now
-        self._tell(self._gpus.observe(answer, elapsed, clock.time()))
+        self._report(self._gpus.observe(answer, elapsed, clock.time()))
         self._ctx.hardware.observe_faults(self._gpus.faults(clock.time()))
         self._remember()
         if answer.error:
@@ -84,23 +100,13 @@ class NvmlExporter:
         elif not self._gpus.views:
             raise NoData("the driver shows no GPU")
         else:
-            await self._tell_hardware(answer)
+            await self._observe(answer)
 
     def snapshot(self) -> NvmlSnapshot:
         """Copy what is known."""
-        errors = dict(self._gpus.errors)
-        if self._hung:
-            return NvmlSnapshot(hung=True, errors=errors)
-        if self._answer.error:
-            return NvmlSnapshot(error=self._answer.error, errors=errors)
-        return NvmlSnapshot(
-            driver=self._answer.driver,
-            cuda=self._answer.cuda,
-            gpus=self._gpus.views,
-            all_values=self._config.all_values,
-            each_nvlink=self._config.each_nvlink,
-            errors=errors,
-        )
+        is_known = not self._hung and not self._answer.error
+        error = "" if self._hung else self._answer.error
+        return NvmlSnapshot(error, self._gpus.views if is_known else (), dict(self._gpus.errors))
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""
@@ -116,7 +122,7 @@ class NvmlExporter:
         reopen = self._warm and self._gpus.any_lost() and now - self._reopened_at >= REOPEN_SECONDS
         if reopen:
             self._reopened_at = now
-        request = LookRequest(self._config.library, self._config.pcie_throughput, reopen)
+        request = LookRequest(self._config.library, reopen)
         patience = self._config.hang_seconds * (1.0 if self._warm and not reopen else START_FACTOR)
         return await self._helper.call(request, patience)
 
@@ -129,7 +135,7 @@ class NvmlExporter:
         self._ctx.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
 
     def _note_error(self, error: str) -> None:
-        """NVML cannot be initialised: the end of the matter where no GPU was seen, else something to tell."""
+        """NVML cannot be initialised: no data where no GPU was seen since the boot, else a warning."""
         if self._gpus.remembered:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
@@ -140,21 +146,21 @@ class NvmlExporter:
         else:
             raise NvmlFailed(error)
 
-    def _tell(self, verdicts: Iterable[GpuVerdict]) -> None:
+    def _report(self, verdicts: Iterable[GpuVerdict]) -> None:
         checks = self._ctx.checks
         checks.report(NODE, "gpu_driver_hung", CheckState.OK)
-        told = [NODE]
+        subjects = [NODE]
         for verdict in verdicts:
             subject = Subject("gpu", verdict.subject)
-            told.append(subject)
+            subjects.append(subject)
             checks.clear(subject, verdict.recovered)
             for check, state in verdict.levels.items():
                 checks.report(subject, check, state)
             for check in verdict.faults:
                 checks.latch(subject, check)
-        checks.forget(told)
+        checks.forget(subjects)
 
-    async def _tell_hardware(self, answer: LookAnswer) -> None:
+    async def _observe(self, answer: LookAnswer) -> None:
         users: dict[int, list[str]] = {}
         unseen = set(self._gpus.remembered)
         for reading in answer.gpus:
@@ -181,12 +187,8 @@ def _placed(known: Iterable[tuple[str, int, str]], devices: Path) -> list[Gpu]:
     found = []
     for uuid, index, bus_id in known:
         pci = pci_address(bus_id)
-        numa = -1
-        try:
-            numa = int((devices / pci / "numa_node").read_text())
-        except (OSError, ValueError):
-            numa = -1
-        found.append(Gpu(index, uuid, pci, pci_path(devices / pci) if pci else (), numa))
+        numa = sysfs.read_number(devices / pci / "numa_node") if pci else None
+        found.append(Gpu(index, uuid, pci, pci_path(devices / pci) if pci else (), -1 if numa is None else numa))
     return found
 
 

@@ -1,4 +1,4 @@
-"""All GPUs that there were since boot: what each last said, what is remembered of it, and what that means.
+"""All GPUs since boot: the last reading of each, what is remembered of it, and its verdict.
 
 Pure but for its own state. What is remembered outlives the agent: a GPU that is lost while the agent restarts is
 lost, not unknown; a link that was up is expected.
@@ -12,21 +12,21 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from agent.sdk.hardware import CheckState, FaultSeen, fault_table
+from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
-from exporters.nvml.nvlinks.state import LinkView, NvLinks
-from exporters.nvml.reading import MAX_GPUS, DriverEvent, GpuReading, LookAnswer
-from exporters.nvml.windows import Windows
+from exporters.nvml.judge import Windows
+from exporters.nvml.links import LinksView, NvLinks
+from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 
 MAX_XIDS = 32
 """Different Xids of one GPU with a series each."""
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a reset ends, whoever told of them (the kernel's log does); all else is a level, told anew."""
+"""Faults that a reset ends, of every source (the kernel's log, too); all other checks are levels."""
 
 
 class Xid(msgspec.Struct, frozen=True):
@@ -44,8 +44,6 @@ class Remembered(msgspec.Struct):
     name: str
     links: set[int] = set()
     xids: dict[str, Xid] = {}
-    ecc_events: dict[str, SavedCount] = {}
-    resets: SavedCount = 0
     lost: bool = False
     signs: dict[str, int] = {}
 
@@ -59,15 +57,12 @@ class GpuView(msgspec.Struct, frozen=True):
     name: str = ""
     reading: GpuReading | None = None
     reason_seconds: dict[str, float] = {}
-    links: tuple[LinkView, ...] = ()
-    link_errors: dict[str, int] = {}
-    xids: dict[str, Xid] = {}
-    ecc_events: dict[str, int] = {}
-    resets: int = 0
+    links: LinksView = LinksView()
+    xids: dict[str, int] = {}
 
 
 class GpuVerdict(msgspec.Struct, frozen=True):
-    """What is to be told of one GPU: faults whose end was seen, levels by check, and faults to latch, in this order."""
+    """The checks of one GPU: faults to clear (``recovered``), levels, and faults to latch, written in this order."""
 
     subject: str
     levels: dict[str, CheckState]
@@ -86,7 +81,7 @@ class _Watched:
 
 
 class Gpus:
-    """See the module. ``changed`` is set by what must be remembered; ``errors`` counts what was not believed."""
+    """See the module. ``changed``: the checkpoint must be written; ``errors`` counts implausible values and GPUs."""
 
     def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
         self._hot_celsius = hot_celsius
@@ -97,7 +92,7 @@ class Gpus:
         self.views: tuple[GpuView, ...] = ()
 
     def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
-        """Take a look, so long after the one before (0: the first), and say what it means."""
+        """Take a look, ``elapsed_seconds`` after the one before (0: the first), and return the verdicts."""
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
         faults = self._take_events(answer.events, now_seconds)
@@ -106,14 +101,15 @@ class Gpus:
             return [GpuVerdict(uuid, {}, tuple(faults.get(uuid, ()))) for uuid in self.remembered]
         views, verdicts = [], []
         for uuid, known in self.remembered.items():
-            reading = readings.get(uuid)
-            if reading is None:
-                views.append(self._lost(uuid, known))
-                verdicts.append(GpuVerdict(uuid, {"gpu_lost": CheckState.FAILED}, tuple(faults.get(uuid, ()))))
+            reading, failed = readings.get(uuid), tuple(faults.get(uuid, ()))
+            if reading is not None:
+                view, verdict = self._present(known, reading, elapsed_seconds, failed)
             else:
-                view, verdict = self._present(known, reading, elapsed_seconds, tuple(faults.get(uuid, ())))
-                views.append(view)
-                verdicts.append(verdict)
+                self.changed = self.changed or not known.lost
+                known.lost = True
+                view, verdict = _view(uuid, known), GpuVerdict(uuid, {"gpu_lost": CheckState.FAILED}, failed)
+            views.append(view)
+            verdicts.append(verdict)
         nameless = self._nameless(answer.gpus, views)
         self.views = (*views, *nameless)
         return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
@@ -126,13 +122,13 @@ class Gpus:
                 self.changed = True
 
     def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
-        """What the Xids of each GPU mean by their numbers, by PCI address, as far as they are not too old to show."""
+        """The meaning of each GPU's recent Xids by their numbers, by PCI address."""
         found: dict[str, list[FaultSeen]] = {}
         for known in self.remembered.values():
             seen: list[FaultSeen] = []
             for name, each in known.xids.items():
                 if name != OTHER:
-                    seen = fault_table.add(seen, judge.xid_meaning(name), each.last_seconds)
+                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", Told(name)).fault, each.last_seconds)
             found[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
         return found
 
@@ -141,7 +137,7 @@ class Gpus:
         return any(view.reading is None for view in self.views)
 
     def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
-        """What is believed of the GPUs that answered, by UUID; new ones are remembered."""
+        """The plausible readings of the GPUs that answered, by UUID; new GPUs are remembered."""
         found: dict[str, GpuReading] = {}
         for reading in gpus:
             if reading.lost:
@@ -165,8 +161,8 @@ class Gpus:
             found[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
         return found
 
-    def _take_events(self, events: Iterable[DriverEvent], now_seconds: float) -> dict[str, list[str]]:
-        """Count events; return the faults that they are, by UUID."""
+    def _take_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
+        """Count events; return the checks that they fail, by UUID."""
         faults: dict[str, list[str]] = {}
         for event in events:
             known = self.remembered.get(event.uuid)
@@ -174,22 +170,14 @@ class Gpus:
                 self.errors["event_of_unknown_gpu"] += 1
                 continue
             self.changed = True
-            if event.kind != "xid":
-                known.ecc_events[event.kind] = saved_sum(known.ecc_events.get(event.kind, 0), event.count)
-                continue
-            name = str(event.data) if 0 < event.data <= MAX_XID else OTHER
+            name = str(event.xid) if 0 < event.xid <= MAX_XID else OTHER
             if name not in known.xids and len(known.xids) >= MAX_XIDS:
                 name = OTHER
             before = known.xids[name].count if name in known.xids else 0
             known.xids[name] = Xid(saved_sum(before, event.count), now_seconds)
-            if check := judge.xid_check(event.data):
+            if check := gpu_faults.judge("nvidia", Told(str(event.xid))).check:
                 faults.setdefault(event.uuid, []).append(check)
         return faults
-
-    def _lost(self, uuid: str, known: Remembered) -> GpuView:
-        if not known.lost:
-            known.lost = self.changed = True
-        return self._view(uuid, known)
 
     def _present(
         self, known: Remembered, reading: GpuReading, elapsed_seconds: float, faults: tuple[str, ...]
@@ -197,9 +185,7 @@ class Gpus:
         watched = self._watched.setdefault(reading.uuid, _Watched(known.links))
         signs = watched.before.values if watched.before else known.signs
         if reset := known.lost or judge.was_reset(reading, signs):
-            known.resets = saved_sum(known.resets)
-            known.lost = False
-            self.changed = True
+            known.lost, self.changed = False, True
             watched.windows, watched.before = Windows(), None
             watched.links.forget_errors()
         elapsed = elapsed_seconds if watched.before is not None else 0.0
@@ -215,36 +201,27 @@ class Gpus:
         watched.before = reading
         levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.levels()}
         levels |= watched.links.checks(links)
-        if reset and CheckState.FAILED not in levels.values():  # what was told since the last look led to the reset
+        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look led to the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
-        view = self._view(reading.uuid, known, reading, seconds)
-        return msgspec.structs.replace(view, links=links, link_errors=dict(watched.links.errors)), verdict
-
-    def _view(
-        self,
-        uuid: str,
-        known: Remembered,
-        reading: GpuReading | None = None,
-        reason_seconds: dict[str, float] | None = None,
-    ) -> GpuView:
-        return GpuView(
-            uuid=uuid,
-            index=known.index,
-            pci=known.pci,
-            name=known.name,
-            reading=reading,
-            reason_seconds=reason_seconds or {},
-            xids=dict(known.xids),
-            ecc_events=dict(known.ecc_events),
-            resets=known.resets,
-        )
+        return _view(reading.uuid, known, reading, seconds, links), verdict
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
         """Those that were lost before the driver told who they are, unless they are one that is missed."""
         missed = {view.index for view in views if view.reading is None}
         lost = [each for each in gpus if each.lost and each.uuid not in self.remembered]
         return [GpuView("", each.index) for each in lost if each.index not in missed]
+
+
+def _view(
+    uuid: str,
+    known: Remembered,
+    reading: GpuReading | None = None,
+    seconds: Mapping[str, float] | None = None,
+    links: LinksView | None = None,
+) -> GpuView:
+    xids = {name: xid.count for name, xid in known.xids.items()}
+    return GpuView(uuid, known.index, known.pci, known.name, reading, dict(seconds or {}), links or LinksView(), xids)
 
 
 def _signs(reading: GpuReading) -> dict[str, int]:

@@ -1,95 +1,140 @@
-"""What a reading says of a GPU's health. Pure.
+"""The health of a GPU by its reading (levels), and how often it was amiss at the last looks (votes, windows). Pure.
 
-Levels are what the driver itself calls wrong. Votes are about what may pass: they count when they keep coming back
-(exporters/nvml/windows.py).
+A level is a fault that the driver itself reports. A vote is a condition that may pass: it fails a check when it keeps
+coming back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
-from agent.sdk.hardware import CheckState, Fault, Told, gpu_faults
+from agent.sdk.hardware import CheckState
 from exporters.nvml.clocks import HARDWARE_SLOWDOWN
-from exporters.nvml.nvlinks import fabric
-from exporters.nvml.reading import GpuReading
+from exporters.nvml.reading import Fabric, GpuReading
 
 BUSY_PERCENT = 10
 """A GPU that does less may let its PCIe link fall to a lower generation."""
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
 RECOVER_IMEX_DOMAIN = 5
-"""A wish about an NVLink domain of many nodes, which a node that is in none need not grant."""
+"""An action for an NVLink domain of many nodes, which a node outside a domain need not take."""
+LOOKS = 30
+FLAGGED_LOOKS = 15
+"""More flagged looks of the last LOOKS than this fail the check."""
 _COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
 SIGNS = (*_COUNTERS, "recovery_action")
-"""Values by which a reset shows."""
+"""Values that a reset changes."""
+_LEVELS = {
+    "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
+    "gpu_row_remap_failed": ("row_remap_failed",),
+    "gpu_row_remap_pending": ("row_remap_pending", "page_retirement_pending"),
+}
+
+Key = TypeVar("Key")
 
 
 def levels(reading: GpuReading) -> dict[str, CheckState]:
-    """By check: what it found, as far as the driver tells."""
+    """The state of each check that the driver gives a value for."""
     values = reading.values
-    found: dict[str, CheckState] = {}
-    for check, names in {
-        "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
-        "gpu_row_remap_failed": ("row_remap_failed",),
-        "gpu_row_remap_pending": ("row_remap_pending", "page_retirement_pending"),
-    }.items():
-        told = [values[name] for name in names if name in values]
-        if told:
-            found[check] = CheckState.of(not any(told))
+    states: dict[str, CheckState] = {}
+    for check, names in _LEVELS.items():
+        known = [values[name] for name in names if name in values]
+        if known:
+            states[check] = CheckState.of(not any(known))
     if "recovery_action" in values:
         wanted = values["recovery_action"] != RECOVERY_NONE
-        is_ours = values["recovery_action"] != RECOVER_IMEX_DOMAIN or fabric.is_of_domain(reading.fabric)
-        found["gpu_recovery_action"] = CheckState.of(not (wanted and is_ours))
+        is_ours = values["recovery_action"] != RECOVER_IMEX_DOMAIN or _is_in_domain(reading.fabric)
+        states["gpu_recovery_action"] = CheckState.of(not (wanted and is_ours))
     if reading.fabric is not None:
-        found["gpu_fabric"] = CheckState.of(fabric.is_well(reading.fabric))
-    return found
+        states["gpu_fabric"] = CheckState.of(is_fabric_healthy(reading.fabric))
+    return states
 
 
 def votes(
     reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
 ) -> dict[str, bool]:
-    """By check: whether something is amiss now, as far as it is known."""
+    """Whether each check that can be made is amiss now."""
     values = reading.values
-    found: dict[str, bool] = {}
+    flagged: dict[str, bool] = {}
     if reading.reasons is not None:
-        found["gpu_slowdown"] = bool(reading.reasons & HARDWARE_SLOWDOWN)
+        flagged["gpu_slowdown"] = bool(reading.reasons & HARDWARE_SLOWDOWN)
     if "temperature_celsius" in values:
-        found["gpu_hot"] = values["temperature_celsius"] >= hot_celsius
+        flagged["gpu_hot"] = values["temperature_celsius"] >= hot_celsius
     degraded = _pcie_degraded(values)
     if degraded is not None:
-        found["pcie_degraded"] = degraded
+        flagged["pcie_degraded"] = degraded
     if before is not None and elapsed_seconds > 0 and {"pcie_replays"} <= values.keys() & before.values.keys():
         replays = values["pcie_replays"] - before.values["pcie_replays"]
-        found["pcie_errors"] = replays * 60 / elapsed_seconds > MAX_REPLAYS_PER_MINUTE
-    return found
-
-
-def xid_check(xid: int) -> str:
-    """The check that an Xid fails by its number alone; empty where it takes the log's line to say so."""
-    return gpu_faults.judge("nvidia", Told(str(xid))).check
-
-
-def xid_meaning(xid: str) -> Fault:
-    """What an Xid means by its number alone."""
-    return gpu_faults.judge("nvidia", Told(xid)).fault
+        flagged["pcie_errors"] = replays * 60 / elapsed_seconds > MAX_REPLAYS_PER_MINUTE
+    return flagged
 
 
 def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
-    """True when what only a reset or a new driver takes back has fallen, or the driver's wish for a reset is granted.
+    """True when a counter fell that only a reset or a new driver sets back, or the driver's recovery action is done.
 
     ``before``: the SIGNS of an earlier look.
     """
     values = reading.values
     fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
-    granted = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE == values.get("recovery_action")
-    return fell or granted
+    done = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE == values.get("recovery_action")
+    return fell or done
 
 
 def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
-    """Fewer lanes than there could be, or, while the GPU is busy, slower ones; None when neither can be told."""
+    """Fewer lanes than possible, or, while the GPU is busy, a lower generation; None when neither is known."""
     if {"pcie_width", "pcie_max_width"} <= values.keys() and values["pcie_width"] < values["pcie_max_width"]:
         return True
     busy = values.get("gpu_utilization_percent", 0) >= BUSY_PERCENT
     if busy and {"pcie_generation", "pcie_max_generation"} <= values.keys():
         return values["pcie_generation"] < values["pcie_max_generation"]
     return None
+
+
+# -- the NVLink fabric (nvml.h: GPU fabric info) -----------------------------------------------------------------------
+
+COMPLETED = 3
+_TRUE, _FALSE = 1, 2
+_FAULTS = {0: _TRUE, 4: _TRUE}
+"""Degraded bandwidth, unhealthy route: the shift of two bits in the health mask, and the value that is a fault (0 is
+not supported). A route or access timeout from which the fabric recovers is none."""
+_DOMAIN_FAULTS = {12: _FALSE, 14: _FALSE}
+"""No partition, manager disconnected: faults only in a domain of many nodes (IMEX)."""
+_CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
+"""Likewise of a domain: an incorrect configuration has other values than 0 and good."""
+
+
+def _is_in_domain(fabric: Fabric | None) -> bool:
+    """True for a GPU of an NVLink domain, which may span nodes; without one there is no UUID."""
+    return fabric is not None and bool(fabric.cluster)
+
+
+def is_fabric_healthy(fabric: Fabric) -> bool:
+    """True when the GPU has joined, and the mask has no fault that concerns it."""
+    mask, faults = fabric.health or 0, dict(_FAULTS)
+    configuration = _CONFIGURATION_GOOD
+    if _is_in_domain(fabric):
+        faults |= _DOMAIN_FAULTS
+        configuration = mask >> _CONFIGURATION_SHIFT & _CONFIGURATION_MASK
+    faulty = any(mask >> shift & 3 == value for shift, value in faults.items())
+    return fabric.state == COMPLETED and fabric.status == 0 and not faulty and configuration in (0, _CONFIGURATION_GOOD)
+
+
+class Windows(Generic[Key]):
+    """The last LOOKS looks of each key: which were flagged."""
+
+    def __init__(self) -> None:
+        self._bits: dict[Key, int] = {}
+
+    def add(self, key: Key, flagged: bool) -> None:
+        """Add a look."""
+        self._bits[key] = (self._bits.get(key, 0) << 1 | flagged) & ((1 << LOOKS) - 1)
+
+    def ratio(self, key: Key) -> float | None:
+        """Flagged looks among the last LOOKS, those before the first counted as well; None without any."""
+        bits = self._bits.get(key)
+        return None if bits is None else bits.bit_count() / LOOKS
+
+    def levels(self) -> dict[Key, CheckState]:
+        """By key: FAILED while too many looks are flagged."""
+        return {key: CheckState.of(bits.bit_count() <= FLAGGED_LOOKS) for key, bits in self._bits.items()}

@@ -1,4 +1,4 @@
-"""NVML as the helper process holds it: initialised once, with handles of all GPUs and their events gathered.
+"""NVML in the helper process: initialised once, with handles of all GPUs and their gathered events.
 
 The only place that loads NVIDIA's library, which may hang. Holding it open keeps the GPUs initialised, like
 persistence mode does, and gathers events between looks.
@@ -17,17 +17,11 @@ import pynvml
 from exporters.nvml import queries
 from exporters.nvml.activity import ActivitySampler
 from exporters.nvml.asking import Asker, GpuGone, error_name
-from exporters.nvml.nvlinks.asking import Links
-from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, DriverEvent, GpuReading, LookAnswer, LookRequest
-
-_EVENT_KINDS = {
-    pynvml.nvmlEventTypeXidCriticalError: "xid",
-    pynvml.nvmlEventTypeSingleBitEccError: "ecc_corrected",
-    pynvml.nvmlEventTypeDoubleBitEccError: "ecc_uncorrected",
-}
+from exporters.nvml.link_queries import Links
+from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
 DRAIN_SECONDS = 1.0
-"""Of a look, for events; what is left waits in the driver for the next one."""
+"""The time that a look takes for events; later ones wait in the driver for the next look."""
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
@@ -41,14 +35,12 @@ class NvmlLibrary:
     def __init__(self) -> None:
         self._devices: list[GpuDevice] | None = None
         self._events: Any = None
-        self._driver = ""
-        self._cuda = 0
         self._loaded: Any = None
 
     def look(self, request: LookRequest) -> LookAnswer:
         """Look at all GPUs, and take the events since the last look."""
         asker = Asker()
-        events: list[DriverEvent] = []
+        events: list[XidEvent] = []
         if self._devices is not None and (request.reopen or not self._is_current()):
             events += self._drain(asker)
             self._close()
@@ -56,13 +48,13 @@ class NvmlLibrary:
             if self._devices is None:
                 self._devices = self._open(request.library, asker)
         except GpuGone:  # every one, as seen from a driver that is there
-            return LookAnswer(driver=self._driver, cuda=self._cuda, events=tuple(events), errors=dict(asker.errors))
+            return LookAnswer(events=tuple(events), errors=dict(asker.errors))
         except pynvml.NVMLError as error:
             return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
-        found = (device.read(asker, pcie_throughput=request.pcie_throughput) for device in self._devices)
+        found = (device.read(asker) for device in self._devices)
         gpus = tuple(reading for reading in found if reading is not None)
         events += self._drain(asker)
-        return LookAnswer("", self._driver, self._cuda, gpus, tuple(events), dict(asker.errors))
+        return LookAnswer("", gpus, tuple(events), dict(asker.errors))
 
     def _is_current(self) -> bool:
         """False when GPUs came or went, or the driver was loaded anew."""
@@ -85,12 +77,11 @@ class NvmlLibrary:
             raise
 
     def _devices_and_events(self, asker: Asker) -> list[GpuDevice]:
-        self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
-        self._cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion) or 0
+        driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
         count = asker.must(_count)
         if count > MAX_GPUS:
             asker.errors["too_many_gpus"] += count - MAX_GPUS
-        devices = [GpuDevice(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
+        devices = [GpuDevice(index, _major(driver), asker) for index in range(min(count, MAX_GPUS))]
         self._events = asker.ask(pynvml.nvmlEventSetCreate)
         for device in devices:
             device.register(self._events, asker)
@@ -98,7 +89,7 @@ class NvmlLibrary:
 
     def _close(self) -> None:
         for device in self._devices or ():
-            device.close()
+            device.activity.free()
         self._devices = None
         for function, arguments in ((pynvml.nvmlEventSetFree, (self._events,)), (pynvml.nvmlShutdown, ())):
             try:
@@ -107,13 +98,13 @@ class NvmlLibrary:
                 continue  # the driver has forgotten us already
         self._events = None
 
-    def _drain(self, asker: Asker) -> list[DriverEvent]:
-        """What the driver has gathered, alike events as one; never waits."""
+    def _drain(self, asker: Asker) -> list[XidEvent]:
+        """The events that the driver has gathered, alike ones as one; never waits."""
         counts = Counter(self._gathered(asker))
-        return [DriverEvent(uuid, kind, data, count) for (uuid, kind, data), count in counts.items()]
+        return [XidEvent(uuid, xid, count) for (uuid, xid), count in counts.items()]
 
-    def _gathered(self, asker: Asker) -> Iterator[tuple[str, str, int]]:
-        """UUID, kind and data of each event."""
+    def _gathered(self, asker: Asker) -> Iterator[tuple[str, int]]:
+        """UUID and Xid of each event."""
         if self._events is None:
             return
         uuids = {device.address: device.uuid for device in self._devices or ()}
@@ -127,11 +118,10 @@ class NvmlLibrary:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
                     asker.errors[error_name(error.value)] += 1
                 return
-            kind = _EVENT_KINDS.get(event.eventType)
-            if kind is None:
-                asker.errors["unknown_event"] += 1
+            if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                yield uuids.get(_address(event.device), ""), event.eventData
             else:
-                yield uuids.get(_address(event.device), ""), kind, event.eventData if kind == "xid" else 0
+                asker.errors["unknown_event"] += 1
 
 
 class GpuDevice:
@@ -141,7 +131,7 @@ class GpuDevice:
         self._index = index
         self._driver_major = driver_major
         self._links = Links(driver_major)
-        self._activity = ActivitySampler()
+        self.activity = ActivitySampler()
         self._handle: Any = None
         self._is_forbidden = False
         self.address = 0
@@ -159,39 +149,37 @@ class GpuDevice:
             self._is_forbidden = error.value == pynvml.NVML_ERROR_NO_PERMISSION
 
     def register(self, events: Any, asker: Asker) -> None:
-        """Have the driver gather the events that it can tell of this GPU."""
+        """Have the driver gather the Xids of this GPU, where it supports that."""
         if events is None or self._handle is None:
             return
         try:
             supported = asker.ask(pynvml.nvmlDeviceGetSupportedEventTypes, self._handle) or 0
-            wanted = supported & sum(_EVENT_KINDS)
-            if wanted:
-                asker.ask(pynvml.nvmlDeviceRegisterEvents, self._handle, wanted, events)
+            xids = supported & pynvml.nvmlEventTypeXidCriticalError
+            if xids:
+                asker.ask(pynvml.nvmlDeviceRegisterEvents, self._handle, xids, events)
         except GpuGone:
             return
 
-    def read(self, asker: Asker, *, pcie_throughput: bool) -> GpuReading | None:
-        """Ask for everything; None where this process may not, as where devices are given to it one by one."""
+    def read(self, asker: Asker) -> GpuReading | None:
+        """Read everything; None without permission, as where only some devices are given to this process."""
         if self._is_forbidden:
             return None
         try:
             if self._handle is None:
                 raise GpuGone
-            return self._read(asker, self._handle, pcie_throughput)
+            return self._read(asker, self._handle)
         except GpuGone:
-            self._activity.free()
+            self.activity.free()
             return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
 
-    def close(self) -> None:
-        """Give back what it holds of the driver."""
-        self._activity.free()
-
-    def _read(self, asker: Asker, handle: Any, pcie_throughput: bool) -> GpuReading:
-        values = queries.values(asker, handle, pcie_throughput=pcie_throughput)
+    def _read(self, asker: Asker, handle: Any) -> GpuReading:
+        values = queries.values(asker, handle)
         current, supported = queries.reasons(asker, handle)
-        partitioned, mig_handles, mig = queries.mig(asker, handle)
+        partitioned, mig_handles = queries.mig(asker, handle)
         if partitioned is not None:
             values["mig_enabled"] = int(partitioned)
+        if partitioned:  # each part would have to be asked by itself
+            self.activity.free()
         return GpuReading(
             index=self._index,
             uuid=self.uuid,
@@ -202,18 +190,10 @@ class GpuDevice:
             supported_reasons=supported,
             reason_nanoseconds=queries.reason_nanoseconds(asker, handle, self._driver_major),
             pids=queries.pids(asker, (handle, *mig_handles)),
-            mig=mig,
             fabric=queries.fabric(asker, handle),
-            activity=self._activity_of(asker, handle, is_partitioned=bool(partitioned)),
+            activity={} if partitioned else self.activity.look(asker, handle),
             links=self._links.look(asker, handle, values.pop("nvlink_links", None)),
         )
-
-    def _activity_of(self, asker: Asker, handle: Any, *, is_partitioned: bool) -> dict[str, float]:
-        """What it was busy with; of a partitioned GPU nothing, as its parts would have to be asked one by one."""
-        if is_partitioned:
-            self._activity.free()
-            return {}
-        return self._activity.look(asker, handle)
 
 
 def _count() -> int:

@@ -1,14 +1,14 @@
-"""What is asked of one GPU, and how. Runs in the helper process."""
+"""Reads one GPU: which NVML calls give which value. Runs in the helper process."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pynvml
 
 from exporters.nvml.asking import ALL_LINKS, NO_SCOPE, Asker
-from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric, MigInstance
+from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric
 
 RENUMBERED_DRIVER = 590
 """From this major version on, fields beyond 250 have the numbers that the binding knows them by. Before, the same
@@ -17,7 +17,7 @@ numbers meant other things: 251 was a clocks event counter in 575 and 580, and a
 
 def _memory(handle: Any) -> tuple[int, ...]:
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    return memory.total, memory.used, memory.reserved
+    return memory.total, memory.used
 
 
 def _memory_before_510(handle: Any) -> tuple[int, ...]:
@@ -25,73 +25,34 @@ def _memory_before_510(handle: Any) -> tuple[int, ...]:
     return memory.total, memory.used
 
 
-def _utilization(handle: Any) -> tuple[int, ...]:
-    rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    return rates.gpu, rates.memory
-
-
-def _one(function: Callable[..., int], *arguments: int) -> Callable[[Any], tuple[int, ...]]:
-    return lambda handle: (function(handle, *arguments),)
+def _remapping(handle: Any) -> tuple[int, ...]:
+    _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    return pending, failed
 
 
 _CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...]], ...] = (
-    (("gpu_utilization_percent", "memory_utilization_percent"), (_utilization,)),
-    (
-        ("memory_total_bytes", "memory_used_bytes", "memory_reserved_bytes"),
-        (_memory, _memory_before_510),
-    ),
-    (("power_milliwatts",), (_one(pynvml.nvmlDeviceGetPowerUsage),)),
-    (("power_limit_milliwatts",), (_one(pynvml.nvmlDeviceGetEnforcedPowerLimit),)),
-    (
-        ("temperature_celsius",),
-        (
-            _one(pynvml.nvmlDeviceGetTemperatureV, pynvml.NVML_TEMPERATURE_GPU),
-            _one(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU),
-        ),
-    ),
-    (
-        ("slowdown_celsius",),
-        (_one(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),),
-    ),
-    (
-        ("shutdown_celsius",),
-        (_one(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),),
-    ),
-    (
-        ("memory_max_celsius",),
-        (_one(pynvml.nvmlDeviceGetTemperatureThreshold, pynvml.NVML_TEMPERATURE_THRESHOLD_MEM_MAX),),
-    ),
-    (("sm_clock_megahertz",), (_one(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM),)),
-    (("memory_clock_megahertz",), (_one(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM),)),
-    (("sm_clock_max_megahertz",), (_one(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_SM),)),
-    (("memory_clock_max_megahertz",), (_one(pynvml.nvmlDeviceGetMaxClockInfo, pynvml.NVML_CLOCK_MEM),)),
-    (
-        ("rows_remapped_corrected", "rows_remapped_uncorrected", "row_remap_pending", "row_remap_failed"),
-        (pynvml.nvmlDeviceGetRemappedRows,),
-    ),
-    (("pcie_generation",), (_one(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),)),
-    (("pcie_max_generation",), (_one(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),)),
-    (("pcie_width",), (_one(pynvml.nvmlDeviceGetCurrPcieLinkWidth),)),
-    (("pcie_max_width",), (_one(pynvml.nvmlDeviceGetMaxPcieLinkWidth),)),
-    (("pcie_replays",), (_one(pynvml.nvmlDeviceGetPcieReplayCounter),)),
+    (("memory_total_bytes", "memory_used_bytes"), (_memory, _memory_before_510)),
+    (("row_remap_pending", "row_remap_failed"), (_remapping,)),
 )
-_PCIE_THROUGHPUT = (
-    (
-        ("pcie_transmit_kilobytes_per_second",),
-        (_one(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_TX_BYTES),),
+"""Calls that give several numbers: their names, and the functions in the order of preference."""
+_NUMBERS: dict[str, tuple[Callable[[Any], int], ...]] = {
+    "gpu_utilization_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
+    "power_milliwatts": (pynvml.nvmlDeviceGetPowerUsage,),
+    "power_limit_milliwatts": (pynvml.nvmlDeviceGetEnforcedPowerLimit,),
+    "temperature_celsius": (
+        lambda handle: pynvml.nvmlDeviceGetTemperatureV(handle, pynvml.NVML_TEMPERATURE_GPU),
+        lambda handle: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU),
     ),
-    (
-        ("pcie_receive_kilobytes_per_second",),
-        (_one(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_RX_BYTES),),
-    ),
-)
+    "sm_clock_megahertz": (lambda handle: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),),
+    "pcie_generation": (pynvml.nvmlDeviceGetCurrPcieLinkGeneration,),
+    "pcie_max_generation": (pynvml.nvmlDeviceGetMaxPcieLinkGeneration,),
+    "pcie_width": (pynvml.nvmlDeviceGetCurrPcieLinkWidth,),
+    "pcie_max_width": (pynvml.nvmlDeviceGetMaxPcieLinkWidth,),
+    "pcie_replays": (pynvml.nvmlDeviceGetPcieReplayCounter,),
+}
 _FIELDS = {
     "ecc_corrected_volatile": (pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL, NO_SCOPE),
     "ecc_uncorrected_volatile": (pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL, NO_SCOPE),
-    "ecc_corrected_aggregate": (pynvml.NVML_FI_DEV_ECC_SBE_AGG_TOTAL, NO_SCOPE),
-    "ecc_uncorrected_aggregate": (pynvml.NVML_FI_DEV_ECC_DBE_AGG_TOTAL, NO_SCOPE),
-    "pages_retired_single_bit": (pynvml.NVML_FI_DEV_RETIRED_SBE, NO_SCOPE),
-    "pages_retired_double_bit": (pynvml.NVML_FI_DEV_RETIRED_DBE, NO_SCOPE),
     "page_retirement_pending": (pynvml.NVML_FI_DEV_RETIRED_PENDING, NO_SCOPE),
     "memory_temperature_celsius": (pynvml.NVML_FI_DEV_MEMORY_TEMP, NO_SCOPE),
     "energy_millijoules": (pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, NO_SCOPE),
@@ -111,15 +72,14 @@ _RENUMBERED_REASON_FIELDS = {
 }
 
 
-def values(asker: Asker, handle: Any, *, pcie_throughput: bool) -> dict[str, int]:
+def values(asker: Asker, handle: Any) -> dict[str, int]:
     """All plain numbers, by the names above; GpuGone when there is no GPU."""
-    found: dict[str, int] = {}
-    for names, functions in (*_CALLS, *(_PCIE_THROUGHPUT if pcie_throughput else ())):
-        numbers = asker.ask_first(functions, handle)
-        if numbers is not None:
-            found.update(zip(names, numbers, strict=False))  # the older way to ask for memory tells less
-    found.update(_known(_FIELDS, asker.fields(handle, list(_FIELDS.values()))))
-    return found
+    numbers: dict[str, int | None] = {name: asker.ask_first(calls, handle) for name, calls in _NUMBERS.items()}
+    for names, functions in _CALLS:
+        several = asker.ask_first(functions, handle)
+        numbers |= dict(zip(names, several, strict=True)) if several is not None else {}
+    numbers |= dict(zip(_FIELDS, asker.fields(handle, list(_FIELDS.values())), strict=True))
+    return _known(numbers)
 
 
 def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str, int]:
@@ -127,7 +87,7 @@ def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str
     wanted = dict(_REASON_FIELDS)
     if driver_major >= RENUMBERED_DRIVER:
         wanted |= _RENUMBERED_REASON_FIELDS
-    return dict(_known(wanted, asker.fields(handle, list(wanted.values()))))
+    return _known(dict(zip(wanted, asker.fields(handle, list(wanted.values())), strict=True)))
 
 
 def reasons(asker: Asker, handle: Any) -> tuple[int | None, int | None]:
@@ -141,17 +101,16 @@ def reasons(asker: Asker, handle: Any) -> tuple[int | None, int | None]:
     return current, supported
 
 
-def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any], tuple[MigInstance, ...]]:
-    """Whether the GPU is partitioned (None: it cannot be), and the handles and identities of its MIG devices."""
+def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
+    """Whether the GPU is partitioned (None: it cannot be), and the handles of its MIG devices."""
     mode = asker.ask(pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None:
-        return None, [], ()
+        return None, []
     if mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
-        return False, [], ()
+        return False, []
     most = min(asker.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0, MAX_MIG_INSTANCES)
-    asked = (asker.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in range(most))
-    handles = [each for each in asked if each is not None]
-    return True, handles, tuple(_mig_instance(asker, each) for each in handles)
+    answers = (asker.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in range(most))
+    return True, [instance for instance in answers if instance is not None]
 
 
 def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
@@ -189,18 +148,8 @@ def text(asker: Asker, function: Callable[..., str], *arguments: Any) -> str:
     return (asker.ask(function, *arguments) or "")[:MAX_TEXT]
 
 
-def _known(names: Iterable[str], numbers: Iterable[int | None]) -> Iterable[tuple[str, int]]:
-    return ((name, number) for name, number in zip(names, numbers, strict=True) if number is not None)
-
-
-def _mig_instance(asker: Asker, handle: Any) -> MigInstance:
-    gpu_instance = asker.ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)
-    compute_instance = asker.ask(pynvml.nvmlDeviceGetComputeInstanceId, handle)
-    return MigInstance(
-        text(asker, pynvml.nvmlDeviceGetUUID, handle),
-        -1 if gpu_instance is None else gpu_instance,
-        -1 if compute_instance is None else compute_instance,
-    )
+def _known(numbers: Mapping[str, int | None]) -> dict[str, int]:
+    return {name: number for name, number in numbers.items() if number is not None}
 
 
 def _fabric_v2(handle: Any) -> Any:

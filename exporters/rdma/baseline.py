@@ -1,4 +1,4 @@
-"""What is expected of the node's RDMA devices, learnt since the boot: what was once there, up and fast. Pure.
+"""The expected state of the node's RDMA devices: present, up and fast as once since the boot. Pure.
 
 Expected are devices of physical PCI functions alone, each by its function's address: a device that is renamed is the
 same, and what software makes (virtual functions, subfunctions, rxe, siw) it may take away.
@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import SavedCount, saved_sum
+from agent.sdk.hardware import CheckState, Levels, Subject
 from exporters.rdma.tree import RdmaDevice
 
 ACTIVE = 4
@@ -42,19 +42,9 @@ class Expected(msgspec.Struct):
 
 
 class Baseline(msgspec.Struct):
-    """``functions`` by PCI address; ``vanished`` counts devices that were there and are missing."""
+    """``functions`` by PCI address."""
 
     functions: dict[str, Expected] = {}
-    vanished: SavedCount = 0
-
-
-class Judgement(msgspec.Struct, frozen=True):
-    """A device against what it was: whether it is there, its ports up, and as fast."""
-
-    device: str
-    present: bool
-    up: bool
-    fast: bool
 
 
 def ignore(baseline: Baseline, names: Collection[str]) -> None:
@@ -63,18 +53,19 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
     baseline.functions = kept
 
 
-def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> None:
-    """Raise what is expected to what is there, and count devices that are missing since the last look.
+def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
+    """Raise the expectations to what is there; return whether a device is missing that was there at the last look.
 
     ``hidden``: the functions, of those without a device, whose device may be in another network namespace.
     """
     found = _by_function(baseline, devices)
     taken = {device.name for device in devices}
+    vanished = False
     for pci, expected in baseline.functions.items():
         gone = pci not in found
         expected.hidden = gone and pci in hidden
         missing = gone and not expected.hidden
-        baseline.vanished = saved_sum(baseline.vanished, missing and not expected.missing)
+        vanished = vanished or (missing and not expected.missing)
         expected.missing = missing
         if gone and expected.device in taken:  # the driver has given its name to another
             expected.device = pci
@@ -86,14 +77,29 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
             if port.state == ACTIVE:
                 best.active = True
                 best.rate = max(best.rate, port.rate or 0.0)
+    return vanished
 
 
-def judge(baseline: Baseline, devices: Iterable[RdmaDevice]) -> list[Judgement]:
-    """Compare what is there with what is expected. A port whose state or rate cannot be read is not judged by it."""
+def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[str, str], float]:
+    """The best rate of each port that has another rate now, or none, by device and port."""
+    rates = {(device.name, port.number): port.rate for device in devices for port in device.ports}
+    return {
+        (expected.device, str(number)): best.rate
+        for expected in baseline.functions.values()
+        for number, best in expected.ports.items()
+        if best.rate and best.rate != rates.get((expected.device, number))
+    }
+
+
+def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
+    """Compare with the expectations. A port whose state or rate cannot be read fails nothing."""
     found = _by_function(baseline, devices)
-    return [
-        _judge(expected, found.get(pci)) for pci, expected in sorted(baseline.functions.items()) if not expected.hidden
-    ]
+    states: dict[tuple[Subject, str], CheckState] = {}
+    for pci, expected in sorted(baseline.functions.items()):
+        if not expected.hidden:
+            for check, healthy in _judge(expected, found.get(pci)).items():
+                states[Subject("nic", expected.device), check] = CheckState.of(healthy)
+    return states
 
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
@@ -106,16 +112,13 @@ def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str,
     return found
 
 
-def _judge(expected: Expected, device: RdmaDevice | None) -> Judgement:
-    if device is None:
-        return Judgement(expected.device, present=False, up=True, fast=True)
-    ports = {port.number: port for port in device.ports}
+def _judge(expected: Expected, device: RdmaDevice | None) -> dict[str, bool]:
+    ports = {port.number: port for port in device.ports} if device is not None else {}
     up = fast = True
     for number, best in expected.ports.items():
         port = ports.get(number)
-        if not best.active:
-            continue
-        up = up and port is not None and port.state in (ACTIVE, None)
-        slow = port is not None and port.state == ACTIVE and port.rate is not None and port.rate < best.rate
-        fast = fast and not slow
-    return Judgement(expected.device, present=True, up=up, fast=fast)
+        if best.active and device is not None:
+            up = up and port is not None and port.state in (ACTIVE, None)
+            slow = port is not None and port.state == ACTIVE and port.rate is not None and port.rate < best.rate
+            fast = fast and not slow
+    return {"rdma_device_missing": device is not None, "rdma_port_down": up, "rdma_rate_degraded": fast}

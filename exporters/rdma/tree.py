@@ -31,20 +31,18 @@ _SETTINGS = {"lifespan"}
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port; None and absent counters could not be read. ``unreadable``: attributes there whose driver refused.
+    """A port; None and absent counters could not be read.
 
-    ``state`` 4 is ACTIVE, ``physical_state`` 5 is LinkUp; ``rate`` in bytes per second; ``netdev`` of Ethernet ports.
+    ``state`` 4 is ACTIVE; ``rate`` in bytes per second; ``netdev`` of Ethernet ports.
     """
 
     number: int
     state: int | None
-    physical_state: int | None
     rate: float | None
     link_layer: str
     netdev: str
     counters: dict[str, int]
     hardware_counters: dict[str, int]
-    unreadable: int
 
 
 class RdmaDevice(msgspec.Struct, frozen=True):
@@ -113,18 +111,14 @@ def _is_physical(device: Path) -> bool:
 
 def _port(folder: Path, number: int) -> Port:
     rate = _RATE.match(sysfs.read_text(folder / "rate") or "")
-    counters, refused = _counters(folder / "counters")
-    hardware, hardware_refused = _counters(folder / "hw_counters")
     return Port(
         number=number,
         state=_numbered(folder / "state"),
-        physical_state=_numbered(folder / "phys_state"),
         rate=float(rate[1]) * 1e9 / 8 if rate else None,
         link_layer=(sysfs.read_text(folder / "link_layer") or "")[:32],
         netdev=(sysfs.read_text(folder / "gid_attrs/ndevs/0") or "")[:16],
-        counters=counters,
-        hardware_counters=hardware,
-        unreadable=refused + hardware_refused,
+        counters=_counters(folder / "counters"),
+        hardware_counters=_counters(folder / "hw_counters"),
     )
 
 
@@ -134,12 +128,11 @@ def _numbered(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _counters(folder: Path) -> tuple[dict[str, int], int]:
-    """The counters of a folder, and how many of them could not be read."""
+def _counters(folder: Path) -> dict[str, int]:
+    """The readable counters of a folder."""
     names = [name for name in sysfs.entries(folder) if _COUNTER.fullmatch(name) and name not in _SETTINGS]
-    found = {name: sysfs.read_number(folder / name) for name in names[:MAX_COUNTERS]}
-    read = {name: value for name, value in found.items() if value is not None and value >= 0}
-    return read, len(found) - len(read)
+    values = {name: sysfs.read_number(folder / name) for name in names[:MAX_COUNTERS]}
+    return {name: value for name, value in values.items() if value is not None and value >= 0}
 
 
 def _link_name(path: Path) -> str:

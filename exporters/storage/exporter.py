@@ -1,4 +1,4 @@
-"""The exporter: asks the helper how the paths do, and reads Lustre's health file."""
+"""The exporter: has the helper probe the paths, reads Lustre's health file, and renders."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.hardware import NODE, CheckState, Levels, Subject
+from agent.sdk.hardware import NODE, CheckState, Levels
 from agent.sdk.helper import HelperSpec
-from agent.sdk.metrics import Metric
+from agent.sdk.metrics import Family, Metric
 from agent.sdk.system import sysfs
-from exporters.storage.families import FAMILIES, StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest
 
 INTERVAL_SECONDS = 15.0
@@ -24,6 +23,27 @@ ABSENT_SECONDS = 300.0
 DUMP_SECONDS = 60.0
 """How often the room of dump paths is looked at where no other path is probed: in between the helper ends."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
+
+
+def _gauge(name: str, text: str) -> Family:
+    return Family(name, "gauge", text, ("path",), "1 per path")
+
+
+SUCCESS = _gauge(
+    "rankwatch_storage_probe_success",
+    "1 when the last probe of the path (the first entry of a directory, the first bytes of a file) was answered, 0 "
+    "when it failed or hangs; absent before the first has ended.",
+)
+DURATION = _gauge(
+    "rankwatch_storage_probe_duration_seconds",
+    "How long the last probe took, or how long the one under way has been, whichever is more.",
+)
+HUNG = _gauge(
+    "rankwatch_storage_probe_hung", "1 while a probe has been under way for longer than its deadline, else 0."
+)
+SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
+AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Bytes that users may still write to the path's file system.")
+FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
@@ -48,8 +68,7 @@ class StorageExporter:
     def __init__(self, config: StorageConfig) -> None:
         self._config = config
         self._probes: tuple[Probe, ...] = ()
-        self._lustre: bool | None = None
-        self._found = False
+        self._has_paths = False
         self._asleep_until = float("-inf")
 
     async def start(self, ctx: Context) -> None:
@@ -59,67 +78,69 @@ class StorageExporter:
         self._helper = ctx.helper(PROBER)
 
     async def update(self) -> None:
-        """Ask how the paths do; NoData when none is configured or there, and there is no Lustre."""
-        health = self._ctx.roots.sys / "fs/lustre/health_check"
-        told = await self._thread.call(lambda: sysfs.read_text(health))
-        self._lustre = None if told is None else told.startswith("healthy")
+        """Probe the paths; NoData when none is configured or there, and there is no Lustre."""
+        health = await self._thread.call(lambda: sysfs.read_text(self._ctx.roots.sys / "fs/lustre/health_check"))
+        lustre = None if health is None else health.startswith("healthy")
         if self._ctx.clock.monotonic() >= self._asleep_until:
             self._probes = ()  # while the helper gives no answer, nothing is known
             self._probes = await self._probe()
-        self._ctx.checks.report_all(levels(self._config, self._probes, self._lustre))
-        if not self._probes and self._lustre is None:
+        self._ctx.checks.report_all(levels(self._config, self._probes, lustre))
+        if not self._probes and lustre is None:
             raise NoData
 
     async def _probe(self) -> tuple[Probe, ...]:
-        """Ask the helper, which alone touches what may hang.
+        """Have the helper probe, which alone touches a path that may hang.
 
-        Where only dump paths are asked about, or nothing has been there so far, it ends until the next time.
+        Where there are only dump paths, or no path was there so far, it ends until the next time.
         """
         request = ProbeRequest(self._config.paths, self._config.dump_paths)
         if not request.paths and not request.optional:
             return ()
-        found = await self._helper.call(request, HELPER_SECONDS)
-        self._found = self._found or bool(found)
-        if not self._config.paths and not any(each.under_way_seconds for each in found):
+        probes = await self._helper.call(request, HELPER_SECONDS)
+        self._has_paths = self._has_paths or bool(probes)
+        if not self._config.paths and not any(probe.under_way_seconds for probe in probes):
             self._helper.rest()
-            wait = DUMP_SECONDS if self._found else ABSENT_SECONDS
+            wait = DUMP_SECONDS if self._has_paths else ABSENT_SECONDS
             self._asleep_until = self._ctx.clock.monotonic() + wait
-        return tuple(found)
+        return tuple(probes)
 
-    def snapshot(self) -> StorageSnapshot:
-        """What the last look gave."""
-        hung = frozenset(each.path for each in self._probes if hangs(self._config, each))
-        return StorageSnapshot(self._probes, hung, self._lustre)
+    def snapshot(self) -> tuple[Probe, ...]:
+        """The probes of the last look."""
+        return self._probes
 
-    def families(self, snapshot: StorageSnapshot) -> Iterable[Metric]:
+    def families(self, snapshot: tuple[Probe, ...]) -> Iterable[Metric]:
         """Render; pure."""
-        return render(snapshot)
+        rows = {family: family.rows() for family in FAMILIES}
+        for probe in snapshot:
+            path, hung = (probe.path,), hangs(self._config, probe)
+            rows[HUNG].add(path, float(hung))
+            if probe.ok is not None or hung:
+                rows[SUCCESS].add(path, float(bool(probe.ok) and not hung))
+                rows[DURATION].add(path, max(probe.seconds, probe.under_way_seconds))
+            if probe.room is not None:
+                rows[SIZE].add(path, probe.room.size_bytes)
+                rows[AVAILABLE].add(path, probe.room.available_bytes)
+        return [row.metric for row in rows.values()]
 
     async def drain(self) -> None:
-        """Nothing is under way; what was lent ends by itself."""
+        """Nothing is under way; thread and helper end with the lease."""
 
 
-def hangs(config: StorageConfig, each: Probe) -> bool:
+def hangs(config: StorageConfig, probe: Probe) -> bool:
     """True when a probe has been under way for too long."""
-    return each.under_way_seconds > config.deadline_seconds
+    return probe.under_way_seconds > config.deadline_seconds
 
 
 def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) -> Levels:
-    """What the node's checks come to: well while all paths that tell are, absent where none does."""
-    found = {(NODE, "lustre_unhealthy"): CheckState.of(lustre)} if lustre is not None else {}
-    for each in probes:
-        hung = hangs(config, each)
-        if each.path in config.paths and (each.ok is not None or hung):
-            _and(found, "storage_failed", bool(each.ok) and not hung)
-        if each.path in config.dump_paths and each.room is not None:
-            _and(found, "dump_disk_full", not _is_full(config, each.room))
-    return found
-
-
-def _and(found: dict[tuple[Subject, str], CheckState], check: str, well: bool) -> None:
-    """Note one path of a check: it has failed when one of them has."""
-    if not well or (NODE, check) not in found:
-        found[NODE, check] = CheckState.of(well)
+    """The states of the node's checks: OK while all paths with an answer are healthy, absent without an answer."""
+    healthy: dict[str, bool] = {} if lustre is None else {"lustre_unhealthy": lustre}
+    for probe in probes:
+        hung = hangs(config, probe)
+        if probe.path in config.paths and (probe.ok is not None or hung):
+            healthy["storage_failed"] = healthy.get("storage_failed", True) and bool(probe.ok) and not hung
+        if probe.path in config.dump_paths and probe.room is not None:
+            healthy["dump_disk_full"] = healthy.get("dump_disk_full", True) and not _is_full(config, probe.room)
+    return {(NODE, check): CheckState.of(ok) for check, ok in healthy.items()}
 
 
 def _is_full(config: StorageConfig, room: FreeSpace) -> bool:

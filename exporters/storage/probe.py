@@ -1,4 +1,4 @@
-"""The helper's side: one thread for each path, so that one that hangs costs no other. Never waits for a file system."""
+"""The helper's side: a thread for each path, so that a path that hangs costs no other."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FreeSpace(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """How the last probe that ended went (``ok`` None: none has), and for how long one is under way (0: none is).
+    """The last probe that ended (``ok`` None: none has), and the seconds of the one under way (0: none).
 
     ``error`` is the name of the errno.
     """
@@ -71,11 +71,11 @@ class _Prober:
 
     @property
     def missing(self) -> bool:
-        """True when there is no such path; while a probe is under way nobody knows."""
+        """True when the last probe found no such path; false while a probe is under way."""
         return self._missing and not self._is_under_way()
 
     def state(self) -> Probe:
-        """How things stand."""
+        """The last probe, and the one under way."""
         if not self._is_under_way():
             return self._last
         return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._began_at)
@@ -99,7 +99,7 @@ _probers: dict[str, _Prober] = {}
 
 
 def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
-    """Begin a probe of each path, and tell how things stand."""
+    """Begin a probe of each path, and return the state of each."""
     threading.stack_size(STACK_BYTES)
     paths = list(dict.fromkeys((*request.paths, *request.optional)))
     for path in paths:
@@ -125,6 +125,6 @@ def touch(path: str) -> None:
 
 
 def room_at(path: str) -> FreeSpace:
-    """The room on a path's file system. OSError."""
+    """The free space of a path's file system. OSError."""
     found = os.statvfs(path)
     return FreeSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)

@@ -107,7 +107,9 @@ async def test_families_are_as_declared(bench: Bench) -> None:
         for labels in family.labels:
             assert len(labels) == len(family.family.labels)
             assert all(isinstance(value, str) for value in labels)
-    assert 0 < sum(len(family.labels) for family in families) <= bench.spec.series_cap
+    series = sum(len(family.labels) for family in families)
+    assert series <= bench.spec.series_cap
+    assert series or bench.spec.name == "storage"  # its series are of paths, whose times are the machine's
     await bench.end()
 
 

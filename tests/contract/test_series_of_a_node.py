@@ -126,5 +126,5 @@ def test_what_rules_and_dashboards_ask_for_is_shown_by_default() -> None:
     if_asked = {
         family.name for name in exporter_names() for family in load_spec(name).families if "only with" in family.cost
     }
-    assert len(if_asked) > 20
+    assert if_asked
     assert if_asked & asked == set()

@@ -17,11 +17,11 @@ from agent.sdk.hardware import FaultSeen, Told, gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from exporters.job_log import families as job_log
 from exporters.netdev import pause
-from exporters.nvml.nvlinks import state as nvlink
+from exporters.nvml import families as nvml
 from exporters.process.foreign import FOREIGN
 from exporters.process.usage import families as usage
 from exporters.rdma import families as rdma
-from exporters.storage import families as storage
+from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage.probe import FreeSpace, Probe
 
 DATA = Path(__file__).parents[1] / "data"
@@ -56,7 +56,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
-    yield _rows(nvlink.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
+    yield _rows(nvml.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
     yield _rows(rank_families.RANK_INFO, ((job_id, rank, "0", "0", "GPU-0", "", "", "1", "", "", ""), 1.0))
     for family in (gpu_families.SM_ACTIVE, gpu_families.TENSOR_ACTIVE, gpu_families.DRAM_ACTIVE):
         yield _rows(family, (("0", "GPU-0"), 0.1))
@@ -74,7 +74,7 @@ def _families(job_id: str, rank: str) -> Iterable[Metric]:
     room = FreeSpace(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
     hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
     well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0, room=room)
-    yield from storage.render(storage.StorageSnapshot((hung, well_answered), frozenset({HUNG_PATH}), None))
+    yield from StorageExporter(StorageConfig()).families((hung, well_answered))
 
 
 def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:

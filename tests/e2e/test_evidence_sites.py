@@ -129,7 +129,7 @@ def test_a_gpu_that_fails(tmp_path: Path) -> None:
     (tmp_path / "driver").mkdir()
     gpus = Node(tmp_path / "driver")
     with site.agent({"LD_LIBRARY_PATH": str(gpus.library.parent)}) as agent:
-        agent.wait_for("rankwatch_gpu_driver_up", 1.0, seconds=LOOK_SECONDS)
+        agent.wait_for("rankwatch_gpu_present", 1.0, gpu="0", seconds=LOOK_SECONDS)
         with machine.job("--ranks", "2") as job:
             gpus.update({f"gpu{GPU + rank}.processes": job.pid(rank) for rank in range(2)})
             agent.wait_for("rankwatch_rank_healthy", 1.0, seconds=LOOK_SECONDS, rank="0")

@@ -44,7 +44,7 @@ def node(tmp_path: Path) -> Node:
 def agent(tmp_path: Path, node: Node) -> Iterator[Agent]:
     """An agent whose loader finds the stub."""
     with Agent(tmp_path, CONFIG, env={"LD_LIBRARY_PATH": str(node.library.parent)}) as agent:
-        agent.wait_for("rankwatch_gpu_driver_up", 1.0, seconds=LOOK_SECONDS)
+        agent.wait_for("rankwatch_gpu_present", 1.0, gpu="0", seconds=LOOK_SECONDS)
         yield agent
 
 
@@ -70,7 +70,7 @@ def has_library(pid: int) -> bool:
 def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     """GPUs are shown by a helper that alone has the library; two equal Xids are two, and their GPU is lost."""
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 8
-    assert agent.value("rankwatch_gpu_driver_hung") == 0.0
+    assert agent.value("rankwatch_node_check_success", check="gpu_driver_hung") == 1.0
     assert not has_library(agent.pid())
     assert len(helpers(agent)) == 1
     began = time.time()
@@ -94,17 +94,17 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
 def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
     """Scrapes take their usual time, GPU series are gone, there is never a second helper, and it recovers by itself."""
     node.update({"hang": "count"})
-    agent.wait_for("rankwatch_gpu_driver_hung", 1.0, seconds=LOOK_SECONDS)
+    agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)
     until = time.monotonic() + LOOK_SECONDS  # over several attempts
     while time.monotonic() < until:
         began = time.monotonic()
         page = agent.page()
         assert time.monotonic() - began < SCRAPE_SECONDS
-        assert "rankwatch_gpu_driver_hung 1.0" in page
+        assert 'rankwatch_node_check_success{check="gpu_driver_hung"} 0.0' in page
         assert "rankwatch_gpu_present{" not in page
         assert len(helpers(agent)) <= 1
     node.update({"hang": None})
-    agent.wait_for("rankwatch_gpu_driver_hung", 0.0, seconds=3 * LOOK_SECONDS)
+    agent.wait_for("rankwatch_node_check_success", 1.0, check="gpu_driver_hung", seconds=3 * LOOK_SECONDS)
     assert len(agent.samples("rankwatch_gpu_present")) == 8
     assert len(helpers(agent)) == 1
 
@@ -113,7 +113,7 @@ def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
     """Also while the driver hangs: the agent does not wait for it."""
     (helper,) = helpers(agent)
     node.update({"hang": "count"})
-    agent.wait_for("rankwatch_gpu_driver_hung", 1.0, seconds=LOOK_SECONDS)
+    agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)
     assert agent.stop() == 0
     wait_until(lambda: not has_library(helper), LOOK_SECONDS, "the helper's end")
 

@@ -16,8 +16,8 @@ SOURCE = Path(__file__).with_name("nvmlstub.c")
 LIBRARY = "libnvidia-ml.so.1"
 HEALTHY = (Path(__file__).parents[1] / "data/nvml/node").read_text().partition("\n# GPU 1 runs hot")[0].splitlines()
 """Eight GPUs that are well."""
-XID, ECC_CORRECTED, ECC_UNCORRECTED = 8, 1, 2
-"""Kinds of events in nvml.h."""
+XID = 8
+"""The kind of event in nvml.h."""
 
 
 def build(directory: Path) -> Path:

@@ -138,10 +138,7 @@ PLAIN(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
 PLAIN(nvmlDeviceGetMaxPcieLinkWidth, "pcie_max_width")
 PLAIN(nvmlDeviceGetPcieReplayCounter, "pcie_replays")
 PLAIN(nvmlDeviceGetMaxMigDeviceCount, "mig_max")
-SCOPED(nvmlDeviceGetTemperatureThreshold, "threshold")
 SCOPED(nvmlDeviceGetClockInfo, "clock")
-SCOPED(nvmlDeviceGetMaxClockInfo, "max_clock")
-SCOPED(nvmlDeviceGetPcieThroughput, "pcie_throughput")
 SCOPED(nvmlDeviceGetNvLinkState, "link_state")
 
 int nvmlInitWithFlags(unsigned flags) {
@@ -165,11 +162,6 @@ int nvmlShutdown(void) {
 int nvmlSystemGetDriverVersion(char *out, unsigned length) {
     struct device node = {-1, 0};
     return text(&node, "driver", out, length);
-}
-
-int nvmlSystemGetCudaDriverVersion(int *out) {
-    struct device node = {-1, 0};
-    return narrow(&node, "cuda", -1, (unsigned *)out);
 }
 
 int nvmlDeviceGetCount_v2(unsigned *out) {
@@ -259,14 +251,6 @@ int nvmlDeviceGetMigDeviceHandleByIndex(struct device *device, unsigned index, s
     (*out)->gpu = device->gpu;
     (*out)->mig = (int)index + 1;
     return OK;
-}
-
-int nvmlDeviceGetGpuInstanceId(struct device *device, unsigned *out) {
-    return narrow(device, "mig_gpu_instance", device->mig - 1, out);
-}
-
-int nvmlDeviceGetComputeInstanceId(struct device *device, unsigned *out) {
-    return narrow(device, "mig_compute_instance", device->mig - 1, out);
 }
 
 struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from client_metrics import samples
@@ -54,8 +56,8 @@ class Node:
 
     def name_hardware(self) -> None:
         """Let the exporters of GPUs and NICs find what there is."""
-        self.hardware.observe_gpus("nvml", GPUS)
-        self.hardware.observe_nics("rdma", [Nic("mlx5_0", "0000:19:00.0")])
+        self.hardware.of("nvml").observe_gpus(GPUS)
+        self.hardware.of("rdma").observe_nics([Nic("mlx5_0", "0000:19:00.0")])
 
     def add_rank(self, pid: int, rank: int) -> None:
         """Let a rank run."""
@@ -84,13 +86,19 @@ class Node:
                 file.write(text)
         self.changes = []
 
-    async def look(self) -> Series:
-        """Start, look once and end; return the series by family (without its prefix) and labels."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """The exporter from its start to its end."""
         await self.exporter.start(self.context)
         try:
-            return await self.look_again()
+            yield
         finally:
             await self.exporter.drain()
+
+    async def look(self) -> Series:
+        """Start, look once and end; return the series by family (without its prefix) and labels."""
+        async with self.running():
+            return await self.look_again()
 
     async def look_again(self) -> Series:
         """Look while it runs."""

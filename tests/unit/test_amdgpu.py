@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,14 +20,11 @@ from agent.hardware.ledger import HealthLedger
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.hardware import fault_table
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter, tree as module
-from exporters.amdgpu.baseline import Known, View, verdicts
-from exporters.amdgpu.families import AmdgpuSnapshot, render
-from exporters.amdgpu.metrics_table import Table
-from exporters.amdgpu.ras_errors import RasErrors
-from exporters.amdgpu.tree import MAX_FIRMWARES, RawGpu, read_driver, read_gpus, read_rocm, read_users
+from exporters.amdgpu.baseline import Known, RasErrors, View, verdicts
+from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
-WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", "", {}, {}, {})
+WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", {}, {}, {})
 
 
 def view(raw: RawGpu | None) -> View:
@@ -34,31 +32,23 @@ def view(raw: RawGpu | None) -> View:
     return View(0, "0000:c1:00.0", Known("a", ""), raw)
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (None, {"gpu_lost": False}),
-        (WELL, {"gpu_lost": True}),
-        ({"errors": {"umc": {"ue": 0, "ce": 9}}}, {"gpu_lost": True, "gpu_ecc_uncorrectable": True}),
-        ({"errors": {"gfx": {"ue": 1}}}, {"gpu_lost": True, "gpu_ecc_uncorrectable": False}),
-        (
-            {"errors": {"xgmi_wafl": {"ue": 1}}},
-            {"gpu_lost": True, "gpu_ecc_uncorrectable": True, "xgmi_errors": False},
-        ),
-        ({"values": {"pcie_width": 8.0, "pcie_max_width": 16.0}}, {"gpu_lost": True, "pcie_degraded": False}),
-        ({"values": {"pcie_width": 16.0, "pcie_max_width": 16.0}}, {"gpu_lost": True, "pcie_degraded": True}),
-        ({"values": {"pcie_width": 8.0}}, {"gpu_lost": True}),
-        (
-            {"sensors": {"temp/junction/input": 100e3, "temp/junction/crit": 100e3}},
-            {"gpu_lost": True, "gpu_hot": False},
-        ),
-        ({"sensors": {"temp/junction/input": 100e3}}, {"gpu_lost": True}),
-    ],
-)
-def test_what_is_wrong_with_a_gpu(raw: RawGpu | dict[str, object] | None, expected: dict[str, bool]) -> None:
-    """Each check is made of what is told, and only then."""
-    found = msgspec.structs.replace(WELL, **raw) if isinstance(raw, dict) else raw
-    assert well(verdicts(view(found))) == expected
+def test_what_is_wrong_with_a_gpu() -> None:
+    """Each check is made where its values are known."""
+    limit = {"temp/junction/input": 100e3, "temp/junction/crit": 100e3}
+    cases: list[tuple[dict[str, object], dict[str, bool]]] = [
+        ({}, {}),
+        ({"errors": {"umc": {"ue": 0, "ce": 9}}}, {"gpu_ecc_uncorrectable": True}),
+        ({"errors": {"gfx": {"ue": 1}}}, {"gpu_ecc_uncorrectable": False}),
+        ({"errors": {"xgmi_wafl": {"ue": 1}}}, {"gpu_ecc_uncorrectable": True, "xgmi_errors": False}),
+        ({"values": {"pcie_width": 8.0, "pcie_max_width": 16.0}}, {"pcie_degraded": False}),
+        ({"values": {"pcie_width": 16.0, "pcie_max_width": 16.0}}, {"pcie_degraded": True}),
+        ({"values": {"pcie_width": 8.0}}, {}),
+        ({"sensors": limit}, {"gpu_hot": False}),
+        ({"sensors": {"temp/junction/input": 100e3}}, {}),
+    ]
+    for raw, expected in cases:
+        assert well(verdicts(view(msgspec.structs.replace(WELL, **raw)))) == {"gpu_lost": True} | expected
+    assert well(verdicts(view(None))) == {"gpu_lost": False}
 
 
 def test_the_made_up_node() -> None:
@@ -70,40 +60,21 @@ def test_the_made_up_node() -> None:
     ]
     assert gpus[1].pci_path == ("pci0000:c0", "0000:c0:01.1", "0000:c1:00.0")
     assert gpus[0].errors["umc"] == {"ue": 2, "ce": 12, "de": 1}
-    assert (gpus[1].values["pcie_generation"], gpus[1].sensors["power/ppt/input"]) == (5, 643e6)
+    assert gpus[1].sensors["power/ppt/input"] == 643e6
     assert read_users(DATA / "sys") == {4711: ["0000:c1:00.0"], 4712: ["0000:26:00.0"]}
 
 
-def test_details_are_shown_where_they_are_asked_for() -> None:
-    """Limits, energy and what checks judge have series with all_values alone; nothing else depends on it."""
-    told = Table(3.0, pcie_recoveries=4, pcie_naks={"transmit": 5, "receive": 6})
-    gpus = tuple(view(msgspec.structs.replace(raw, table=told)) for raw in read_gpus(DATA / "sys"))
-    default, whole = (
-        {
-            each.name.removeprefix("rankwatch_gpu_")
-            for each in samples(render(AmdgpuSnapshot(gpus, {}, all_values=asked)))
-        }
-        for asked in (False, True)
-    )
-    pcie = {"pcie_recoveries_total", "pcie_naks_total"}
-    pcie |= {"pcie_link_width", "pcie_link_width_max", "pcie_link_generation", "pcie_link_generation_max"}
-    limits = {"temperature_slowdown_celsius", "temperature_shutdown_celsius"}
-    others = {"memory_utilization_ratio", "energy_joules_total", "memory_clock_hertz", "vbios_info"}
-    assert (default < whole, whole - default) == (True, pcie | limits | others)
-
-
-@pytest.mark.parametrize("file", ["gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"])
-def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path, file: str) -> None:
+def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
     """Without one attribute, or with nonsense in it, all others are as they were."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    before = read_gpus(tmp_path / "sys")[1]
-    place = tmp_path / "sys/class/drm/card1/device" / file
-    for change in (lambda: place.write_text("nonsense, -1\n"), place.unlink):
-        change()
-        after = read_gpus(tmp_path / "sys")[1]
-        assert after != before
-        lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
-        assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
+    for file in ("gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"):
+        before, attribute = read_gpus(tmp_path / "sys")[1], tmp_path / "sys/class/drm/card1/device" / file
+        for change in (partial(attribute.write_text, "nonsense, -1\n"), attribute.unlink):
+            change()
+            after = read_gpus(tmp_path / "sys")[1]
+            assert after != before
+            lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
+            assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,19 +96,22 @@ class Node:
         self.exporter = AmdgpuExporter(AmdgpuConfig())
         self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
-    async def look(self) -> None:
-        """Start, look once and end."""
+    async def look(self, *changes: Callable[[], object]) -> None:
+        """Start, look, look again after each change, and end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
+            for change in changes:
+                await asyncio.to_thread(change)
+                await self.exporter.update()
         finally:
             await self.exporter.drain()
 
     def series(self, part: str) -> dict[str, list[float]]:
-        """The values of the families whose name has ``part`` in it, but for the hive."""
+        """The values of the families whose name has ``part`` in it."""
         found: dict[str, list[float]] = {}
         for each in samples(self.exporter.families(self.exporter.snapshot())):
-            if part in each.name and not each.name.endswith("_info"):
+            if part in each.name:
                 found.setdefault(each.name, []).append(each.value)
         return found
 
@@ -148,21 +122,19 @@ class Node:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy of the made-up node, one of whose GPUs is gone."""
+    """A copy of the made-up node."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    shutil.rmtree(tmp_path / "sys/class/drm/card1")
     return tmp_path
 
 
 async def test_a_gpu_that_is_lost(root: Path) -> None:
     """It stays known over a restart of the agent, and its number with it; damaged, the past is learnt anew."""
-    first = Node(DATA, StateSection("amdgpu", None))
+    first = Node(root, StateSection("amdgpu", None))
     await first.look()
-    assert first.failed() == {
-        ("90a1b2c3d4e5f607", "gpu_ecc_uncorrectable"),
-        ("90a1b2c3d4e5f607", "pcie_degraded"),
-    }
+    assert first.failed() == {("90a1b2c3d4e5f607", check) for check in ("gpu_ecc_uncorrectable", "pcie_degraded")}
     assert [gpu.uuid for gpu in first.hardware.gpus_of(4711)] == ["1a2b3c4d5e6f7081"]
+    await first.look(partial(shutil.rmtree, root / "sys/class/drm/card1"))
+    assert len(first.hardware.gpus()) == 2
     again = Node(root, StateSection("amdgpu", first.context.state.published))
     await again.look()
     assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
@@ -183,14 +155,8 @@ async def test_a_node_without_amd_is_no_data(tmp_path: Path) -> None:
         await Node(tmp_path, StateSection("amdgpu", None)).look()
 
 
+NO_LINKS = (0xFFFF,) * 5
 LINKS_DOWN = {("1a2b3c4d5e6f7081", "xgmi_down")}
-
-
-@pytest.fixture
-def tables(tmp_path: Path) -> Path:
-    """A copy of the made-up node."""
-    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
-    return tmp_path
 
 
 def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int = 0) -> None:
@@ -203,32 +169,30 @@ def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int =
     (root / "sys/class/drm/card1/device/gpu_metrics").write_bytes(raw)
 
 
-async def test_xgmi_links(tables: Path) -> None:
+async def test_xgmi_links(root: Path) -> None:
     """A link is down that was up at some time, also before a restart; one that never was is not connected."""
-    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
-    first = Node(tables, StateSection("amdgpu", None))
+    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
+    first = Node(root, StateSection("amdgpu", None))
     await first.look()
     assert first.failed() & LINKS_DOWN == set()
-    assert first.series("xgmi") == {"rankwatch_gpu_xgmi_links_up": [2.0]}
-    await asyncio.to_thread(write_table, tables, (1, 0, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
-    again = Node(tables, StateSection("amdgpu", first.context.state.published))
+    await asyncio.to_thread(write_table, root, (1, 0, 0, *NO_LINKS))
+    again = Node(root, StateSection("amdgpu", first.context.state.published))
     await again.look()
     assert again.failed() & LINKS_DOWN == LINKS_DOWN
-    assert again.series("xgmi") == {"rankwatch_gpu_xgmi_links_up": [1.0], "rankwatch_gpu_xgmi_link_up": [0.0]}
-    await asyncio.to_thread(write_table, tables, (1, 1, 0, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF, 0xFFFF))
+    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
     await again.look()
     assert again.failed() & LINKS_DOWN == set()
 
 
-async def test_the_memorys_share_between_looks(tables: Path) -> None:
+async def test_the_memorys_share_between_looks(root: Path) -> None:
     """From the second look on the share of its bandwidth is shown, and not while the GPU's table cannot be read."""
-    node = Node(tables, StateSection("amdgpu", None))
+    node = Node(root, StateSection("amdgpu", None))
     shown = []
     for cycles, memory in ((1000, 0), (2000, 30_000), (3000, 90_000)):
-        await asyncio.to_thread(write_table, tables, (0xFFFF,) * 8, cycles, memory)
+        await asyncio.to_thread(write_table, root, (0xFFFF,) * 8, cycles, memory)
         await node.look()
         shown.append(node.series("dram_active"))
-    await asyncio.to_thread((tables / "sys/class/drm/card1/device/gpu_metrics").unlink)
+    await asyncio.to_thread((root / "sys/class/drm/card1/device/gpu_metrics").unlink)
     await node.look()
     family = "rankwatch_gpu_dram_active_ratio"
     assert [*shown, node.series("dram_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
@@ -238,50 +202,9 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     """By block, when there are more than at the look before; what a first look finds is of any time."""
     seen = RasErrors()
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
-        errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}}
+        errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}, "gfx": {"ue": 9}}
         seen.look([msgspec.structs.replace(WELL, errors=errors)], seconds)
     told = [(each.fault.meaning, each.last_seconds) for each in seen.faults[WELL.pci]]
     assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
     seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
     assert seen.faults[WELL.pci] == []
-
-
-def test_versions(tmp_path: Path) -> None:
-    """The driver has a version where it is not the kernel's own, the GPU one of its BIOS; other text is none."""
-    assert read_driver(DATA / "sys") == "6.10.5"
-    assert [gpu.vbios for gpu in read_gpus(DATA / "sys")] == ["", "113-M3000100-103"]
-    assert read_driver(tmp_path) == ""
-    (tmp_path / "module/amdgpu").mkdir(parents=True)
-    for text, expected in (("6" * 64, "6" * 64), ("6" * 65, ""), ("6 (odd)", "")):
-        (tmp_path / "module/amdgpu/version").write_text(f"{text}\n")
-        assert read_driver(tmp_path) == expected
-
-
-def test_versions_of_firmware() -> None:
-    """Each part's that has one, where they are asked for; the driver says zero of parts that the GPU has not."""
-    assert [gpu.firmware for gpu in read_gpus(DATA / "sys", firmware=True)] == [
-        {},
-        {"mec": "0x000000a8", "smc": "0x04555e00", "sos": "0x0036413d"},
-    ]
-    assert all(gpu.firmware == {} for gpu in read_gpus(DATA / "sys"))
-
-
-def test_no_more_firmwares_than_the_bound(tmp_path: Path) -> None:
-    """Of more files than the bound the first by name are read."""
-    device = tmp_path / "class/drm/card0/device"
-    (device / "fw_version").mkdir(parents=True)
-    (device / "vendor").write_text("0x1002\n")
-    for number in range(MAX_FIRMWARES + 1):
-        (device / f"fw_version/part{number:03}_fw_version").write_text("0x00000001\n")
-    [gpu] = read_gpus(tmp_path, firmware=True)
-    assert list(gpu.firmware) == [f"part{number:03}" for number in range(MAX_FIRMWARES)]
-
-
-@pytest.mark.parametrize("place", [".info", "core/.info"])
-def test_version_of_rocm(tmp_path: Path, place: str) -> None:
-    """Read where ROCm's core package writes it; other text, and nothing, is no version."""
-    assert read_rocm(tmp_path) == ""
-    (tmp_path / place).mkdir(parents=True)
-    for text, expected in (("6.4.1-83", "6.4.1-83"), ("6" * 65, ""), ("6 (odd)", "")):
-        (tmp_path / place / "version").write_text(f"{text}\n")
-        assert read_rocm(tmp_path) == expected

@@ -167,9 +167,9 @@ async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> No
     """A notebook on a rank's GPU is shown with its user; on one in parts, or when it has gone, it is not."""
     hardware, clock = Hardware(), FakeClock()
     ranks = RankTable(clock, "here", settle_at_once=True)
-    hardware.observe_gpus("nvml", [Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:3c:00.0")])
+    hardware.of("nvml").observe_gpus([Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:3c:00.0")])
     users = {4711: ["GPU-b"], 4800: ["GPU-a", "GPU-b"]}
-    hardware.observe_gpu_processes("nvml", users)
+    hardware.of("nvml").observe_gpu_processes(users)
     roots = Roots(proc=proc.root, sys=tmp_path / "sys")
     exporter = ProcessExporter(ProcessConfig())
     await exporter.start(lent("process", clock, roots=roots, ranks=ranks, hardware=hardware))
@@ -185,9 +185,9 @@ async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> No
     assert await shown() == []  # no rank has its name yet
     assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "1"}, 1.0)]
     assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "daemon"}, 1.0)]
-    hardware.observe_gpu_processes("nvml", users, divided=["GPU-b"])
+    hardware.of("nvml").observe_gpu_processes(users, divided=["GPU-b"])
     assert await shown() == []
-    hardware.observe_gpu_processes("nvml", users)
+    hardware.of("nvml").observe_gpu_processes(users)
     assert len(await shown()) == 1
     await asyncio.to_thread(proc.remove, 4800)
     assert await shown() == []

@@ -8,7 +8,7 @@ import pytest
 
 from agent.hardware import fault_table
 from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
-from agent.hardware.gpu_faults import MAX_WORD, REPEATED, Fault, Told, checks, codes, judge
+from agent.hardware.gpu_faults import MAX_WORD, Fault, Told, judge, read_table
 from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.ranks.health import CHECKS
 from agent.sdk.hardware import Gpu
@@ -30,111 +30,61 @@ def xid(code: str, **told: str) -> Fault:
     return judge("nvidia", Told(code, **told)).fault
 
 
-@pytest.mark.parametrize(("code", "action"), catalogue())
-def test_every_xid_of_the_catalogue_has_a_meaning(code: str, action: str) -> None:
-    """What calls for a reset or restart at once is a fault of the hardware; what calls for a new program is none."""
-    fault, check = judge("nvidia", Told(code))
-    assert fault.meaning != xid("9999").meaning
-    if action in HARDWARE:
-        assert (check, fault.role) == ("gpu_xid", "root")
-    elif action in PROGRAM:
-        assert check in {"", "gpu_xid_warning"}
+def test_every_xid_of_the_catalogue_has_a_meaning() -> None:
+    """A code that calls for a reset or restart is a hardware fault; one that calls for a new program is none."""
+    for code, action in catalogue():
+        fault, check = judge("nvidia", Told(code))
+        assert fault.meaning != xid("9999").meaning, code
+        if action in HARDWARE:
+            assert (check, fault.role) == ("gpu_xid", "root"), code
+        elif action in PROGRAM:
+            assert check in {"", "gpu_xid_warning"}, code
 
 
-@pytest.mark.parametrize(
-    ("told", "meaning", "hurts", "role", "check", "action"),
-    [
-        (
-            Told("149", "NETIR_LINK_EVT", "14", "fatal"),
-            "NVLink 14 down",
-            "link",
-            "root",
-            "gpu_xid",
-            "GPU reset required",
-        ),
-        (Told("149", "NETIR_LINK_EVT/NETIR_LINK_DOWN", "0", "fatal"), "NVLink 0 down", "link", "root", "gpu_xid", ""),
-        (Told("149", "NETIR", "", "fatal"), "NVLink error (NETIR)", "link", "root", "gpu_xid", "GPU reset required"),
-        (
-            Told("149", "NETIR_BER_EVENT", "3", "nonfatal"),
-            "NVLink 3 makes bit errors",
-            "link",
-            "root",
-            "",
-            "no action needed",
-        ),
-        (Told("149"), "NVLink error (NETIR)", "link", "root", "", "see the kernel's log"),
-        (
-            Told("145", "RLW_RXPIPE", "13", "nonfatal"),
-            "a peer over NVLink 13 does not answer",
-            "process",
-            "consequence",
-            "",
-            "",
-        ),
-        (
-            Told("145", "RLW_REMAP", "0", "fatal"),
-            "NVLink 0 error (RLW)",
-            "link",
-            "root",
-            "gpu_xid",
-            "GPU reset required",
-        ),
-        (Told("45"), "clean-up after another error", "process", "consequence", "", "see what came before"),
-        (Told("45", cause="149"), "clean-up after Xid 149", "process", "consequence", "", "see Xid 149"),
-        (Told("79", cause="149"), "clean-up after Xid 149", "process", "consequence", "", "see Xid 149"),
-        (Told("79"), "GPU has fallen off the bus", "node", "root", "gpu_xid", "node restart required"),
-        (Told("94"), "contained memory error", "process", "root", "", "restart the program"),
-        (Told("95"), "uncontained memory error", "gpu", "root", "gpu_xid", "GPU reset required"),
-        (Told("31", place="GPCCLIENT_T1_0"), "GPU memory page fault", "process", "root", "", "check the program"),
-        (
-            Told("13", REPEATED, place="GPC 4, TPC 2"),
-            "kernels of several users fail at GPC 4, TPC 2",
-            "gpu",
-            "root",
-            "gpu_xid_warning",
-            "test the GPU",
-        ),
-        (
-            Told("154", "node_reboot"),
-            "recovery action: reboot the node",
-            "node",
-            "consequence",
-            "",
-            "node restart required",
-        ),
-        (Told("9999"), "not known to this version", "gpu", "root", "", "see the vendor's list"),
-    ],
-)
-def test_what_an_xid_means(told: Told, meaning: str, hurts: str, role: str, check: str, action: str) -> None:
-    """By code, unit, severity and what was before it: in plain words, with the link's number."""
-    fault, failed = judge("nvidia", told)
-    assert (fault.meaning, fault.hurts, fault.role, failed) == (meaning, hurts, role, check)
-    assert fault.action == action or not action
+MEANINGS = """
+nvidia | 149 NETIR_LINK_EVT 14 fatal                | NVLink 14 down | link root gpu_xid | GPU reset required
+nvidia | 149 NETIR_LINK_EVT/NETIR_LINK_DOWN 0 fatal | NVLink 0 down | link root gpu_xid | GPU reset required
+nvidia | 149 NETIR - fatal                          | NVLink error (NETIR) | link root gpu_xid | GPU reset required
+nvidia | 149 NETIR_BER_EVENT 3 nonfatal             | NVLink 3 makes bit errors | link root - | no action needed
+nvidia | 149                                        | NVLink error (NETIR) | link root - | see the kernel's log
+nvidia |145 RLW_RXPIPE 13 nonfatal| a peer over NVLink 13 does not answer | process consequence - | restart the program
+nvidia | 145 RLW_REMAP 0 fatal      | NVLink 0 error (RLW) | link root gpu_xid | GPU reset required
+nvidia | 45                         | clean-up after another error | process consequence - | see what came before
+nvidia | 45 - - - 149               | clean-up after Xid 149 | process consequence - | see Xid 149
+nvidia | 79 - - - 149               | clean-up after Xid 149 | process consequence - | see Xid 149
+nvidia | 79                         | GPU has fallen off the bus | node root gpu_xid | node restart required
+nvidia | 94                         | contained memory error | process root - | restart the program
+nvidia | 95                         | uncontained memory error | gpu root gpu_xid | GPU reset required
+nvidia | 31 - - - - GPCCLIENT_T1_0  | GPU memory page fault | process root - | check the program
+nvidia | 13 repeated - - - GPC_4    | kernels of several users fail at GPC_4 | gpu root gpu_xid_warning | test the GPU
+nvidia | 154 node_reboot            | recovery action: reboot the node | node consequence - | node restart required
+nvidia | 9999                       | not known to this version | gpu root - | see the vendor's list
+amd | reset                    | GPU is reset | gpu root gpu_reset
+amd | reset - - failed         | GPU reset failed | node root gpu_reset
+amd | ring_timeout gfx_0.0.0   | gfx_0.0.0 ring hangs | process root -
+amd | uncorrectable umc        | uncorrectable errors (umc) | gpu root gpu_ecc_uncorrectable
+amd | uncorrectable xgmi_wafl  | uncorrectable errors on XGMI | link root -
+amd | poison                   | process read memory that had failed | process root -
+amd | poison - - fatal         | memory that had failed was read | gpu root gpu_reset
+amd | eviction                 | queues of a process could not be taken off the GPU | process root -
+"""
+"""Maker; code, unit, link, severity, cause, place; meaning; who is hurt, role, check; action."""
 
 
-@pytest.mark.parametrize(
-    ("told", "meaning", "hurts", "check"),
-    [
-        (Told("reset"), "GPU is reset", "gpu", "gpu_reset"),
-        (Told("reset", severity="failed"), "GPU reset failed", "node", "gpu_reset"),
-        (Told("ring_timeout", "gfx_0.0.0"), "gfx_0.0.0 ring hangs", "process", ""),
-        (Told("uncorrectable", "umc"), "uncorrectable errors (umc)", "gpu", "gpu_ecc_uncorrectable"),
-        (Told("uncorrectable", "xgmi_wafl"), "uncorrectable errors on XGMI", "link", ""),
-        (Told("poison"), "process read memory that had failed", "process", ""),
-        (Told("poison", severity="fatal"), "memory that had failed was read", "gpu", "gpu_reset"),
-        (Told("eviction"), "queues of a process could not be taken off the GPU", "process", ""),
-    ],
-)
-def test_what_an_error_of_amds_means(told: Told, meaning: str, hurts: str, check: str) -> None:
-    """By code, block and severity."""
-    fault, failed = judge("amd", told)
-    assert (fault.meaning, fault.hurts, failed, fault.role) == (meaning, hurts, check, "root")
+def test_what_an_error_means() -> None:
+    """By code, unit, severity and the error before it: in plain words, with the link's number."""
+    for line in MEANINGS.strip().splitlines():
+        maker, told, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
+        words = ["" if word == "-" else word for word in told.split()]
+        fault, check = judge("amd" if maker == "amd" else "nvidia", Told(*words))
+        assert [fault.meaning, fault.hurts, fault.role, check or "-"] == [meaning, *judged.split()], line
+        assert action in ([], [fault.action]), line
 
 
 def test_the_table_is_in_words_and_of_known_checks() -> None:
     """Every check is one of the ledger's, and no meaning has a gap where a word was not told."""
-    assert checks() <= set(CHECKS)
-    for code in codes("nvidia"):
+    assert {row.check for row in read_table().values()} <= {*CHECKS, ""}
+    for code in {row.code for row in read_table().values() if row.maker == "nvidia"}:
         assert "{" not in xid(code).meaning
         assert "  " not in xid(code).meaning
 
@@ -204,7 +154,7 @@ def test_what_two_sources_tell_alike_is_one() -> None:
 def test_errors_get_the_names_of_their_gpus() -> None:
     """By address: of a GPU that nobody names the address is all there is; what was withdrawn is gone."""
     hardware = Hardware()
-    hardware.observe_gpus("nvml", [Gpu(3, "GPU-a", PCI)])
+    hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(
         {PCI: [FaultSeen(xid("79"), 3.0)], "0000:99:00.0": [FaultSeen(xid("94"), 4.0)]}
     )

@@ -76,23 +76,23 @@ def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, t
 def test_a_process_stands_on_the_gpus_it_uses() -> None:
     """A pid's GPUs come by index, with the NIC near each; other pids, and GPUs that nobody sees, give none."""
     hardware = Hardware()
-    hardware.observe_gpus("nvml", [gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
-    hardware.observe_nics("rdma", [nic(0, ROOT, SWITCH)])
-    hardware.observe_gpu_processes("nvml", {7: ["GPU-1", "GPU-0", "GPU-9"]})
+    hardware.of("nvml").observe_gpus([gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
+    hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
+    hardware.of("nvml").observe_gpu_processes({7: ["GPU-1", "GPU-0", "GPU-9"]})
     assert [each.index for each in hardware.gpus_of(7)] == [0, 1]
     assert [hardware.nic_of(each) for each in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
     assert hardware.gpus_of(8) == []
     assert hardware.nic_of(gpu(5)) == ""
-    hardware.observe_gpu_processes("nvml", {})
+    hardware.of("nvml").observe_gpu_processes({})
     assert hardware.gpus_of(7) == []
 
 
 def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     """One more GPU, NIC or process than the limits: the first are there."""
     hardware = Hardware()
-    hardware.observe_gpus("nvml", [Gpu(index, f"GPU-{index}", "") for index in range(MAX_GPUS + 1)])
-    hardware.observe_nics("rdma", [Nic(f"n{number}", "") for number in range(MAX_NICS + 1)])
-    hardware.observe_gpu_processes("nvml", {pid: ["GPU-0"] for pid in range(1, MAX_GPU_PROCESSES + 2)})
+    hardware.of("nvml").observe_gpus([Gpu(index, f"GPU-{index}", "") for index in range(MAX_GPUS + 1)])
+    hardware.of("rdma").observe_nics([Nic(f"n{number}", "") for number in range(MAX_NICS + 1)])
+    hardware.of("nvml").observe_gpu_processes({pid: ["GPU-0"] for pid in range(1, MAX_GPU_PROCESSES + 2)})
     assert (len(hardware.gpus()), len(hardware.nics())) == (MAX_GPUS, MAX_NICS)
     assert [len(hardware.gpus_of(pid)) for pid in (MAX_GPU_PROCESSES, MAX_GPU_PROCESSES + 1)] == [1, 0]
 

@@ -27,9 +27,9 @@ class Machine:
         self.hardware = Hardware()
         self.ledger = HealthLedger(FakeClock())
         self.checks = self.ledger.of("test")
-        self.hardware.observe_gpus("nvml", [Gpu(i, f"GPU-{i}", f"0000:1{i}:00.0", (ROOT, f"b{i}")) for i in (0, 1)])
-        self.hardware.observe_nics("rdma", [Nic(f"mlx5_{i}", "", (ROOT, f"b{i}", "n")) for i in (0, 1)])
-        self.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-1"]})
+        self.hardware.of("nvml").observe_gpus([Gpu(i, f"GPU-{i}", f"0000:1{i}:00.0", (ROOT, f"b{i}")) for i in (0, 1)])
+        self.hardware.of("rdma").observe_nics([Nic(f"mlx5_{i}", "", (ROOT, f"b{i}", "n")) for i in (0, 1)])
+        self.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-1"]})
         self.keys = [self.table.add(10 + rank, environment(rank)) for rank in (0, 1)]
         self.table.ranks.observe_gpus(self.hardware)
         self.table.tick(BINDING_SECONDS)
@@ -99,7 +99,7 @@ def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
     """A rank whose GPU fell off the bus is gone before anybody looks: its record of an ended rank names the cause."""
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
     machine.table.ranks.observe_exit(machine.keys[1], KILLED)
-    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"]})
+    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.table.tick(1.0)
     assert machine.unhealthy() == [("1", "gpu_lost")]
@@ -107,14 +107,14 @@ def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
     """A lost GPU tells of no process: its rank, which has a context on its neighbour's as well, still stands on it."""
-    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
+    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
-    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]}, unseen=["GPU-1"])
+    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0"]}, unseen=["GPU-1"])
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.table.tick(1.0)
     assert machine.unhealthy() == [("1", "gpu_lost")]
-    machine.hardware.observe_gpu_processes("nvml", {10: ["GPU-0"], 11: ["GPU-0"]})
+    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.table.tick(1.0)
     assert machine.unhealthy() == []
@@ -125,7 +125,7 @@ def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
     machine = Machine()
     key = machine.table.add(20, {"SLURM_JOB_ID": "9"})
     machine.table.ranks.observe_memberships(key, [Membership("aa", rank, 2) for rank in (0, 1)])
-    machine.hardware.observe_gpu_processes("nvml", {20: ["GPU-0", "GPU-1"]})
+    machine.hardware.of("nvml").observe_gpu_processes({20: ["GPU-0", "GPU-1"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.table.tick(BINDING_SECONDS)
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")

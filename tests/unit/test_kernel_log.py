@@ -11,53 +11,36 @@ import pytest
 from agent.ranks.health import CHECKS
 from exporters.kernel_log import follower as follower_module
 from exporters.kernel_log.classify import categories, classify, fails, patterns
-from exporters.kernel_log.follower import KernelLogFollower
-from exporters.kernel_log.records import MAX_TEXT, KernelRecord, parse_records
+from exporters.kernel_log.follower import MAX_TEXT, KernelLogFollower, KernelRecord, parse_records
 
 NVSWITCH = "nvswitch_fatal"
-FORGED = [(name, text) for name, each in categories().items() for text in each.forged]
-EXAMPLES = [(name, text) for name, each in categories().items() for text in each.examples]
 
 
-@pytest.mark.parametrize(("name", "text"), EXAMPLES, ids=lambda value: value[:40])
-def test_every_example_is_of_its_category(name: str, text: str) -> None:
-    """A line as the driver writes it falls into the category that gives it as an example, and names its hardware."""
-    event = classify(text)
-    assert event is not None
-    assert (event.category, bool(event.pci) or categories()[name].subject == "node") == (name, True)
-
-
-def test_every_category_has_examples_and_known_checks() -> None:
-    """Whatever a category fails or heals is a check of the ledger, and every pattern has an example of its own."""
+def test_every_category_has_examples_forgeries_and_known_checks() -> None:
+    """Each example is of its category and names its hardware, each pattern has one, and no forged line is an event."""
     for name, each in categories().items():
         assert {*([each.check] if each.check else ()), *each.heals} <= set(CHECKS)
-        for pattern in patterns(name):
-            assert any(pattern.match(text) for text in each.examples)
+        assert all(any(pattern.match(text) for text in each.examples) for pattern in patterns(name)), name
+        for text in each.examples:
+            event = classify(text)
+            assert event is not None, text
+            assert (event.category, bool(event.pci) or each.subject == "node") == (name, True), text
+        words = [each.contains] if isinstance(each.contains, str) else each.contains
+        assert each.forged, name
+        for text in each.forged:
+            assert any(word.lower() in text.lower() for word in words), text
+            assert classify(text) is None, text
 
 
-@pytest.mark.parametrize(("name", "text"), FORGED, ids=lambda value: value[:40])
-def test_no_forged_line_is_an_event(name: str, text: str) -> None:
-    """A line that users can have written, with a word of the category in it, is of no category."""
-    contains = categories()[name].contains
-    assert any(word.lower() in text.lower() for word in ([contains] if isinstance(contains, str) else contains))
-    assert classify(text) is None
+def test_a_name_of_a_process_is_bounded() -> None:
+    """A process's name has 15 bytes, each of one character or of four; a longer one is no name."""
+    for comm, is_event in (("x" * 15, True), ("\\xc3" * 15, True), ("\\xc3" * 15 + "x", False)):
+        assert (classify(f"INFO: task {comm}:17 blocked for more than 122 seconds.") is not None) == is_event
 
 
-def test_every_category_has_a_forged_line() -> None:
-    """No category goes without a line that users can have written."""
-    assert [name for name, each in categories().items() if not each.forged] == []
-
-
-@pytest.mark.parametrize(("characters", "is_event"), [(15, True), (60, True), (61, False)])
-def test_a_name_of_a_process_is_bounded(characters: int, is_event: bool) -> None:
-    """A process's name has 15 bytes, each of one character or of four; what is longer is no name."""
-    comm = "x" * 15 if characters == 15 else "\\xc3" * (characters // 4) + "x" * (characters % 4)
-    assert (classify(f"INFO: task {comm}:17 blocked for more than 122 seconds.") is not None) == is_event
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "pci", "pid", "part", "check"),
-    [
+def test_what_a_line_names() -> None:
+    """Code, address as sysfs writes it, pid, part, and the check that fails: of XIDs those of broken hardware."""
+    for text, code, pci, pid, part, check in [
         ("NVRM: Xid (PCI:0000:3B:00): 79, pid=17, name=x", "79", "0000:3b:00.0", 17, "", "gpu_xid"),
         ("NVRM: Xid (PCI:00010000:3b:00.0): 48, pid='17', name=x", "48", "10000:3b:00.0", 17, "", "gpu_xid"),
         ("NVRM: Xid (PCI:0000:3b:00): 13, Graphics SM Warp Exception", "13", "0000:3b:00.0", 0, "", ""),
@@ -76,21 +59,18 @@ def test_a_name_of_a_process_is_bounded(characters: int, is_event: bool) -> None
         ("{2}[Hardware Error]: event severity: fatal", "", "", 0, "", "machine_check"),
         ("efa 0000:00:06.0 efa_0: Wait for completion (polling) timeout", "", "0000:00:06.0", 0, "", "nic_fatal"),
         ("traps: a[17] general protection fault ip:7f sp:7f error:0 in libnccl.so.2[7f+8]", "", "", 17, "", ""),
-    ],
-)
-def test_what_a_line_names(text: str, code: str, pci: str, pid: int, part: str, check: str) -> None:
-    """Code, address as sysfs writes it, pid, part, and the check that fails: of XIDs those of broken hardware."""
-    event = classify(text)
-    assert event is not None
-    assert (event[1:5], fails(event, 7000.0)) == ((code, pci, pid, part), check)
+    ]:
+        event = classify(text)
+        assert event is not None
+        assert (event[1:5], fails(event, 7000.0)) == ((code, pci, pid, part), check)
 
 
-@pytest.mark.parametrize("name", ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"])
-def test_a_process_cannot_hide_its_lines(name: str) -> None:
+def test_a_process_cannot_hide_its_lines() -> None:
     """A process that calls itself what lines that quote users look like has its own Xid counted all the same."""
-    event = classify(f"NVRM: Xid (PCI:0000:3b:00): 48, pid=17, name={name}, Ch 00000008")
-    assert event is not None
-    assert (event.category, event.pid) == ("gpu_xid", 17)
+    for name in ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"]:
+        event = classify(f"NVRM: Xid (PCI:0000:3b:00): 48, pid=17, name={name}, Ch 00000008")
+        assert event is not None
+        assert (event.category, event.pid) == ("gpu_xid", 17)
 
 
 def test_machine_checks_of_the_boot_before_fail_nothing() -> None:

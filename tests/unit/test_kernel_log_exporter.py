@@ -114,14 +114,13 @@ async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeyp
 async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
     """A line that is followed fails its check, as of when it was read, however far printk's clock is behind."""
     node = Node(log)
-    await node.exporter.start(node.context)
-    await node.look_again()
-    node.clock.advance(90.0 * 86400.0)
-    node.write(XID, seconds=7041.0)
-    found = await node.look_again()
-    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
-    assert node.failed() == {("GPU-a", "gpu_xid")}
-    await node.exporter.drain()
+    async with node.running():
+        await node.look_again()
+        node.clock.advance(90.0 * 86400.0)
+        node.write(XID, seconds=7041.0)
+        found = await node.look_again()
+        assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
+        assert node.failed() == {("GPU-a", "gpu_xid")}
 
 
 async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
@@ -215,20 +214,19 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()
-    await node.exporter.start(node.context)
-    await node.look_again()
-    if seen is not None:
-        node.ranks.observe_exit(ProcessKey(4711, 5000), seen)
-    node.clock.advance(seconds)
-    node.write(OOM_LINE.format(4711))
-    await node.look_again()
-    node.ranks.observe_exit(ProcessKey(4711, 5000), status)
-    node.ranks.tick()
-    [view] = node.ranks.snapshot().ranks
-    assert view.process.exit == told
-    assert view.process.verdict is not None
-    assert (view.process.verdict.reason == "oom_killed") == (told == OOM)
-    await node.exporter.drain()
+    async with node.running():
+        await node.look_again()
+        if seen is not None:
+            node.ranks.observe_exit(ProcessKey(4711, 5000), seen)
+        node.clock.advance(seconds)
+        node.write(OOM_LINE.format(4711))
+        await node.look_again()
+        node.ranks.observe_exit(ProcessKey(4711, 5000), status)
+        node.ranks.tick()
+        [view] = node.ranks.snapshot().ranks
+        assert view.process.exit == told
+        assert view.process.verdict is not None
+        assert (view.process.verdict.reason == "oom_killed") == (told == OOM)
 
 
 async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:

@@ -9,7 +9,7 @@ from kernel_log_node import Node
 
 from agent.sdk.hardware import Told, fault_table
 from exporters.kernel_log import gpu_errors as module, reader as reader_module
-from exporters.kernel_log.classify import classify, judged
+from exporters.kernel_log.classify import classify, fails, judged
 from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECONDS, REPEAT_USERS, GpuErrors
 from exporters.kernel_log.reader import EventGroup, grouped
 
@@ -89,16 +89,15 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
     """A kernel's fault is its program's, also often; at one place under several users it is the GPU's: a warning."""
     node = Node(log)
-    await node.exporter.start(node.context)
-    for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
-        assert node.failed() == set()
-        pid = 4711 + number
-        node.put(node.root / f"proc/{pid}/status", f"Name:\ta\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\n")
-        node.write(WARP.format(pid, "GPC 4, TPC 2"), WARP.format(pid, f"GPC {number}, TPC 0"))
-        await node.look_again()
-    assert node.failed() == {("GPU-a", "gpu_xid_warning")}
-    assert shown(node)["GPU-a", "13"] in {"kernels of several users fail at GPC 4, TPC 2"}
-    await node.exporter.drain()
+    async with node.running():
+        for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
+            assert node.failed() == set()
+            pid = 4711 + number
+            node.put(node.root / f"proc/{pid}/status", f"Name:\ta\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\n")
+            node.write(WARP.format(pid, "GPC 4, TPC 2"), WARP.format(pid, f"GPC {number}, TPC 0"))
+            await node.look_again()
+        assert node.failed() == {("GPU-a", "gpu_xid_warning")}
+        assert shown(node)["GPU-a", "13"] in {"kernels of several users fail at GPC 4, TPC 2"}
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
@@ -139,79 +138,27 @@ def test_no_more_texts_are_remembered_than_the_bound() -> None:
     assert reader_module.remembered.cache_info().currsize == reader_module.MAX_ALIKE
 
 
-AMD = "amdgpu 0000:3b:00.0: amdgpu: "
+AMD = """
+GPU reset begin!. Source:  4                                     | reset - - | gpu_reset
+GPU reset(3) failed                                              | reset - failed | gpu_reset
+ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3            | ring_timeout gfx_0.0.0 - | -
+MES might be in unrecoverable state, issue a GPU reset           | hang - - | -
+Failed to evict process queues                                   | eviction - - | -
+socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block|uncorrectable umc - | gpu_ecc_uncorrectable
+2 uncorrectable hardware errors detected in xgmi_wafl block      | uncorrectable xgmi_wafl - | -
+RAS poison consumption, unmap queue flow succeeded: client id 27 | poison - - | -
+RAS poison consumption, fall back to gpu reset flow: client id 10 | poison - fatal | gpu_reset
+GPU reset for vcn RAS poison consumption is issued!              | poison vcn fatal | gpu_reset
+"""
+"""A line of amdgpu; code, unit and severity; the check that it fails."""
 
 
-@pytest.mark.parametrize(
-    ("line", "code", "unit", "severity", "meaning", "check"),
-    [
-        ("GPU reset begin!. Source:  4", "reset", "", "", "GPU is reset", "gpu_reset"),
-        ("GPU reset(3) failed", "reset", "", "failed", "GPU reset failed", "gpu_reset"),
-        (
-            "ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3",
-            "ring_timeout",
-            "gfx_0.0.0",
-            "",
-            "gfx_0.0.0 ring hangs",
-            "",
-        ),
-        ("MES might be in unrecoverable state, issue a GPU reset", "hang", "", "", "GPU hangs", ""),
-        (
-            "Failed to evict process queues",
-            "eviction",
-            "",
-            "",
-            "queues of a process could not be taken off the GPU",
-            "",
-        ),
-        (
-            "socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block",
-            "uncorrectable",
-            "umc",
-            "",
-            "uncorrectable errors (umc)",
-            "gpu_ecc_uncorrectable",
-        ),
-        (
-            "2 uncorrectable hardware errors detected in xgmi_wafl block",
-            "uncorrectable",
-            "xgmi_wafl",
-            "",
-            "uncorrectable errors on XGMI",
-            "",
-        ),
-        (
-            "RAS poison consumption, unmap queue flow succeeded: client id 27",
-            "poison",
-            "",
-            "",
-            "process read memory that had failed",
-            "",
-        ),
-        (
-            "RAS poison consumption, fall back to gpu reset flow: client id 10",
-            "poison",
-            "",
-            "fatal",
-            "memory that had failed was read",
-            "gpu_reset",
-        ),
-        (
-            "GPU reset for vcn RAS poison consumption is issued!",
-            "poison",
-            "vcn",
-            "fatal",
-            "memory that had failed was read",
-            "gpu_reset",
-        ),
-    ],
-)
-async def test_amds_errors(log: Path, line: str, code: str, unit: str, severity: str, meaning: str, check: str) -> None:
-    """What amdgpu's lines say is shown in the same words, and fails the check that is the GPU's."""
-    node = Node(log)
-    node.write(AMD + line)
-    await node.look()
-    [found] = node.hardware.faults()
-    fault = found.seen.fault
-    assert (fault.code, fault.unit, fault.severity, fault.meaning) == (code, unit, severity, meaning)
-    assert node.failed() == ({("GPU-a", check)} if check else set())
+def test_amds_errors() -> None:
+    """A line of amdgpu gives code, unit and severity, and fails the GPU's check."""
+    for line in AMD.strip().splitlines():
+        text, words, check = (cell.strip() for cell in line.split("|"))
+        event = classify(f"amdgpu 0000:3b:00.0: amdgpu: {text}")
+        assert event is not None, line
+        assert event.told is not None, line
+        assert [event.told.code, event.told.unit or "-", event.told.severity or "-"] == words.split(), line
+        assert (event.pci, fails(event, 7000.0) or "-") == (PCI, check), line

@@ -21,21 +21,11 @@ torn line
 """
 
 
-def devices(*known: tuple[str, str, str]) -> dict[str, BlockDevice]:
-    """Devices by name, with number and other name."""
-    return {name: BlockDevice(number, frozenset({name, other} - {""})) for name, number, other in known}
-
-
 def test_what_is_mounted_and_how() -> None:
     """A file system is read-only by its own options, not a mount's; btrfs is known by its device's path alone."""
-    asked = devices(
-        ("sda1", "8:1", ""),
-        ("sdb1", "8:17", ""),
-        ("dm-0", "253:0", "vg-scratch"),
-        ("dm-1", "253:1", "vg-home"),
-        ("sdc1", "8:33", ""),
-        ("sdz9", "", ""),
-    )
+    names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
+    names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
+    asked = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
     assert mounted_devices(MOUNTINFO, asked) == {
         "sda1": False,
         "sdb1": True,
@@ -45,20 +35,18 @@ def test_what_is_mounted_and_how() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("was", "mounted", "after"),
-    [
+def test_when_a_file_system_is_well_again() -> None:
+    """Unmounted, or writable after it was seen read-only; one that never showed so waits to be unmounted."""
+    cases: list[tuple[bool, dict[str, bool], dict[str, bool]]] = [
         (False, {"a": True}, {"a": True}),
         (True, {"a": True}, {"a": True}),
         (True, {"a": False}, {}),
         (False, {"a": False}, {"a": False}),
         (False, {}, {}),
         (True, {"b": True}, {}),
-    ],
-)
-def test_when_a_file_system_is_well_again(was: bool, mounted: dict[str, bool], after: dict[str, bool]) -> None:
-    """Unmounted, or writable after it was seen read-only; one that never showed so waits to be unmounted."""
-    assert still_told({"a": was}, mounted) == after
+    ]
+    for was, mounted, after in cases:
+        assert still_told({"a": was}, mounted) == after
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from exporters.nvml import library
 from exporters.nvml.asking import Asker
-from exporters.nvml.reading import DriverEvent
+from exporters.nvml.reading import XidEvent
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
 def test_a_storm_is_bounded(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exactly the bound is taken, alike events as one with their count."""
     monkeypatch.setattr(library, "MAX_EVENTS", 7)
-    assert storm._drain(Asker()) == [DriverEvent("", "xid", 31, 7)]
+    assert storm._drain(Asker()) == [XidEvent("", 31, 7)]
 
 
 def test_a_slow_driver_does_not_hold_the_look(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

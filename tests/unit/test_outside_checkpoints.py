@@ -37,10 +37,9 @@ from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
-from exporters.nvml.config import NvmlConfig
-from exporters.nvml.exporter import NvmlExporter
+from exporters.nvml.exporter import NvmlConfig, NvmlExporter
 from exporters.nvml.gpus import Remembered
-from exporters.nvml.reading import DriverEvent, GpuReading, Link, LookAnswer
+from exporters.nvml.reading import GpuReading, Link, LookAnswer, XidEvent
 from exporters.rdma.baseline import Baseline
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter
 
@@ -57,8 +56,8 @@ class Driver:
             GpuReading(index, f"GPU-{index}", "H100", f"0000:0{index}:00.0", values=values, links=(Link(0, up=True),))
             for index in range(2)
         )
-        events = (DriverEvent("GPU-0", "xid", 79), DriverEvent("GPU-0", "ecc_corrected", 0))
-        return LookAnswer(driver="570", gpus=gpus, events=events)
+        events = (XidEvent("GPU-0", 79),)
+        return LookAnswer(gpus=gpus, events=events)
 
     def rest(self) -> None:
         """There is no process to end."""
@@ -161,8 +160,8 @@ def table(section: bytes | None = None) -> RankTable:
     ranks.observe_silences({facts(3).key: RasSilence(clock.monotonic(), clock.time(), 3)})
     ranks.observe_exit(facts(1).key, ExitStatus(known=True, signal=SIGSEGV))
     hardware = Hardware()
-    hardware.observe_gpus("nvml", [Gpu(0, "GPU-a", "0000:3b:00.0")])
-    hardware.observe_gpu_processes("nvml", {2: ["GPU-a"]}, set())
+    hardware.of("nvml").observe_gpus([Gpu(0, "GPU-a", "0000:3b:00.0")])
+    hardware.of("nvml").observe_gpu_processes({2: ["GPU-a"]}, set())
     ranks.observe_gpus(hardware)
     ranks.judge_changed()
     return ranks
@@ -233,9 +232,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     ("name", "path"),
     [
         ("nvml", ("GPU-0", "xids", "79", "count")),
-        ("nvml", ("GPU-0", "ecc_events", "ecc_corrected")),
         ("kernel_log", ("seen", "gpu_xid", "79", "count")),
-        ("rdma", ("vanished",)),
     ],
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ exporters:
     poll_interval_seconds: 0.5
   ras: {enabled: true, addresses: ["localhost:28028", "[::1]:28028"], role: auto, oldest_version: "2.29.2",
         min_interval_seconds: 7.0, max_ranks: 4096}
-  nvml: {hot_celsius: 85, pcie_throughput: true, hang_seconds: 10}
+  nvml: {hot_celsius: 85, hang_seconds: 10}
   storage: {paths: [/data], dump_paths: [/dump], deadline_seconds: 10, full_ratio: 0.05}
   kernel_log: {path: /dev/kmsg}
   rdma: {ignore_devices: [mlx5_9]}

@@ -28,10 +28,9 @@ from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
 from exporters.kernel_log.mounts import BlockDevice, mounted_devices
 from exporters.netdev import NetdevConfig, NetdevExporter
-from exporters.nvml.config import NvmlConfig
-from exporters.nvml.exporter import NvmlExporter
+from exporters.nvml.exporter import NvmlConfig, NvmlExporter
 from exporters.nvml.fields import plausible
-from exporters.nvml.reading import DriverEvent, Fabric, GpuReading, Link, LookAnswer, MigInstance
+from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEvent
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
 from exporters.process.usage.groups import GroupPaths, GroupReader
@@ -245,15 +244,12 @@ GPU = GpuReading(
     supported_reasons=511,
     reason_nanoseconds={"sw_power_cap": 10**9},
     pids=(4711,),
-    mig=(MigInstance("MIG-a", 1, 0),),
     fabric=Fabric(3, 0, 1, "0a", 5),
     links=(Link(0, up=True, errors={"crc": 1}), Link(1, up=False)),
 )
 LOOK = LookAnswer(
-    driver="570.1",
-    cuda=12080,
     gpus=(GPU, msgspec.structs.replace(GPU, index=1, uuid="GPU-b")),
-    events=(DriverEvent("GPU-a", "xid", 79), DriverEvent("GPU-a", "ecc_corrected", 0)),
+    events=(XidEvent("GPU-a", 79), XidEvent("", 13)),
     errors={"unreadable": 1},
 )
 PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=FreeSpace(100, 50, 10, 5))]

@@ -16,18 +16,18 @@ from fake_clock import FakeClock
 from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
+from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
-from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
-from exporters.rdma.baseline import Baseline, judge, learn
+from exporters.rdma import RdmaConfig, RdmaExporter, tree as module
+from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
 from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
-EMPTY = Port(1, None, None, None, "", "", {}, {}, 0)
+EMPTY = Port(1, None, None, "", "", {}, {})
 
-
+PCI = "0000:18:00.0"
 MLX5_0 = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:18:00.0"
 ALL = {"bnxt_re0", "mlx5_0", "mlx5_1", "rdmap160s27"}
 
@@ -48,13 +48,12 @@ def device(
 
 def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
-    learn(baseline, devices, hidden)
-    return {
-        (each.device, what)
-        for each in judge(baseline, devices)
-        for what in ("present", "up", "fast")
-        if not getattr(each, what)
-    }
+    before = {pci for pci, each in baseline.functions.items() if each.missing}
+    vanished = learn(baseline, devices, hidden)
+    missing = {pci for pci, each in baseline.functions.items() if each.missing}
+    assert vanished == (len(missing - before) > 0)
+    states = levels(baseline, devices)
+    return {(subject.name, check) for (subject, check), state in states.items() if state is CheckState.FAILED}
 
 
 def test_a_port_that_was_never_up_is_no_fault() -> None:
@@ -62,8 +61,8 @@ def test_a_port_that_was_never_up_is_no_fault() -> None:
     baseline = Baseline()
     assert fall_short(baseline, device(state=1, rate=1.25e9)) == set()
     assert fall_short(baseline, device()) == set()
-    assert fall_short(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "up")}
-    assert fall_short(baseline, device(state=2)) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device(state=1, rate=1.25e9)) == {("mlx5_0", "rdma_port_down")}
+    assert fall_short(baseline, device(state=2)) == {("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, device()) == set()
 
 
@@ -72,41 +71,39 @@ def test_a_port_slower_than_its_best_is_degraded() -> None:
     baseline = Baseline()
     assert fall_short(baseline, device(rate=2.5e10)) == set()
     assert fall_short(baseline, device(rate=5e10)) == set()
-    assert fall_short(baseline, device(rate=2.5e10)) == {("mlx5_0", "fast")}
+    assert fall_short(baseline, device(rate=2.5e10)) == {("mlx5_0", "rdma_rate_degraded")}
     assert fall_short(baseline, device(rate=None)) == set()
     assert fall_short(baseline, device(state=None)) == set()
 
 
 def test_a_device_or_port_that_vanishes_is_missed() -> None:
-    """A device that was there is missing, once counted, until it is back; a port that is gone is down."""
+    """A device that was there is missing until it is back; a port that is gone is down."""
     baseline = Baseline()
     assert fall_short(baseline, device(), device("mlx5_1")) == set()
     for _ in range(2):
-        assert fall_short(baseline, device()) == {("mlx5_1", "present")}
-    assert baseline.vanished == 1
+        assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
     assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    assert fall_short(baseline, device()) == {("mlx5_1", "present")}
-    assert baseline.vanished == 2
-    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "up")}
+    assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
+    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_renamed_device_is_the_same() -> None:
     """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
     baseline = Baseline()
-    assert fall_short(baseline, device("mlx5_0", pci="0000:18:00.0")) == set()
-    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci="0000:18:00.0")) == {("rocep24s0", "fast")}
-    assert fall_short(baseline) == {("rocep24s0", "present")}
-    assert (baseline.vanished, list(baseline.functions)) == (1, ["0000:18:00.0"])
+    assert fall_short(baseline, device("mlx5_0", pci=PCI)) == set()
+    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci=PCI)) == {("rocep24s0", "rdma_rate_degraded")}
+    assert fall_short(baseline) == {("rocep24s0", "rdma_device_missing")}
+    assert list(baseline.functions) == [PCI]
 
 
 def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
     """A driver loaded anew counts from zero: the one that is lost is told of apart from the one with its name."""
     baseline = Baseline()
-    first, second = device("mlx5_0", pci="0000:18:00.0"), device("mlx5_1", pci="0000:27:00.0")
+    first, second = device("mlx5_0", pci=PCI), device("mlx5_1", pci="0000:27:00.0")
     assert fall_short(baseline, first, second) == set()
-    assert fall_short(baseline, second) == {("mlx5_0", "present")}
+    assert fall_short(baseline, second) == {("mlx5_0", "rdma_device_missing")}
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
-    assert fall_short(baseline, moved_up) == {("0000:18:00.0", "present"), ("mlx5_0", "up")}
+    assert fall_short(baseline, moved_up) == {("0000:18:00.0", "rdma_device_missing"), ("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, first, second) == set()
 
 
@@ -114,20 +111,19 @@ def test_what_software_made_it_may_take_away() -> None:
     """Virtual functions and software devices are not expected, whatever becomes of them; their function's device is."""
     baseline = Baseline()
     made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
-    subfunction = device("mlx5_3", pci="0000:18:00.0", physical=False)
-    assert fall_short(baseline, device(pci="0000:18:00.0"), *made, subfunction) == set()
-    assert fall_short(baseline, device(pci="0000:18:00.0", state=1)) == {("mlx5_0", "up")}
-    assert (list(baseline.functions), baseline.vanished) == (["0000:18:00.0"], 0)
+    subfunction = device("mlx5_3", pci=PCI, physical=False)
+    assert fall_short(baseline, device(pci=PCI), *made, subfunction) == set()
+    assert fall_short(baseline, device(pci=PCI, state=1)) == {("mlx5_0", "rdma_port_down")}
+    assert list(baseline.functions) == [PCI]
 
 
 def test_two_devices_of_one_function() -> None:
     """The one that was there first stands for the function, wherever the other's name comes."""
     baseline = Baseline()
-    known, other = device("mlx5_1", pci="0000:18:00.0"), device("mlx5_0", state=1, pci="0000:18:00.0")
+    known, other = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
     assert fall_short(baseline, known) == set()
     assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
-    assert fall_short(baseline, other) == {("mlx5_0", "up")}
-    assert baseline.vanished == 0
+    assert fall_short(baseline, other) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
@@ -137,28 +133,24 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     assert fall_short(baseline, device()) == set()
     assert fall_short(baseline, hidden=[pci]) == set()
     assert [(each.missing, each.hidden) for each in baseline.functions.values()] == [(False, True)]
-    assert judge(baseline, []) == []
-    assert fall_short(baseline) == {("mlx5_0", "present")}
-    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "fast")}
-    assert baseline.vanished == 1
+    assert levels(baseline, []) == {}
+    assert fall_short(baseline) == {("mlx5_0", "rdma_device_missing")}
+    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "rdma_rate_degraded")}
 
 
-@pytest.mark.parametrize(
-    ("mode", "driver", "expected"),
-    [("N", True, True), ("Y", True, False), (None, True, False), ("N", False, False)],
-    ids=["exclusive", "shared", "an old kernel", "without its driver"],
-)
-def test_what_sysfs_may_hide(tmp_path: Path, mode: str | None, driver: bool, expected: bool) -> None:
+def test_what_sysfs_may_hide(tmp_path: Path) -> None:
     """Devices move between network namespaces in the exclusive mode alone, and keep their function's driver."""
-    function = tmp_path / "bus/pci/devices/0000:18:00.0"
-    function.mkdir(parents=True)
-    if driver:
-        (function / "driver").symlink_to("../../drivers/mlx5_core")
-    if mode:
-        (tmp_path / "module/ib_core/parameters").mkdir(parents=True)
-        (tmp_path / "module/ib_core/parameters/netns_mode").write_text(f"{mode}\n")
-    found = hidden_functions(tmp_path, ["0000:18:00.0", "0000:19:00.0"])
-    assert found == ({"0000:18:00.0"} if expected else set())
+    cases = (("exclusive", "N", True), ("shared", "Y", True), ("an old kernel", None, True), ("no driver", "N", False))
+    for name, mode, driver in cases:
+        function, parameters = tmp_path / name / f"bus/pci/devices/{PCI}", tmp_path / name / "module/ib_core/parameters"
+        function.mkdir(parents=True)
+        if driver:
+            (function / "driver").symlink_to("../../drivers/mlx5_core")
+        if mode:
+            parameters.mkdir(parents=True)
+            (parameters / "netns_mode").write_text(f"{mode}\n")
+        found = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
+        assert found == ({PCI} if name == "exclusive" else set()), name
 
 
 def test_which_devices_are_physical(tmp_path: Path) -> None:
@@ -191,7 +183,7 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
-    """Of the made-up ConnectX one counter is refused: it is absent and counted, all others are there."""
+    """Of the made-up ConnectX one counter is refused: it is absent, all others are there."""
     (found,) = [each for each in read_devices(DATA / "sys") if each.name == "mlx5_0"]
     folder = DATA / "sys/class/infiniband/mlx5_0/ports/1/hw_counters"
     expected = {
@@ -200,7 +192,6 @@ def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
         if name not in ("lifespan", "rx_dct_connect")
     }
     assert found.ports[0].hardware_counters == expected
-    assert found.ports[0].unreadable == 1
     assert found.pci_path[0] == "pci0000:15"
     assert (found.pci, found.numa, found.driver) == ("0000:18:00.0", 0, "mlx5_core")
 
@@ -222,24 +213,21 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
     assert [(port.number, port.counters) for port in only.ports] == [(1, {"one": 1})]
 
 
-@pytest.mark.parametrize(
-    ("state", "rate", "expected"),
-    [
+def test_states_and_rates(tmp_path: Path) -> None:
+    """Texts as the kernel writes them give the number and bytes per second; others give nothing."""
+    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    for state, rate, expected in (
         ("4: ACTIVE", "400 Gb/sec (4X NDR)", (4, 5e10)),
         ("1: DOWN", "2.5 Gb/sec (1X SDR)", (1, 3.125e8)),
         ("", "", (None, None)),
         ("ACTIVE", "fast", (None, None)),
         ("999: X", "99999999 Gb/sec", (None, None)),
-    ],
-)
-def test_states_and_rates(tmp_path: Path, state: str, rate: str, expected: tuple[object, ...]) -> None:
-    """Texts as the kernel writes them give the number and bytes per second; others give nothing."""
-    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    (port / "state").write_text(state)
-    (port / "rate").write_text(rate)
-    found = read_devices(tmp_path)[0].ports[0]
-    assert (found.state, found.rate) == expected
+    ):
+        (port / "state").write_text(state)
+        (port / "rate").write_text(rate)
+        found = read_devices(tmp_path)[0].ports[0]
+        assert (found.state, found.rate) == expected
 
 
 class Node:
@@ -301,7 +289,6 @@ async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> N
     again = Node(root / "elsewhere", first.state.published)
     async with again.under_way():
         assert again.failed() == {(name, "rdma_device_missing") for name in ALL}
-        assert again.series("device_present") == dict.fromkeys(ALL, 0)
         (kept,) = [nic for nic in again.hardware.nics() if nic.device == "mlx5_0"]
         assert (kept.pci, kept.pci_path, kept.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
 
@@ -323,7 +310,7 @@ async def test_a_virtual_function_comes_and_goes(root: Path) -> None:
         assert "mlx5_2" in node.series("received_bytes_total")
         await asyncio.to_thread((root / "sys/class/infiniband/mlx5_2").unlink)
         await exporter.update()
-        assert (set(node.series("device_info")), node.series("device_present")) == (ALL, {})
+        assert set(node.series("device_info")) == ALL
         assert (node.told(), set(node.nics()), node.failed()) == (ALL, ALL, set())
 
 
@@ -344,7 +331,6 @@ async def test_a_device_in_a_pod_is_told_of_no_more(root: Path) -> None:
         await exporter.update()
         assert node.told() == ALL - {"mlx5_0"}
         assert node.failed() == {("mlx5_1", "rdma_device_missing")}
-        assert node.series("device_present") == {"mlx5_1": 0}
         assert set(node.series("device_info")) == {"bnxt_re0", "rdmap160s27"}
         assert set(node.nics()) == ALL
 
@@ -358,62 +344,43 @@ async def test_ignored_devices(root: Path) -> None:
     node = Node(root, first.state.published, ["mlx5_0", "rdmap160s27"])
     async with node.under_way():
         left = {"bnxt_re0", "mlx5_1"}
-        assert (set(node.series("device_info")), node.series("device_present")) == (left, {})
+        assert set(node.series("device_info")) == left
         assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
 
 
-async def test_a_port_that_is_well_has_no_series_of_what_is_wrong(root: Path) -> None:
-    """Physical state, best rate and unreadable counters show where the link is down, slower than it was, or mute."""
-    families = ("port_physical_state_id", "port_rate_best_bytes_per_second", "counters_unreadable")
-    port = root / "sys/class/infiniband/bnxt_re0/ports/1"
-
-    def spoil() -> None:
-        for name, text in (("phys_state", "2: Polling\n"), ("rate", "25 Gb/sec (1X EDR)\n")):
-            (port / name).write_text(text)
-        (port / "counters/link_downed").write_text("refused\n")
-
+async def test_the_best_rate_of_a_port(root: Path) -> None:
+    """It shows while the port is slower than it was, or its device is missing."""
     node = Node(root)
     async with node.under_way() as exporter:
         best = node.series("port_rate_bytes_per_second")["bnxt_re0"]
-        assert [node.series(family).get("bnxt_re0") for family in families] == [None] * 3
-        await asyncio.to_thread(spoil)
+        assert node.series("port_rate_best_bytes_per_second") == {}
+        port = root / "sys/class/infiniband/bnxt_re0/ports/1"
+        await asyncio.to_thread((port / "rate").write_text, "25 Gb/sec (1X EDR)\n")
         await exporter.update()
-        assert [node.series(family).get("bnxt_re0") for family in families] == [2, best, 1]
+        assert node.series("port_rate_best_bytes_per_second") == {"bnxt_re0": best}
 
 
-async def test_bytes_of_drivers_without_port_counters(root: Path) -> None:
-    """EFA's bytes are among its driver's counters: they are told as bytes, once; bnxt_re's, which has both, stay."""
-    node = Node(root, all_counters=True)
-    async with node.under_way():
-        for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
-            path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
-            expected = float(await asyncio.to_thread(path.read_text))
-            assert node.series(family)["rdmap160s27"] == expected
-        counters = {
-            (sample.labels["device"], sample.labels["counter"])
-            for sample in samples(node.exporter.families(node.exporter.snapshot()))
-            if sample.name == "rankwatch_rdma_hardware_counter_total"
-        }
-        bytes_counters = {each for each in counters if each[1] in ("rx_bytes", "tx_bytes")}
-        assert bytes_counters == {("bnxt_re0", "rx_bytes"), ("bnxt_re0", "tx_bytes")}
-        assert ("rdmap160s27", "rx_pkts") in counters
-
-
-@pytest.mark.parametrize("all_counters", [False, True])
-async def test_which_counters_are_shown(root: Path, all_counters: bool) -> None:
-    """By default the counters that tell of faults have series, and every one where that is asked for."""
-    node = Node(root, all_counters=all_counters)
-    async with node.under_way():
-        shown = samples(node.exporter.families(node.exporter.snapshot()))
-    port, of_driver, values = (
-        {each.labels["counter"] for each in shown if each.name == f"rankwatch_rdma_{kind}"}
-        for kind in ("port_counter_total", "hardware_counter_total", "hardware_value")
-    )
-    assert port >= TELLING
-    assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= of_driver
-    assert (port == TELLING, of_driver <= TELLING_OF_DRIVER, not values) == (not all_counters,) * 3
-    only_if_asked = ("unicast_rcv_packets" in port, "rx_read_requests" in of_driver, "active_qps" in values)
-    assert only_if_asked == (all_counters,) * 3
+async def test_which_counters_are_shown(root: Path) -> None:
+    """By default those of faults have series, with all_counters every one; EFA's bytes are bytes, told once."""
+    for all_counters in (False, True):
+        node = Node(root, all_counters=all_counters)
+        async with node.under_way():
+            shown = samples(node.exporter.families(node.exporter.snapshot()))
+        port, of_driver = (
+            {(each.labels["device"], each.labels["counter"]) for each in shown if each.name == f"rankwatch_rdma_{kind}"}
+            for kind in ("port_counter_total", "hardware_counter_total")
+        )
+        ports, drivers = ({counter for _, counter in found} for found in (port, of_driver))
+        assert ports >= TELLING
+        assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= drivers
+        assert (ports == TELLING, drivers <= TELLING_OF_DRIVER) == (not all_counters,) * 2
+        assert ("unicast_rcv_packets" in ports, ("rdmap160s27", "rx_pkts") in of_driver) == (all_counters,) * 2
+        assert "active_qps" not in drivers  # a gauge
+        bytes_of = {device for device, counter in of_driver if counter in ("rx_bytes", "tx_bytes")}
+        assert bytes_of == ({"bnxt_re0"} if all_counters else set())
+    for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
+        path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
+        assert node.series(family)["rdmap160s27"] == float(await asyncio.to_thread(path.read_text))
 
 
 def test_bytes_of_ionic() -> None:
@@ -423,7 +390,7 @@ def test_bytes_of_ionic() -> None:
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
     found = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
-        for sample in samples(render(RdmaSnapshot((ionic,), Baseline())))
+        for sample in samples(render(RdmaSnapshot((ionic,))))
         if sample.value in read.values()
     }
     assert found == {
@@ -433,42 +400,21 @@ def test_bytes_of_ionic() -> None:
     }
 
 
-@pytest.mark.parametrize("names", [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)])
-def test_a_list_of_devices_that_is_none_is_refused(names: list[str]) -> None:
+def test_a_list_of_devices_that_is_none_is_refused() -> None:
     """Names are neither empty nor longer than the kernel's, and not without number."""
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"ignore_devices": names}, RdmaConfig)
+    for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
 async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
-    """What cannot be read of the checkpoint costs no device its series; a node without devices is no data."""
+    """An unreadable checkpoint costs no device its series; a node without devices is no data."""
     node = Node(root, b"\xc1")
     async with node.under_way():
         assert node.failed() == set()
-    bare = Node(root / "elsewhere")
     with pytest.raises(NoData):
-        async with bare.under_way():
+        async with Node(root / "elsewhere").under_way():
             pass
-
-
-async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts have series of devices that there are; where the kernel cannot be asked, none, and nobody asks again."""
-    asked = []
-
-    def read() -> dict[str, dict[str, int]]:
-        asked.append(None)
-        if len(asked) > 1:
-            raise PermissionError
-        return {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}
-
-    monkeypatch.setattr(exporter_module, "read_resources", read)
-    monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
-    node = Node(root, all_counters=True)
-    async with node.under_way() as exporter:
-        for expected in ({"mlx5_0": 3.0}, {}, {}):
-            assert node.series("resources") == expected
-            await exporter.update()
-    assert len(asked) == 2
 
 
 def test_version_of_a_driver(tmp_path: Path) -> None:

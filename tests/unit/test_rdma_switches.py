@@ -43,15 +43,11 @@ def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(found.switches), found.bad_lines) == (2, (3, 4, 5, 7))
 
 
-@pytest.mark.parametrize("text", ["", "mlx5_0,1,leaf-1,1\n", "device,port,switch\n"])
-def test_a_file_without_its_columns(text: str) -> None:
-    """It is refused as a whole."""
-    with pytest.raises(ValueError, match="columns are missing"):
-        read_wiring(text, "a")
-
-
-def test_a_file_that_is_no_csv() -> None:
-    """It is refused as a whole."""
+def test_a_file_of_another_form_is_refused() -> None:
+    """Without its columns, or when it is no CSV, it is refused as a whole."""
+    for text in ("", "mlx5_0,1,leaf-1,1\n", "device,port,switch\n"):
+        with pytest.raises(ValueError, match="columns are missing"):
+            read_wiring(text, "a")
     with pytest.raises(ValueError, match="field"):
         read_wiring(HEAD + "x" * 200_000, "a")
 

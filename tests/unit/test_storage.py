@@ -22,7 +22,6 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import NoData
 from exporters.storage import StorageConfig, StorageExporter, probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
-from exporters.storage.families import StorageSnapshot, render
 from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
 
 ROOM = FreeSpace(1000, 500, 100, 50)
@@ -66,6 +65,8 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     assert (room.size_bytes, room.inodes) == (expected.f_blocks * expected.f_frsize, expected.f_files)
     assert 0 < room.available_bytes <= room.size_bytes
     assert found[3].room is None
+    for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
+        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
@@ -106,40 +107,23 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     assert looked() == [(False, os.strerror(errno.ELOOP), False)]
 
 
-def test_a_path_named_twice_is_probed_once_and_wanted(tmp_path: Path) -> None:
-    """A dump path that jobs need as well has one answer, and one when it is missing too."""
-    for path in (str(tmp_path), str(tmp_path / "none")):
-        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
-
-
-def series(
-    *probes: Probe, hung: frozenset[str] = frozenset(), lustre: bool | None = None
-) -> dict[tuple[str, ...], float]:
-    """The series of these, by family (without its prefix) and labels."""
-    return {
-        (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
-        for sample in samples(render(StorageSnapshot(probes, hung, lustre)))
-    }
-
-
 def test_series_of_paths() -> None:
-    """One that answers, one that never did, one that hangs after it had answered."""
-    found = series(
+    """One path answers, one never did, one hangs after it had answered."""
+    probes = (
         Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=ROOM),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
         Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, room=ROOM),
-        hung=frozenset({"/c"}),
-        lustre=False,
     )
-    assert {key[1]: value for key, value in found.items() if key[0] == "storage_probe_success"} == {"/a": 1, "/c": 0}
-    assert {key[1]: value for key, value in found.items() if key[0] == "storage_probe_hung"} == {
-        "/a": 0,
-        "/b": 0,
-        "/c": 1,
+    found: dict[str, dict[str, float]] = {}
+    for sample in samples(StorageExporter(StorageConfig()).families(probes)):
+        found.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
+    assert found == {
+        "probe_success": {"/a": 1, "/c": 0},
+        "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
+        "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
+        "size_bytes": {"/a": 1000, "/c": 1000},
+        "available_bytes": {"/a": 500, "/c": 500},
     }
-    assert found["storage_probe_duration_seconds", "/c"] == 30.0
-    assert found["storage_available_bytes", "/a"] == 500
-    assert found["lustre_healthy",] == 0
 
 
 class Node:
@@ -163,7 +147,7 @@ class Node:
             await self.exporter.drain()
             await stop_all(self.helpers)
 
-    async def look(self) -> StorageSnapshot:
+    async def look(self) -> tuple[Probe, ...]:
         """Start, look once and end."""
         async with self.under_way() as exporter:
             await exporter.update()
@@ -186,18 +170,11 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
     """Paths that answer are well, one that is missing fails; a dump directory nobody made is no fault."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
     found = await node.look()
-    assert [(each.path, each.ok) for each in found.probes] == [(str(lustre), True)]
+    assert [(each.path, each.ok) for each in found] == [(str(lustre), True)]
     assert node.checks() == {"storage_failed": True, "dump_disk_full": True, "lustre_unhealthy": False}
     missing = Node(lustre, paths=[str(lustre / "none")], full_ratio=1.0, dump_paths=[str(lustre)])
     await missing.look()
     assert missing.checks() == {"storage_failed": False, "dump_disk_full": False, "lustre_unhealthy": False}
-
-
-async def test_nothing_to_look_at_is_no_data(tmp_path: Path) -> None:
-    """Without Lustre, and with no path or none that is there, there is no data."""
-    for section in ({}, {"dump_paths": [str(tmp_path / "none")]}):
-        with pytest.raises(NoData):
-            await Node(tmp_path, **section).look()
 
 
 async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
@@ -223,7 +200,9 @@ async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
 
 
 async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> None:
-    """While nobody has made the directory the helper is asked once in a while, and each time once it is there."""
+    """Without any path there is no data; a dump directory that is missing is probed seldom, then once a minute."""
+    with pytest.raises(NoData):
+        await Node(tmp_path).look()
     node = Node(tmp_path, dump_paths=[str(tmp_path / "dumps")])
     async with node.under_way() as exporter:
         for _ in range(3):
@@ -234,26 +213,18 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
         with pytest.raises(NoData):
             await exporter.update()
         node.clock.advance(1.0)
-        await exporter.update()
-        assert [helper.calls["ok"] for helper in node.helpers.all()] == [2]
-
-
-async def test_room_alone_is_looked_at_once_a_minute(tmp_path: Path) -> None:
-    """Where only dump paths are asked about the helper ends in between; what it said stays for that minute."""
-    node = Node(tmp_path, dump_paths=[str(tmp_path)])
-    async with node.under_way() as exporter:
-        for _ in range(3):
-            await exporter.update()
-            assert [each.path for each in exporter.snapshot().probes] == [str(tmp_path)]
-            assert node.checks() == {"dump_disk_full": True}
         (helper,) = node.helpers.all()
-        assert helper.calls["ok"] == 1
+        for _ in range(2):  # in between the helper ends, and what it said stays
+            await exporter.update()
+            assert helper.calls["ok"] == 2
+            assert [each.path for each in exporter.snapshot()] == [str(tmp_path / "dumps")]
+            assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
             while helper.pid is not None:
                 await asyncio.sleep(0.01)
         node.clock.advance(DUMP_SECONDS)
         await exporter.update()
-        assert (helper.calls["ok"], helper.restarts) == (2, 0)
+        assert (helper.calls["ok"], helper.restarts) == (3, 0)
 
 
 async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +243,7 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
     for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
-    assert [(each.path, each.ok) for each in found.probes] == [(path + "/none", False), (path, True)]
+    assert [(each.path, each.ok) for each in found] == [(path + "/none", False), (path, True)]
     assert touched == []
 
 
@@ -298,17 +269,14 @@ def test_one_check_is_told_of_several_paths() -> None:
     assert told(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"paths": ["relative"]},
-        {"paths": [f"/{number}" for number in range(MAX_PATHS + 1)]},
-        {"paths": ["/" + "a" * 255]},
+def test_a_configuration_that_is_none_is_refused() -> None:
+    """Paths are absolute, few and short; times and ratios are in range."""
+    many = [f"/{number}" for number in range(MAX_PATHS + 1)]
+    for section in (
+        *({"paths": paths} for paths in (["relative"], many, ["/" + "a" * 255])),
         {"deadline_seconds": 0},
         {"full_ratio": 1.1},
-    ],
-)
-def test_a_configuration_that_is_none_is_refused(section: dict[str, object]) -> None:
-    """Paths are absolute, few and short; times and ratios are in range."""
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(section, StorageConfig)
+    ):
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert(section, StorageConfig)
+    assert msgspec.convert({"paths": many[1:]}, StorageConfig).paths == many[1:]

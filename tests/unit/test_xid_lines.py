@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import given, strategies as st
 
 from agent.sdk.hardware import Told
@@ -18,102 +17,84 @@ DOWN = f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 14 {TAIL}"
 LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")
 
 
-@pytest.mark.parametrize("expected", LINES, ids=lambda value: value[-1][:90])
-def test_real_lines(expected: list[str]) -> None:
-    """Code, unit, link, severity, who is hurt, role and check of each line are what it says."""
-    event = classify(expected[-1])
-    assert event is not None
-    error = judged(event)
-    assert error is not None
-    fault = error.fault
-    found = [fault.code, fault.unit, fault.link, fault.severity, fault.hurts, fault.role, error.check]
-    assert [each or "-" for each in found] == expected[:-1]
-    assert fails(event, 7000.0) == error.check
+def test_real_lines() -> None:
+    """Code, unit, link, severity, who is hurt, role and check are those of each real line."""
+    for *expected, line in LINES:
+        event = classify(line)
+        assert event is not None, line
+        error = judged(event)
+        assert error is not None, line
+        fault = error.fault
+        found = [fault.code, fault.unit, fault.link, fault.severity, fault.hurts, fault.role, error.check]
+        assert [each or "-" for each in found] == expected, line
+        assert fails(event, 7000.0) == error.check, line
 
 
-@pytest.mark.parametrize(
-    ("code", "rest", "told"),
-    [
+ACTION = ", GPU recovery action changed from 0x0 (None) to "
+WARP = ", pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 2, SM 0): Out Of Range"
+MMU = ", pid=17, name=a, Ch 0, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_5 faulted @ 0"
+
+
+def test_what_a_line_says() -> None:
+    """With a process or without, of any name; an action that was taken is no error."""
+    cases = [
         ("149", f", pid=11436, name=cache_mgr_main, {DOWN}", LINK_14),
         ("149", f", pid='<unknown>', name=<unknown>, {DOWN}", LINK_14),
         ("149", f", pid=17, {DOWN}", LINK_14),
         ("45", ", pid=17, name=a, Ch 00000001", Told("45")),
         ("45", ", pid=17, name=a, Ch 00000001 caused by previous Xid 149", Told("45", cause="149")),
         ("43", ", pid=17, name=a, Ch 0000000b caused by previous Xid 145", Told("43", cause="145")),
-        (
-            "13",
-            ", pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 2, SM 0): Out Of Range",
-            Told("13", place="GPC 7, TPC 2"),
-        ),
+        ("13", WARP, Told("13", place="GPC 7, TPC 2")),
         ("13", ", pid=17, name=a, Graphics Exception: ESR 0x57c730=0xc04000b 0x57c734=0x24", Told("13")),
-        (
-            "31",
-            ", pid=17, name=a, Ch 0000000, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_5 faulted @ 0",
-            Told("31", place="GPC3 GPCCLIENT_T1_5"),
-        ),
-        (
-            "154",
-            ", pid=17, name=a, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)",
-            Told("154", "node_reboot"),
-        ),
-        (
-            "154",
-            ", GPU recovery action changed from 0x0 (None) to 0x5 (Recover IMEX)",
-            Told("154", "recover_imex_domain"),
-        ),
-        ("154", ", GPU recovery action changed from 0x0 (None) to 0x7 (System Reboot)", Told("154", "system_reboot")),
-        ("154", ", GPU recovery action changed from 0x0 (None) to 0x8 (News)", Told("154")),
-        ("154", ", GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", None),
-    ],
-)
-def test_what_a_line_says(code: str, rest: str, told: Told | None) -> None:
-    """With a process or without, of whatever name; an action that was taken is no error."""
-    assert read_xid(code, rest) == told
+        ("31", MMU, Told("31", place="GPC3 GPCCLIENT_T1_5")),
+        ("154", f", pid=17, name=a{ACTION}0x2 (Node Reboot Required)", Told("154", "node_reboot")),
+        ("154", f"{ACTION}0x5 (Recover IMEX)", Told("154", "recover_imex_domain")),
+        ("154", f"{ACTION}0x7 (System Reboot)", Told("154", "system_reboot")),
+        ("154", f"{ACTION}0x8 (News)", Told("154")),
+        ("154", ACTION.replace("0x0 (None)", "0x1 (GPU Reset Required)") + "0x0 (None)", None),
+    ]
+    for code, rest, told in cases:
+        assert read_xid(code, rest) == told, rest
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x, Fatal Link 3",
-        "NETIR Fatal XC0",
-        "A Fatal XC0 i0 ",
-        ", AB Fatal XC0 ",
-        "x, NETIR_LINK_E",
-        "x, Ch 00000001 ",
-        "Ch 1 caused by ",
-        "149, pid=1, nam",
-        "NVLink: fatal e",
-        "a\\x5c, \\x0aFatal",
-        "<unknown>",
-        ",",
-        " ",
-    ],
-)
-def test_a_process_cannot_put_words_into_the_drivers_mouth(name: str) -> None:
+NAMES = [
+    "x, Fatal Link 3",
+    "NETIR Fatal XC0",
+    "A Fatal XC0 i0 ",
+    ", AB Fatal XC0 ",
+    "x, NETIR_LINK_E",
+    "x, Ch 00000001 ",
+    "Ch 1 caused by ",
+    "149, pid=1, nam",
+    "NVLink: fatal e",
+    "a\\x5c, \\x0aFatal",
+    "<unknown>",
+    ",",
+    " ",
+]
+
+
+def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
     """Whatever 15 bytes a process bears as its name, its line says what the driver wrote."""
-    assert read_xid("149", f", pid=17, name={name}, {DOWN}") == LINK_14
-    nonfatal = f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
-    assert read_xid("144", f", pid=17, name={name}, {nonfatal}") == Told("144", "SAW_MVB", "0", "nonfatal")
-    assert read_xid("45", f", pid=17, name={name}, Ch 00000001") == Told("45")
-    assert read_xid("74", f", pid=17, name={name}, NVLink: error") == Told("74")
-    assert read_xid("149", f", pid=17, name={name}, something else") == Told("149")
+    for name in NAMES:
+        process, nonfatal = f", pid=17, name={name}, ", f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
+        assert read_xid("149", process + DOWN) == LINK_14, name
+        assert read_xid("144", process + nonfatal) == Told("144", "SAW_MVB", "0", "nonfatal"), name
+        for code, text in (("45", "Ch 00000001"), ("74", "NVLink: error"), ("149", "something else")):
+            assert read_xid(code, process + text) == Told(code), name
 
 
-@pytest.mark.parametrize("length", range(len(f", {DOWN}") + 1))
-def test_a_cut_line_says_nothing_that_is_not_whole(length: int) -> None:
+def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
     """Cut anywhere, a line names the severity and link that it has whole, or none."""
-    told = read_xid("149", f", {DOWN}"[:length])
-    assert told in {
-        Told("149"),
-        Told("149", "NETIR_LINK_EVT", "", "fatal"),
-        LINK_14,
-    }
+    for length in range(len(f", {DOWN}") + 1):
+        told = read_xid("149", f", {DOWN}"[:length])
+        assert told in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
 
 
-@pytest.mark.parametrize(("name", "told"), [("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))])
-def test_a_name_is_no_longer_than_a_process_has(name: str, told: Told) -> None:
-    """What stands after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
-    assert read_xid("149", f", pid=17, name={name}, {DOWN}") == told
+def test_a_name_is_no_longer_than_a_process_has() -> None:
+    """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
+    for name, told in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
+        assert read_xid("149", f", pid=17, name={name}, {DOWN}") == told
 
 
 def as_the_kernel_shows(name: bytes) -> str:

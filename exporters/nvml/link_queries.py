@@ -1,7 +1,7 @@
-"""What is asked of the NVLinks of a GPU. Runs in the helper process.
+"""Reads the NVLinks of a GPU. Runs in the helper process.
 
-Generations of GPUs count errors in different places, so for each kind of error several are tried, in order; what
-answered is what is asked from then on, for each link by itself.
+Generations of GPUs count errors in different counters, so several are tried for each kind of error, in order; the one
+that answers is read from then on, for each link by itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Links:
         return Link(number, None if state is None else state == pynvml.NVML_FEATURE_ENABLED, errors)
 
     def _find_counters(self, asker: Asker, handle: Any, number: int) -> None:
-        """Try all that may count the errors of a link that is up (one that is down may not answer)."""
+        """Try all counters of a link that is up (one that is down may not answer)."""
         candidates = [(kind, field) for kind in _LINK_FIELDS for field in self._candidates(kind, number)]
         values = asker.fields(handle, [field for _, field in candidates])
         found: dict[ErrorKind, _Field] = {}
