@@ -27,10 +27,10 @@ class Options:
 
 
 def load(options: Options) -> Loaded:
-    """Read and parse the configuration (blocking); ConfigError says what is wrong and where."""
+    """Read and parse the configuration (blocking). Raise ConfigError with the mistake and its line."""
     return parsed(options, "" if options.config_path is None else read_config(options.config_path))
 
 
 def parsed(options: Options, text: str) -> Loaded:
-    """Parse the configuration's text; ConfigError says what is wrong and where."""
+    """Parse the configuration's text. Raise ConfigError with the mistake and its line."""
     return Loaded(text, str(options.config_path or "(defaults)"))

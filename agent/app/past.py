@@ -74,7 +74,7 @@ def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
                     if series in known or len(known) < MAX_ROWS:
                         known.setdefault(series, [""] * len(moments))[number] = value
             except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
-                log.error("what exporter {exporter} showed cannot be told", exporter=source.name, error=error)
+                log.error("past values of exporter {exporter} are not available", exporter=source.name, error=error)
     return {f"{name}.tsv": _text(columns, known) for name, known in rows.items()}
 
 

@@ -68,7 +68,7 @@ class Running:
         return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
 
     def shown(self) -> bool:
-        """True while the series tell of something recent."""
+        """Return True while the series are recent enough to be exported."""
         at = self._last_success_at
         return at is not None and self._clock.monotonic() - at <= self.stale_after_seconds + self.spec.deadline_seconds
 
@@ -77,9 +77,9 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit, half of which an update under way may use.
+        """End the schedule and drain the exporter within its limit. A running update may use half of that time.
 
-        What it was lent is taken back, also where the drain failed or is late.
+        The resources lent to it are released, also when the drain fails or is late.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
@@ -202,6 +202,6 @@ def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Look at the exception of a task that nobody may be left to await, so that the loop does not complain of it."""
+    """Retrieve the exception of a task that may never be awaited, so that the event loop logs no warning."""
     if not task.cancelled():
         task.exception()

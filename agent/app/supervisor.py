@@ -282,7 +282,7 @@ class Supervisor:
         self.broken |= frozenset(lost)
 
     def _restored_ranks(self, hostname: str) -> RankTable:
-        """The rank table as it was saved; an empty one when that fails, of which nothing is left half loaded then."""
+        """Return the saved rank table, or an empty one when loading fails. It is never half loaded."""
         ranks = RankTable(self._clock, hostname, settle_at_once=self._once)
         if self._restore("rank table", self._ranks_section, ranks.load):
             return ranks

@@ -112,8 +112,8 @@ class _LineHandler(logging.Handler):
     """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
 
     ``emit`` runs under the handler's lock, on any thread: it owns ``_lost``, ``_limit`` and ``_told``. The writing
-    thread owns ``_unwritten``, which only grows, by a line that could not be written and those that it told of;
-    ``_told`` is up to where ``emit`` has told of these.
+    thread owns ``_unwritten``, the number of lines that could not be written, with the lost lines that such a line
+    reported. It only grows. ``_told`` is the part of it that ``emit`` has already reported.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ def _cpu_list(text: str) -> str:
 
 
 def parse_schedstat(text: str) -> int | None:
-    """Nanoseconds that a thread was ready and waited for a CPU, of its line in schedstat; None where nobody counts.
+    """Return how long (ns) a thread was ready and waited for a CPU, from schedstat; None if the kernel counts nothing.
 
     A kernel that has the file and does not count shows three zeros (kernel/sched/stats.h, sched_info_on).
     """

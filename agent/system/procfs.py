@@ -210,8 +210,8 @@ class ProcFS:
     def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
         """The process' descriptors that are files with a path; None when they may not be read.
 
-        Only paths for which ``identify`` is true are asked for device and inode (else 0): a stat can wait for a file
-        system that hangs.
+        Only paths for which ``identify`` is true get device and inode (else 0): a stat can wait for a file system that
+        hangs.
         """
         folder = f"{self._root}/{pid}/fd"
         if self.is_in_exec(pid):
@@ -236,7 +236,7 @@ class ProcFS:
     def holds(self, pid: int, file: OpenFile) -> bool | None:
         """True when the process still holds ``file`` under that descriptor; None when it may not be read.
 
-        The link alone is asked while it says the same: unlike a stat it never waits for a file system that hangs.
+        It reads only the link while that is unchanged: unlike a stat this never waits for a file system that hangs.
         """
         path = f"{self._root}/{pid}/fd/{file.fd}"
         try:

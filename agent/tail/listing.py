@@ -1,4 +1,4 @@
-"""One look through a directory and its subdirectories: so many of them and of their entries, by fair shares."""
+"""One look through a directory and its subdirectories: both and their entries have a limit, in fair shares."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class ListenAddress:
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Read ``host:port``, ``:port`` or ``[v6]:port``; ValueError says what is wrong with any other text."""
+    """Read ``host:port``, ``:port`` or ``[v6]:port``; raise ValueError with the mistake in any other text."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise ValueError(f"listen address {text!r} is not host:port, :port or [address]:port")

@@ -48,7 +48,7 @@ class Secured:
 
     @property
     def asks_for_passwords(self) -> bool:
-        """Whether whoever was let in to more than OPEN_PATHS has given a password."""
+        """Return whether all paths but OPEN_PATHS need a password."""
         return self._passwords is not None
 
     def finish(self, response: HttpResponse) -> HttpResponse:

@@ -170,7 +170,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join(name for name, is_gone in gone.items() if is_gone)
 
     def files(self, folder: Path) -> list[Path]:
-        """The files that it names, of which a change is one of this file."""
+        """Return the files that it names: a change of one counts as a change of this file."""
         tls = self.tls_server_config
         names = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
         return [folder / name for name in names if name]
