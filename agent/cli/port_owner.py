@@ -10,8 +10,8 @@ from pathlib import Path
 FIRST_ORDINARY_UID = 1000
 """Of people (login.defs(5)); services and root have less."""
 _OF_SERVICES = range(61184, 65536)
-"""Of users that systemd makes for a service (DynamicUser=), of container images, and of nobody, which stands for those
-without a number in this user namespace."""
+"""User ids that systemd makes for a service (DynamicUser=), those of container images, and the overflow user id: that
+of users without a number in this user namespace."""
 _LISTENING = b"0A"
 _TABLES = ("net/tcp", "net/tcp6")
 

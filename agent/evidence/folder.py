@@ -92,7 +92,7 @@ def ask_for(folder: Path, job_id: str) -> Path:
 
 
 def asked_for(folder: Path) -> list[str]:
-    """Return the jobs of which a bundle is asked for, and remove the requests.
+    """Return the jobs for which a bundle is requested, and remove the requests.
 
     Only who may write to the directory can ask: it is the service's own.
     """

@@ -79,10 +79,10 @@ def how_ended(ended: RankEnd | None) -> str:
     if ended is None or ended.reason == "unknown":
         return "ended"
     if ended.reason == "oom_killed":
-        return "killed for lack of memory"
+        return "killed by the OOM killer"
     if ended.signal:
         return f"{'killed' if ended.signal in ('SIGKILL', 'SIGTERM', 'SIGINT') else 'crashed'} ({ended.signal})"
-    return f"left with status {ended.code}"
+    return f"exited with code {ended.code}"
 
 
 def _held(rank: Rank) -> str:

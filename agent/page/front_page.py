@@ -19,7 +19,7 @@ MAX_ROWS = 256
 """Ranks that are shown; the rest is counted. The page is made on the event loop: this many take some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 STALE_SECONDS = 10.0
-"""Without progress for so long, what a rank's bandwidth was is no news of it."""
+"""After this long without progress a rank's last bandwidth is out of date."""
 
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})

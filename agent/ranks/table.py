@@ -30,7 +30,7 @@ MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0
 """How long a process that is not looked at any more counts as running: a reload takes less."""
 OOM_LOG_SECONDS = 10.0
-"""So long after an exit the kernel's log may be read that tells of it; a later line is of another process."""
+"""A kernel log line may name an exit up to this long after it; a later line is about another process."""
 
 
 class RankTable:
@@ -148,7 +148,7 @@ class RankTable:
         self._judge.note_ends(ends, self._processes)
 
     def judge_changed(self) -> None:
-        """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
+        """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
         self._judge.judge_changed(self._processes)
 
     def confirm(self, key: ProcessKey) -> None:
@@ -197,7 +197,7 @@ class RankTable:
         self._links.link(writer_key, key)
 
     def without_records(self, seconds: float) -> list[ProcessFacts]:
-        """The processes found at least so long ago that run and of which nothing was read, record or other file."""
+        """Return the running processes found at least ``seconds`` ago without any record or other file."""
         since, read = self._clock.monotonic() - seconds, self.read_otherwise
         found = (process for key, process in self._processes.items() if key not in read)
         return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
@@ -222,7 +222,7 @@ class RankTable:
 
     @property
     def renamed(self) -> list[str]:
-        """The job ids that went over to an owner with a proof, in order: ask anew for labels given before."""
+        """The job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
         return self._binder.renamed
 
     @property

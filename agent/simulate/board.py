@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 WORD_BYTES = 8
 END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
-"""Words before the slots: somebody asks for an orderly end; the operation to end at (0: none); a rank died badly."""
+"""Words before the slots: a launcher requests an orderly end; the last operation (0: none); a rank failed."""
 
 
 class ProgressBoard:
@@ -45,7 +45,7 @@ class ProgressBoard:
         self._words[END_REQUESTED] = 1
 
     def end_requested(self) -> bool:
-        """Whether somebody asked for an orderly end."""
+        """Return whether an orderly end was requested."""
         return self._words[END_REQUESTED] != 0
 
     def end_at(self, operation: int) -> None:
@@ -53,7 +53,7 @@ class ProgressBoard:
         self._words[END_OPERATION] = operation
 
     def end_operation(self) -> int:
-        """Return the number of operations after which all ranks end, 0 when nobody said."""
+        """Return the number of operations after which all ranks end, 0 while that is not decided."""
         return self._words[END_OPERATION]
 
     def fail(self) -> None:

@@ -1,4 +1,4 @@
-"""What one launcher is asked to do, as it travels to its rank processes. Imports the standard library only."""
+"""The order to one launcher, as it travels to its rank processes. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_f
 class Job(NamedTuple):
     """One job as one launcher sees it; every launcher of a job is given the same, but for ``host_index``.
 
-    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until told to end. Times of accidents count
+    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents count
     from the moment all ranks of the job are initialised. ``job_dir`` is shared by all hosts, ``dump_dir`` need not be.
     """
 

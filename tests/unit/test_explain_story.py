@@ -162,7 +162,7 @@ def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) ->
     assert when == [
         "08:50:00 | last progress | NCCL's records",
         "08:50:00 | rank 3 | a | killed (SIGKILL): first to go | process",
-        "08:50:09 | rank 4 | a | left with status 1 | process",
+        "08:50:09 | rank 4 | a | exited with code 1 | process",
         "08:50:20 | page RankDead | alerts",
     ]
     assert "  2.67 GPU-hours  no work done for 10 min 0 s, and it goes on" in lines
@@ -360,7 +360,7 @@ def test_no_witness_and_no_rules() -> None:
     incident = Incident(0.0, 1.0, 0.0, None, "hung")
     spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
     page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
-    assert "nobody is blamed by any witness" in as_text(page)
+    assert "no witness blames a rank" in as_text(page)
     assert "the shipped rules say nothing of this job" in as_text(page)
 
 

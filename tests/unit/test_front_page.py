@@ -98,7 +98,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     ]
     assert page.rows[3:5] == [
         ["alive gpu_xid", "9", "0 s ago", "183.46", "", "", "0", "77", "ada", "1", ""],
-        ["finished", "10", "", "", "", "", "", "", "", "", "left with status 0, 5 s ago"],
+        ["finished", "10", "", "", "", "", "", "", "", "", "exited with code 0, 5 s ago"],
     ]
     assert page.rows[6:] == [
         ["nvml", "down", "2 h 1 min ago", "0", "no library"],

@@ -82,10 +82,10 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
         (ranks("exited", 1), "1 left"),
         (
             ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")),
-            "rank 0 killed for lack of memory, 1 min ago",
+            "rank 0 killed by the OOM killer, 1 min ago",
         ),
         (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
-        (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 left with status 7, 10 s ago"),
+        (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with code 7, 10 s ago"),
         (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more ended, 10 s ago"),
         (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
         (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),

@@ -18,8 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Ask, judge and print; returns the exit status: 0 all is well (notes aside), 1 something is wrong."""
     parser = argparse.ArgumentParser(
         prog="rankwatch doctor",
-        description="Say what is not right with this node's installation, and the remedy. Exit status: 0 all is well, "
-        "1 something is wrong.",
+        description="Check this node's installation and print fixes. Exit status: 0 all is well, 1 something is wrong.",
     )
     own_agent.add_flags(parser)
     parser.add_argument("--prometheus", metavar="URL", help="also ask whether this Prometheus scrapes and watches us")

@@ -22,15 +22,15 @@ STEP_SECONDS = 5.0
 """How often the rules of liveness are evaluated; a multiple of it where the range is long."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A time that was seen first so long after it is believed, an older one is a clock's mistake."""
+"""A timestamp first seen within this time is believed; an older one is a clock error."""
 SAME_SECONDS = 5.0
-"""Times that are computed from ages differ by so much at most, from one scrape to the next."""
+"""Largest difference between two scrapes of a time that is computed from an age."""
 MAX_DEATHS = 8
 """Deaths at one time: the first ones of as many nodes."""
 EPISODE_SECONDS = 60.0
-"""Deaths within so long have one first."""
+"""Deaths within this time are one episode with one first death."""
 GOES_ON_SECONDS = 60
-"""A job that completes operations so long after a death goes on without the rank."""
+"""A job that completes operations this long after a death goes on without the rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error"
@@ -155,7 +155,7 @@ def _first_deaths(labels: str) -> str:
 
 
 def _all_killed(labels: str) -> str:
-    """Exits by SIGKILL of a job that nothing else ended, and of which no rank lives."""
+    """Exits by SIGKILL of a job without live ranks, where nothing else explains the end."""
     others = f'rank:rankwatch_exit:time{{{labels}, class!="killed"}}'
     explained = (f"job:rankwatch_ranks_live:sum{{{labels}}} > 0", others, f"job:rankwatch_ended:time{{{labels}}}")
     return (
@@ -219,9 +219,9 @@ def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, flo
 
 
 def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
-    """When all ranks that run were started anew: after the others were last seen to run."""
+    """Times when all running ranks were restarted, after the old ones were last seen."""
     return [
-        Happened(value, "back", "", "", "all ranks are started anew", "verdict")
+        Happened(value, "back", "", "", "all ranks restarted", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)
         if abs(value - old) > SAME_SECONDS and value > before - step
     ]

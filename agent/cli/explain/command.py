@@ -68,7 +68,7 @@ class _Rules(msgspec.Struct):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, and print the page; returns the exit status: 0 it is told, 1 there is no such job, 2 no answer."""
+    """Ask, and print the page; return the exit status: 0 printed, 1 no such job, 2 no answer."""
     flags = _parser().parse_args(list(arguments))
     end = time.time() if flags.until is None else flags.until
     try:
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch explain",
         description="Tell the last incident of a job: what happened when, who caused it by which witnesses, what it "
-        "cost and what to do. Exit status: 0 it is told (or nothing happened), 1 there is no such job, 2 no answer.",
+        "cost and what to do. Exit status: 0 printed (or nothing happened), 1 there is no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
     parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")

@@ -1,4 +1,4 @@
-"""Who caused an incident, by the words of independent witnesses, and where they disagree. Pure."""
+"""Which ranks caused an incident: weighs independent witnesses and shows where they disagree. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Blame(NamedTuple):
 
 
 class WeighedWords(NamedTuple):
-    """The culprits, None where nobody is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
+    """The culprits, None where no rank is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
 
     ``against``: of witnesses that blame others and none of the culprits. ``other``: what does not blame.
     """
@@ -56,8 +56,8 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
 
     A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
-    outvote nobody. Where metrics have a witness' word, which is of the whole job, that of a bundle, which is of one
-    node, blames no further rank. Ranks that the same witnesses blame are blamed together.
+    outvote no other witness. Metrics speak for the whole job, a bundle for one node:
+    where a witness is in both, its bundle blames no further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)

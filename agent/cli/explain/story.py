@@ -23,7 +23,7 @@ WHAT: Mapping[What, str] = {
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
 SAME_SECONDS = 20.0
-"""A thing that two sources tell of one rank within so long is one thing: they look every 15 s."""
+"""Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
 NAMES: Mapping[Witness, str] = {
     "verdict": "process",
     "records": "NCCL's records",
@@ -143,7 +143,7 @@ def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> 
 
 def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ...]:
     if judgement.culprit is None:
-        return (("nobody is blamed by any witness", "", ""),)
+        return (("no witness blames a rank", "", ""),)
     ranks, witnesses = judgement.culprit
     of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
     nodes = sorted({each.node for each in judgement.for_them if each.node})
@@ -160,7 +160,7 @@ def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
 
 
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
-    """Rows of witness, ranks and sentence; ranks of which a witness says the same are together."""
+    """Return rows of witness, ranks and sentence; ranks with the same sentence of a witness share a row."""
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in said:
         source = "" if each.source == "metrics" else f" (bundle of {each.source})"
@@ -201,7 +201,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
         )
     if spent.late > 0:
         rows.append((f"{spent.late:.2f} GPU-hours", f"all waited for a late rank{guess}"))
-    return tuple(rows) or (("nothing", "the job did not stop and waited for nobody"),)
+    return tuple(rows) or (("nothing", "the job did not stop and did not wait for a rank"),)
 
 
 def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -71,7 +71,7 @@ class RankBinder:
     ) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
-        ``processes``: all, of which those of another owner may lose their job's id to it.
+        ``processes``: all; those of another owner may lose their job's id to it.
         """
         if any(process.slots or ()):
             return False
@@ -174,7 +174,7 @@ class RankBinder:
         return False
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """The id under which its job is shown; another owner's processes that had it give way."""
+        """Return the id under which its job is shown; another owner's processes that had it lose it."""
         was_asked = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
         process.shown_job_id, taken = self.owners.name(plain, process, processes.values())

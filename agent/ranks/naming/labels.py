@@ -8,7 +8,7 @@ from agent.ranks.rank.process import RankProcess
 
 
 class LabelBook:
-    """Assigns labels. A live process keeps its label; one that left, or was never seen, gives way to a live one."""
+    """Assigns labels. A live process keeps its label; one that left, or was never seen, loses it to a live one."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}

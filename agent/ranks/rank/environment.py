@@ -39,7 +39,7 @@ _JOB_VARIABLES = {
     "JOBSET_NAME": "",
 }
 _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
-# torchrun's: how often its ranks may be started anew, and how often they were.
+# torchrun's: how often its ranks may be restarted, and how often they were.
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")

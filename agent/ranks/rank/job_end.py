@@ -10,7 +10,7 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
-"""Ends that somebody meant: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
+"""Intended ends: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 """Ends that excuse no exit which speaks for itself: a script may end well, or ask for a new begin, after a crash."""
 _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})

@@ -20,7 +20,7 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""So long, and in so many reports of RAS, is a process missed: neighbours of a dead one are for up to 12 s."""
+"""RAS must miss a process for this long and in this many reports: it misses a dead one's neighbours up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
