@@ -76,7 +76,7 @@ class AlertAsker:
 
 
 def asked_about(views: Sequence[RankView]) -> list[str]:
-    """Return the jobs that run here and are asked about, in order: at most MAX_JOBS, of each user some."""
+    """Return the running jobs to query alerts for, in order: at most MAX_JOBS, some of each user."""
     users = {view.label.job_id: user_of([view]) for view in views if view.process.exited_at is None}
     jobs = sorted(users)
     return fairly(jobs, [users[job] for job in jobs], MAX_JOBS)

@@ -29,7 +29,7 @@ def because(occasion: Occasion) -> str:
         "silent": f"rank {occasion.rank} completes no operation any more",
         "stalled": "RAS reports that it stands still",
         "alert": f"Prometheus has a page open on it, and rank {occasion.rank} is here",
-        "asked": "it was asked for",
+        "asked": "it was requested",
     }
     return words[occasion.trigger][: told.MAX_TEXT]
 

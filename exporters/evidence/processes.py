@@ -15,7 +15,7 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_THREADS = 512
-"""Of a rank's threads the first so many: NCCL's and PyTorch's are made early."""
+"""Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early."""
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:

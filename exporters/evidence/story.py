@@ -43,7 +43,7 @@ def how_ended(view: RankView) -> str:
     if status is None or not status.known:
         return "ended, how is not known"
     if status.oom:
-        return "was killed for want of memory (OOM killer)"
+        return "was killed by the OOM killer"
     return f"was killed by {status.signal_name}" if status.signal else f"exited with code {status.code}"
 
 

@@ -34,7 +34,7 @@ class HeldMeans(NamedTuple):
 
     @property
     def file(self) -> FileKey:
-        """What stays while the plugin opens it anew."""
+        """The key that stays the same when the plugin opens the file again."""
         return self.key, self.target
 
 
@@ -58,7 +58,7 @@ def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held
 
 
 def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> list[T]:
-    """So many of them at most: the first of each user's, then the second of each, in their order."""
+    """Return at most ``most`` of them: the first of each user's, then the second of each, in their order."""
     turns: Counter[object] = Counter()
     ordered: defaultdict[int, list[T]] = defaultdict(list)
     for thing in things:

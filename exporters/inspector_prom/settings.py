@@ -13,9 +13,9 @@ PROM_DUMP = "NCCL_INSPECTOR_PROM_DUMP"
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 VARIABLES = frozenset({PLUGIN, ENABLE, THREAD, PROM_DUMP, INTERVAL})
 LEAST_INTERVAL_SECONDS = 30.0
-"""The plugin writes no more often, whatever it is told. Taken also where nccl.conf tells it, which is not seen."""
+"""The plugin writes no more often, whatever its setting. Also used for a setting in nccl.conf, which is not read."""
 MOST_INTERVAL_SECONDS = 3600.0
-"""A longer one is taken for this: what is hours old says nothing of now."""
+"""A longer one is taken for this: values that are hours old are useless."""
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:

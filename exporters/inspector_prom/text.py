@@ -22,7 +22,7 @@ MAX_NAME_CHARACTERS = 255
 MAX_GIGABYTES_PER_SECOND = 1e5
 """Beyond any wire, and beyond any memory."""
 MAX_MICROSECONDS = 1e12
-"""Eleven days: no operation is so long, a clock that was set back may say so."""
+"""Eleven days: no operation takes this long; a longer time is a clock error."""
 OPERATIONS = frozenset(
     {
         *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"),
@@ -112,7 +112,7 @@ def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[Mean
     kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
     row = rows.setdefault(key, MeansRow())
     seen[key, kind] += 1
-    if seen[key, kind] > 1:  # which of them is true cannot be told
+    if seen[key, kind] > 1:  # it is unknown which one is true
         setattr(row, kind, None)
         return "twice"
     if not 0 < value <= most:

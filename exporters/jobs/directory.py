@@ -1,4 +1,4 @@
-"""A directory whose files are believed: root's, and of nobody else's making. Blocking; used from one thread."""
+"""A directory with trusted files: only root may write to it. Blocking; used from one thread."""
 
 from __future__ import annotations
 
@@ -117,6 +117,6 @@ class TrustedDirectory(Generic[T]):
             return NotBelieved("content")
 
     def _is_theirs(self, told: os.stat_result) -> bool:
-        """True where one of the owners has it and nobody else may write to it, but root's group and ours."""
+        """Return True if one of the owners has it and only the owner, root's group and ours may write to it."""
         by_group = told.st_mode & stat.S_IWGRP and told.st_gid not in (0, os.getegid())
         return told.st_uid in self._owners and not by_group and not told.st_mode & stat.S_IWOTH

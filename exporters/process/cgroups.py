@@ -1,4 +1,4 @@
-"""What a process' control groups say of kills for want of memory. Blocking."""
+"""Counts OOM kills from the control groups of a process. Blocking."""
 
 from __future__ import annotations
 

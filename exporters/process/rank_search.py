@@ -15,7 +15,7 @@ from agent.sdk.system import ProcFS, Stat
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
 NAMED_SECONDS = 2.0
-"""And once so long after its number of threads changed: a thread gets its name after it began."""
+"""And once this long after its number of threads changed: a thread gets its name after its start."""
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
@@ -87,7 +87,7 @@ class RankSearch:
         return stats, unread
 
     def _stat(self, pid: int) -> tuple[Stat | None]:
-        """A process' stat line, None when it has left; in a tuple, to be told from a line that makes no sense."""
+        """Return a process' stat line, None when it has left; in a tuple, to differ from an unreadable line."""
         return (self._proc.stat(pid),)
 
     def forget(self, present: set[int]) -> None:

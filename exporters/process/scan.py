@@ -30,8 +30,8 @@ T = TypeVar("T")
 class ScanRequest(msgspec.Struct, frozen=True):
     """What a look needs of the rank table.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those for which
-    it lately had no room; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those
+    that the full table refused; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
     ``variables``: the environment variables to read of new ranks.
     """
 
@@ -132,7 +132,7 @@ class Scanner:
                 rank.logs_at = float("-inf")
 
     def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
-        """The first of each user's, then the second of each: one user's many keep nobody waiting."""
+        """The first of each user's, then the second of each: one user's many do not delay other users'."""
         if len(found) <= MAX_NEW:
             return found
         turns: Counter[int | None] = Counter()

@@ -76,7 +76,7 @@ def _refused(error: str) -> StackAnswer:
 
 
 def _run(command: list[str]) -> tuple[bytes, str]:
-    """Run a program for so long; return what it prints, at most one byte more than the bound, and its first error."""
+    """Run a program within its time limit; return its output, cut one byte after the bound, and its first error."""
     with subprocess.Popen(  # noqa: S603  # root configured it
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=True
     ) as process:

@@ -26,7 +26,7 @@ LOOK_SECONDS = 2.0
 PART_SECONDS = 8.0
 """Likewise of a bundle's part, which has 20 s in all by default."""
 AGAIN_SECONDS = 600.0
-"""A rank is looked at once in so long, and none for so long after a look that did not come back."""
+"""Time between two looks at a rank, and until any look after one that did not come back."""
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128
 """Stacks that are held, of all jobs of the node."""
@@ -39,9 +39,9 @@ TAKER = HelperSpec(
 
 
 class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``py_spy``: the program, which the site installs; it must belong to root and be writable by nobody else.
+    """``py_spy``: the program, which the site installs; it must belong to root and be writable by root alone.
 
-    ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
+    ``silence_seconds``: a rank that had completed operations and completes none for this long, and for longer than ever
     before, has fallen silent: then its job is looked at.
     """
 
@@ -105,7 +105,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """The jobs of which a rank here has fallen silent, or which stand still for as long by RAS."""
+        """Return the jobs with a silent rank here, or that RAS shows without progress for as long."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
@@ -120,7 +120,7 @@ class StacksExporter:
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:
-        """Drop the stacks of ranks that have left, were started anew or went on, and old ones of jobs that go on."""
+        """Drop the stacks of ranks that have left, restarted or went on, and old ones of jobs that go on."""
         running = {view.label: view for view in _running(views)}
         now, live = self._ctx.clock.monotonic(), {_key(view) for view in running.values()}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
@@ -134,7 +134,7 @@ class StacksExporter:
                 self._drop(label)
 
     def _due(self, views: Iterable[RankView]) -> list[RankView]:
-        """The ranks to look at now: of each user's jobs one after the other, at most so many of a job."""
+        """Return the ranks to look at now, at most MAX_RANKS_PER_JOB of a job: each user's jobs in turn."""
         of_job: Counter[str] = Counter()
         of_user: Counter[int] = Counter()
         found: list[tuple[int, RankView]] = []

@@ -101,7 +101,7 @@ def test_the_oom_killer(tmp_path: Path) -> None:
             assert ranks[0].stdin is not None
             ranks[0].stdin.write("grow\n")
             ranks[0].stdin.flush()
-            assert suspects(site.shown_in_time()) == ["rank 0: was killed for want of memory (OOM killer) (verdict)"]
+            assert suspects(site.shown_in_time()) == ["rank 0: was killed by the OOM killer (verdict)"]
 
 
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")

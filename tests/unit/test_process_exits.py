@@ -209,7 +209,7 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     ("status", "text"),
     [
         (KILLED, "rank {rank} of job {job_id} was killed ({signal}), pid {pid}"),
-        (FAILED, "rank {rank} of job {job_id} left with status {code}, pid {pid}"),
+        (FAILED, "rank {rank} of job {job_id} exited with code {code}, pid {pid}"),
         (None, "rank {rank} of job {job_id} left, pid {pid}: its exit status cannot be read"),
     ],
 )

@@ -28,7 +28,7 @@ class ChildrenCpu:
     """The CPU time of one rank's descendants since it was first looked at; ``ticks`` None while it has had none.
 
     What its live descendants used and what was added for those that it waited for is one sum, which no child's end
-    changes. Only a child that nobody waits for (or an adopted one) takes its time out of the sum: that is no increase.
+    changes. Only a child without a wait() (or an adopted one) takes its time out of the sum: that is no increase.
     """
 
     def __init__(self) -> None:

@@ -57,7 +57,7 @@ class GroupReader:
         self._next = 0
 
     def tells_pressure(self, directory: str) -> bool:
-        """True when a group told of PSI when it was last read."""
+        """Return True when the group had PSI values when it was last read."""
         return directory in self._pressed
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
