@@ -32,7 +32,7 @@ from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
 SPEEDS_SECONDS = 2.0
-"""How often the ranks' speeds are told, for the pages."""
+"""How often the ranks' speeds are updated, for the pages."""
 SILENCE_SECONDS = 5.0
 """How often the ranks without records are looked over."""
 MAX_PATHS = 64
@@ -159,7 +159,7 @@ class InspectorExporter:
         try:
             await self._turns(last=True)
         finally:
-            for writer in self._writers():  # a successor asks anew for what it restores
+            for writer in self._writers():  # a successor requests room again for what it restores
                 self._ctx.admit.release(writer.writer_key)
             await asyncio.gather(*(slot.close() for slot in self._slots))
 

@@ -1,4 +1,4 @@
-"""Passes in a file, for plugins that do not say what their rings dropped. Pure.
+"""Passes in a file, for plugins that do not report what their rings dropped. Pure.
 
 Each pass of the plugin empties the rings: the lines of one ring are written together, at times that follow each other
 closely. A pass with as many lines as the ring holds has found it full, which shows only at the pass' end.

@@ -206,7 +206,7 @@ class Matching:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
         ``key.size`` is their size class, ``group`` whose writer it is, ``uid`` the user of its file. Another writer of
-        that user in the same place takes over: the job began anew.
+        that user in the same place takes over: the job restarted.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None

@@ -59,7 +59,7 @@ def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
 
 
 def state_of(identity: tuple[int, int], hostname: str | None, ownership: Ownership) -> FileState:
-    """Say what to do with a file whose writer's host name is known, or None."""
+    """Return what to do with a file by its writer's host name, or None for an unknown one."""
     if ownership.everyone or identity in ownership.held:
         return FileState.FOLLOWED
     if hostname is None:

@@ -113,7 +113,7 @@ class SilenceWatch:
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
-    """Return where the plugin puts its file; empty when that cannot be told: a container has paths of its own."""
+    """Return where the plugin puts its file; empty when that is unknown: a container has paths of its own."""
     if facts.container or facts.pod or facts.namespace_pid != facts.key.pid:
         return ""
     job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)

@@ -25,7 +25,7 @@ WAIT_SECONDS = 1.0
 ENDS_SECONDS = 5.0
 """How long a bundle's part waits for the ends of files; other parts have 20 s by default."""
 STALE_SECONDS = 10.0
-"""A reader not back for so long shows no series: they would stand still."""
+"""A reader that does not return for this long exports no series: they would be out of date."""
 
 
 class Slot:
@@ -100,7 +100,7 @@ class Slot:
         return self.published.withheld() if withheld and self.published is not None else self.published
 
     def _learn_ring_sizes(self) -> None:
-        """Ask how the processes of writers were told to size their rings, until their environments are known."""
+        """Look up the ring sizes that the writers' processes are configured with, until all are known."""
         for writer_key in self._writer_keys - self._rings.keys():
             settings = self._ctx.ranks.recording_settings(writer_key)
             if settings is not None:

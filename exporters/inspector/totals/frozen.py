@@ -54,7 +54,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
     (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``lost``
     collective operations that the plugin's ring or slot lost by (communicator, rank in it), ``transfers`` the
-    microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how many
+    microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
     series of windows were admitted. ``pairs``: those that are worth a series. ``durations`` by series, where they are
     counted.
     """

@@ -50,7 +50,7 @@ class Loss(msgspec.Struct, gc=False, array_like=True):
     held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
-        """Give each of ``gaps``, so many in all, its cause."""
+        """Give each of ``gaps``, a total, its cause."""
         known = gaps if self.held_at is None else min(gaps, self.held_at)
         new = known - self.overflow - self.otherwise
         if new > 0:
