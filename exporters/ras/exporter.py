@@ -185,7 +185,7 @@ class RasExporter:
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
-        """Look, and again after files were read of which the look depends: settings, then the library."""
+        """Look, and look again after reading the files that the look needs: settings, then the library."""
         sites = await self._thread.call(lambda: self._search.look(keys))
         for _ in range(FILE_ROUNDS):
             if not await self._files.read_for(self._search):

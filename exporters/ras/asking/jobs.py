@@ -175,7 +175,7 @@ def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, Lo
 
 
 def _owner(facts: ProcessFacts) -> str:
-    """Its owner's key; where that is not known its user, and without that nobody but itself."""
+    """Return its owner's key; where that is unknown its user's, and without a user a key of its own."""
     if facts.owner.name:
         return facts.owner.key
     return f"uid/{facts.uid}" if facts.uid is not None else f"process/{facts.key.pid}/{facts.key.start_ticks}"

@@ -23,7 +23,7 @@ PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
 """Pause between two pieces: bounds the work at about 500 events/s, more than RAS ever sends for long."""
 SILENCE_SECONDS = 10.0
-"""After so long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
+"""After this long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]

@@ -1,6 +1,6 @@
 """Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
 
-Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
+Every query is a collective over the whole job, its cost quadratic in the job's size. So one node of a job
 asks, one more stands by at a quarter of what the job can afford, and the others do not. Listening to the events costs
 nothing: every node does.
 """
@@ -45,7 +45,7 @@ YOUNG_SECONDS = 120.0
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
-"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) is asked less often."""
+"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
 COST_SHARE = 0.01
 """The share of time that queries of one job may take."""
 SECONDS_PER_SQUARE_RANK = 30e-6
@@ -65,7 +65,7 @@ ALERT_SECONDS = 300.0
 """How long after an alarm a standby queries as often as the reporter."""
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-"""Until a stream is tried again, doubling; one that lasted for the latter begins anew with the former."""
+"""Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """When (monotonic) a job is asked next and was asked last; ``hastened_at``: the last query put forward.
+    """Times (monotonic) of a job's next query and last query; ``hastened_at``: the last query put forward.
 
     ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace.
     """
@@ -135,7 +135,7 @@ def may_monitor(site: Site, oldest: Version) -> bool:
 
 
 def looks_isolated(report: Report) -> bool:
-    """True when so many ranks are missing that the process which answered may itself be cut off."""
+    """Return True when more ranks are missing than ISOLATED_SHARE: the process that answered may be cut off."""
     return report.missing() > ISOLATED_SHARE * report.ranks()
 
 

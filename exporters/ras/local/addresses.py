@@ -42,7 +42,7 @@ def addresses_in(folder: Path) -> Addresses:
 
 
 def may_be_named(host: str) -> bool:
-    """False for an address that no job's settings can bring the agent to, whoever listens there.
+    """False for an address that no job's settings can bring the agent to.
 
     Those mean another one (IPv4 in IPv6), depend on the interface, or are no single machine's.
     """

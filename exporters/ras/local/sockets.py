@@ -22,7 +22,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """A row of /proc/net/tcp: ``uid`` made it; a connection that nobody has accepted yet has inode 0."""
+    """A row of /proc/net/tcp: ``uid`` made it; a connection that is not accepted yet has inode 0."""
 
     local: Endpoint
     remote: Endpoint

@@ -101,7 +101,7 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    """Without ``missing_ranks`` nobody is said to be missing."""
+    """Without ``missing_ranks`` no rank counts as missing."""
 
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
@@ -239,7 +239,7 @@ class _Reading:
 
 
 def _stages(ranks: list[_Present]) -> dict[str, int]:
-    """How many ranks are in which stage; empty where the report does not tell of all."""
+    """How many ranks are in which stage; empty where the report lacks some."""
     statuses = [rank.status for rank in ranks if rank.status is not None]
     if len(statuses) < len(ranks):
         return {}

@@ -90,7 +90,7 @@ class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
     """A rank that has launched less than others: ``lags`` by collective.
 
     ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them;
-    ``beside_silent``: others of which some ranks do not answer, so that it may wait there too; ``overtaken_in``: those
+    ``beside_silent``: others with ranks that do not answer, so that it may wait there too; ``overtaken_in``: those
     of them where a rank has launched as much, and yet is ahead of it here.
     """
 
@@ -104,7 +104,7 @@ class Launches(msgspec.Struct, frozen=True):
     """What a communicator's ranks have launched: the least and the most by collective.
 
     ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
-    majority: then it cannot be told. ``differ``: not all have launched the same.
+    majority: then it is unknown. ``differ``: not all have launched the same.
     """
 
     extremes: dict[str, tuple[int, int]]
@@ -116,9 +116,9 @@ class Launches(msgspec.Struct, frozen=True):
 class Communicator(msgspec.Struct, frozen=True):
     """One communicator: its hash (hex), ranks in all, and how many gave data.
 
-    ``missing`` counts those that did not, of which ``unresponsive`` are of processes that did not answer and ``dead``
+    ``missing`` counts those that did not: ``unresponsive`` ones of processes that did not answer, and ``dead`` ones
     of processes declared dead; ``named`` are those of them that are named. ``initializing``, ``finalizing`` and
-    ``aborted`` count ranks that answered. None where the report does not tell.
+    ``aborted`` count ranks that answered. None where the report lacks it.
     """
 
     hash: str
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True):
     """``processes``: (address, pid) of ranks that answered, pids by the job's pid namespace; text names none.
 
     ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out. ``members``: the
-    places of the processes that were asked for.
+    places of the requested processes.
     """
 
     version: str

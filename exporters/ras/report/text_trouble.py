@@ -1,4 +1,4 @@
-"""The paragraphs of a text report about one communicator: what they state, of how many ranks, and of which. Pure.
+"""The paragraphs of a text report about one communicator: what they state, about how many and which ranks. Pure.
 
 A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
 """
@@ -63,7 +63,7 @@ _ANY = "any"
 
 
 class _Statement(NamedTuple):
-    """``about``: the collective, or the kind of error. ``counted``: how many ranks, of which ``ranks`` are listed."""
+    """``about``: the collective, or the kind of error. ``counted``: how many ranks; ``ranks``: those listed."""
 
     kind: str
     value: str
@@ -140,7 +140,7 @@ class TroubleText:
         return tuple(found[:MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> Launches | None:
-        """The launches that differ; a text tells of no others. ``ranks``: how many gave data."""
+        """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
         launched = [each for each in self._statements if each.kind == "launched"]
         if not launched:
             return None
@@ -165,7 +165,7 @@ class TroubleText:
 
 
 def _digest(statements: list[_Statement]) -> int:
-    """A text tells of no rank by itself that is as far as most: all together have one mark."""
+    """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
     told = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
     return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=7).digest(), "little")
 

@@ -12,7 +12,7 @@ from exporters.ras.protocol.events import EVENTS, OTHER, Unread
 MONITOR_UP = Family(
     "rankwatch_ras_monitor_up",
     "gauge",
-    "1 while a RAS thread at the address tells its events, 0 while none does; absent where nobody is listened to.",
+    "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
     ("endpoint",),
     "1 per address that is listened to",
 )
