@@ -45,8 +45,8 @@ class Document:
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
         line = _line_of(self._root, path)
-        place = f"{self._source}:{line}" if line else self._source
-        return ConfigError(f"{place}: {path}: {message}")
+        position = f"{self._source}:{line}" if line else self._source
+        return ConfigError(f"{position}: {path}: {message}")
 
     def convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
         """Return ``raw``, the part at ``prefix``, as ``type_``; ConfigError names the first mistake and its place."""

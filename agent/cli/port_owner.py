@@ -27,14 +27,14 @@ def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
 
 def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
     """The uids of those who listen at ``port``, by tables as /proc/net/tcp. Lines that are none are left out. Pure."""
-    found = []
+    uids = []
     for table in tables:
         for line in table.splitlines():
             fields = line.split()
             if len(fields) > 7 and fields[3] == _LISTENING and fields[1].endswith(b":%04X" % port):
                 with suppress(ValueError):
-                    found.append(int(fields[7]))
-    return found
+                    uids.append(int(fields[7]))
+    return uids
 
 
 def _is_ordinary(uid: int) -> bool:

@@ -186,8 +186,8 @@ def _sparkline(steps: Sequence[float]) -> str:
     top = max(steps, default=0.0)
     if len(steps) < 2 or top <= 0:
         return ""
-    left = 60 - len(steps)
-    points = " ".join(f"{left + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
+    missing = 60 - len(steps)
+    points = " ".join(f"{missing + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
     return (
         f'<svg viewBox="0 0 60 20" preserveAspectRatio="none" role="img" aria-label="at most {top / 1e9:.1f} GB/s">'
         f'<polyline points="{points}"/></svg>'

@@ -220,7 +220,7 @@ class ProcFS:
             numbers = os.listdir(folder)[:MAX_FILES_READ]
         except OSError:
             return None
-        found = []
+        files = []
         for number in numbers:
             try:
                 target = os.readlink(f"{folder}/{number}")
@@ -230,8 +230,8 @@ class ProcFS:
             except OSError:
                 continue
             device, inode = (info.st_dev, info.st_ino) if info else (0, 0)
-            found.append(OpenFile(int(number), target, device, inode))
-        return found
+            files.append(OpenFile(int(number), target, device, inode))
+        return files
 
     def holds(self, pid: int, file: OpenFile) -> bool | None:
         """True when the process still holds ``file`` under that descriptor; None when it may not be read.
@@ -260,8 +260,8 @@ class ProcFS:
 
     def boot_seconds(self) -> float:
         """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not known."""
-        found = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
-        return float(found[1]) if found else 0.0
+        match = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
+        return float(match[1]) if match else 0.0
 
     def _list(self, path: str) -> list[str]:
         try:

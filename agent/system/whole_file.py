@@ -20,12 +20,12 @@ def read_changed(
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:
         status = os.fstat(fd)
-        place = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if not stat.S_ISREG(status.st_mode) or place == known or (uid is not None and status.st_uid != uid):
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode) or version == known or (uid is not None and status.st_uid != uid):
             return None
         raw = b""
         while len(raw) <= max_bytes and (piece := os.read(fd, max_bytes + 1 - len(raw))):
             raw += piece
-        return place, raw
+        return version, raw
     finally:
         os.close(fd)

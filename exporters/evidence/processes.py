@@ -24,27 +24,27 @@ def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, byte
     ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. What is gone, or may not be read, is
     left out.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     home = proc / str(pid)
     place = f"ranks/{rank}"
     for name in FILES:
-        _put(found, f"{place}/{name}", home / name)
+        _put(files, f"{place}/{name}", home / name)
     if threads := _threads(home / "task"):
-        found[f"{place}/threads.tsv"] = threads
-    group = _group(found.get(f"{place}/cgroup", b""))
+        files[f"{place}/threads.tsv"] = threads
+    group = _group(files.get(f"{place}/cgroup", b""))
     for name in GROUP_FILES if group else ():
-        _put(found, f"{place}/group/{name}", cgroups / group / name)
-    return found
+        _put(files, f"{place}/group/{name}", cgroups / group / name)
+    return files
 
 
 def node_files(proc: Path) -> dict[str, bytes]:
     """Return what there is of the node, by name in the bundle."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for name in PRESSURE:
-        _put(found, f"node/pressure/{name}", proc / "pressure" / name)
+        _put(files, f"node/pressure/{name}", proc / "pressure" / name)
     for name in ("loadavg", "meminfo", "uptime"):
-        _put(found, f"node/{name}", proc / name)
-    return found
+        _put(files, f"node/{name}", proc / name)
+    return files
 
 
 def _threads(tasks: Path) -> bytes:

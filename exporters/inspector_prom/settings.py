@@ -33,5 +33,5 @@ def will_write(environment: Mapping[str, str] | None) -> bool:
 
 def interval_seconds(environment: Mapping[str, str] | None) -> float:
     """How far apart the plugin writes, at least."""
-    told = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
-    return min(max(told, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
+    seconds = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
+    return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)

@@ -58,8 +58,8 @@ class MeansKind(msgspec.Struct, frozen=True):
 
     def size_bytes(self) -> int:
         """The least size of the messages."""
-        found = _SIZE.fullmatch(self.message_size)
-        return 0 if found is None else int(found[1]) * _UNITS[found[2]]
+        match = _SIZE.fullmatch(self.message_size)
+        return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 class MeansRow(msgspec.Struct):
@@ -100,13 +100,13 @@ def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[Mean
         return ""
     if len(line) > MAX_LINE_BYTES:
         return "line_size"
-    found = _LINE.fullmatch(line.decode("utf-8", "replace"))
-    if found is None:
+    match = _LINE.fullmatch(line.decode("utf-8", "replace"))
+    if match is None:
         return "malformed"
-    name, value = found[1], _number(found[3])
+    name, value = match[1], _number(match[3])
     if name not in BANDWIDTHS | TIMES:
         return ""  # a sum over the GPU, or what follows from the others
-    key = _key(_labels(found[2]))
+    key = _key(_labels(match[2]))
     if key is None:
         return "malformed"
     kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)

@@ -81,8 +81,8 @@ class TrustedDirectory(Generic[T]):
         return found
 
     def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotBelieved]]) -> T:
-        told = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        version = (told.st_dev, told.st_ino, told.st_mtime_ns, told.st_ctime_ns)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = before.get(name)
         if known is None or known[0] != version:
             known = (version, self._read(directory, name))
@@ -99,10 +99,10 @@ class TrustedDirectory(Generic[T]):
         except OSError:
             return NotBelieved("kind")  # a symbolic link, a socket, one that may not be read
         try:
-            told = os.fstat(file)
-            if not stat.S_ISREG(told.st_mode):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
                 return NotBelieved("kind")
-            if not self._is_theirs(told):
+            if not self._is_theirs(status):
                 return NotBelieved("owner")
             content = os.read(file, MAX_FILE_BYTES + 1)
         except OSError:

@@ -45,10 +45,12 @@ def oom_kills(counter_file: str) -> OomKills | None:
     """The OOM kills counted; None when they cannot be read (the group may be gone with its process)."""
     try:
         with open(counter_file, encoding="ascii", errors="replace") as file:
-            found = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
+            counters = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
     except OSError:
         return None
-    return OomKills(int(found["oom_kill"]), int(found.get("oom_group_kill", 0))) if "oom_kill" in found else None
+    return (
+        OomKills(int(counters["oom_kill"]), int(counters.get("oom_group_kill", 0))) if "oom_kill" in counters else None
+    )
 
 
 def oomd_kills(directory: str) -> int | None:

@@ -178,19 +178,19 @@ class Scanner:
     def _known_rank(self, namespace_pid: int, uid: int | None, groups: Mapping[str, str]) -> KnownRank:
         files = memory_files(groups, self._sys)
         kills = tuple(map(oom_kills, files))
-        told = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
-        oomd = tuple((directory, count) for directory, count in told if count is not None)
+        kills_by_group = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
+        oomd = tuple((directory, count) for directory, count in kills_by_group if count is not None)
         return KnownRank(namespace_pid, uid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
 
     def _standings(self, stats: list[Stat], now: float, *, threads_are_due: bool) -> dict[ProcessKey, ProcessStanding]:
         kills: dict[str, OomKills | None] = {}
         self._searched.clear()
-        found = {}
+        standings = {}
         for stat in stats:
             told = self._attempt(stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due))
             if told is not None:
-                found[stat.key] = told
-        return found
+                standings[stat.key] = told
+        return standings
 
     def _standing(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool

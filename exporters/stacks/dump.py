@@ -119,13 +119,13 @@ def _stat(path: str) -> list[str]:
 
 def _ids(request: StackRequest) -> set[int]:
     """Its main thread's ids: of our pid namespace and of its own."""
-    found = {request.pid}
+    pids = {request.pid}
     try:
         with open(f"{request.proc_root}/{request.pid}/status", "rb", buffering=0) as file:
             lines = file.read(8192).decode(errors="replace").splitlines()
     except OSError:
-        return found
+        return pids
     for line in lines:
         if line.startswith("NSpid:"):
-            found.add(int(line.split()[-1]))
-    return found
+            pids.add(int(line.split()[-1]))
+    return pids

@@ -191,8 +191,8 @@ class StacksExporter:
     async def _part(self, wanted: Wanted) -> Offered:
         """The stacks of a job for a bundle: those held and, looked at now, of suspects and two others, or of all."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
-        found = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
-        rest = [view for view in views if view.label.rank not in found and self._may_look_at(view)]
+        stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
+        rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]
         rest.sort(key=lambda view: view.label.rank not in wanted.suspects)
         suspects = sum(view.label.rank in wanted.suspects for view in rest)
         most = suspects + WAITING if wanted.suspects else MAX_RANKS_PER_JOB
@@ -205,8 +205,8 @@ class StacksExporter:
             except HelperError:
                 break  # it is counted; what was read before is kept
             if stack is not None:
-                found[view.label.rank] = stack
-        return offered(found)
+                stacks[view.label.rank] = stack
+        return offered(stacks)
 
     def snapshot(self) -> StacksSnapshot:
         """The stacks of silent jobs, and what became of looks."""

@@ -28,12 +28,12 @@ def main(arguments: Sequence[str]) -> int:
         place = own_agent.place_of(flags)
     except ConfigError:  # said by the configuration's own check
         place = own_agent.DEFAULT_PLACE
-    found = examine(gather(place, flags.config_file, flags.prometheus))
+    diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
     if flags.json:
-        print(plain_json(msgspec.json.encode([each._asdict() for each in found]).decode()))  # noqa: T201  # its answer
+        print(plain_json(msgspec.json.encode([each._asdict() for each in diagnoses]).decode()))  # noqa: T201  # its answer
     else:
-        print(told(found))  # noqa: T201  # its answer
-    return 1 if any(each.level == "wrong" for each in found) else 0
+        print(told(diagnoses))  # noqa: T201  # its answer
+    return 1 if any(each.level == "wrong" for each in diagnoses) else 0
 
 
 def told(found: Sequence[Diagnosis]) -> str:

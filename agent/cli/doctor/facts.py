@@ -87,22 +87,22 @@ class Facts:
 def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if _may_be_there(own_agent.CONFIG_FILE) else None)
-    found, loaded = Facts(config_file=str(path or "")), None
+    facts, loaded = Facts(config_file=str(path or "")), None
     try:
         loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
         config = loaded.config
-        found = replace(found, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
+        facts = replace(facts, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
     except ConfigError as error:
-        found = replace(found, config_error=str(error))
+        facts = replace(facts, config_error=str(error))
     try:
         document = read(own_agent.read(place, PATH, ASK_SECONDS))
         text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
-        found = replace(found, document=document, samples=_samples(text))
+        facts = replace(facts, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
-        found = replace(found, agent_error=f"{place}: {error}")
+        facts = replace(facts, agent_error=f"{place}: {error}")
     watcher = None if url is None else ask_prometheus(url)
     return replace(
-        found, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
+        facts, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
     )
 
 

@@ -249,18 +249,18 @@ def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
 
 
 def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:
-    found = []
+    events = []
     for line in lines:
-        told: set[float] = set()
+        seen: set[float] = set()
         for at, value in line.points:
-            if value in told:
+            if value in seen:
                 continue
-            told.add(value)
+            seen.add(value)
             when = believed(value, at)
             what = f"its log: {line.labels.get('category', '').replace('_', ' ')}"
             rank, node = line.labels.get("rank", ""), line.labels.get("host", "")
-            found.append((Span("log", when, when), Happened(when, "log", rank, node, what, "job_log")))
-    return found
+            events.append((Span("log", when, when), Happened(when, "log", rank, node, what, "job_log")))
+    return events
 
 
 def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
@@ -269,11 +269,11 @@ def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> l
 
 def _since(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
     """Spans whose start their own value says."""
-    told = dict(points)
-    return [Span(kind, believed(told[first], first), last) for first, last in incident.spans(points, step)]
+    value_at = dict(points)
+    return [Span(kind, believed(value_at[first], first), last) for first, last in incident.spans(points, step)]
 
 
 def _silent(points: tuple[tuple[float, float], ...], step: float, start: float) -> list[Span]:
     """Spans of a silence, whose length their values are."""
-    told = dict(points)
-    return [Span("silent", max(first - told[first], start), last) for first, last in incident.spans(points, step)]
+    value_at = dict(points)
+    return [Span("silent", max(first - value_at[first], start), last) for first, last in incident.spans(points, step)]

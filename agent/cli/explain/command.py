@@ -168,8 +168,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _span(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
-    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= ask.MAX_HOURS * 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is no span such as 90m, 6h or 7d, at most 7d")
     return float(seconds)

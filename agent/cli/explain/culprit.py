@@ -98,14 +98,14 @@ def _of_the_whole(said: Sequence[Said]) -> list[Said]:
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
     """What each witness says of a rank, once by metrics and once by bundles, where that is another text."""
-    found: dict[tuple[str, str, bool, bool], Said] = {}
-    told: set[tuple[str, str, str]] = set()
+    kept: dict[tuple[str, str, bool, bool], Said] = {}
+    texts: set[tuple[str, str, str]] = set()
     for each in sorted(said, key=lambda word: (word.source != "metrics", word)):
-        if (each.rank, each.witness, each.says) not in told:
-            found.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
-        told.add((each.rank, each.witness, each.says))
+        if (each.rank, each.witness, each.says) not in texts:
+            kept.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
+        texts.add((each.rank, each.witness, each.says))
     return sorted(
-        found.values(),
+        kept.values(),
         key=lambda word: (
             trust.index(word.witness),
             order(word.rank),

@@ -147,11 +147,11 @@ def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ..
     ranks, witnesses = judgement.culprit
     of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
     nodes = sorted({each.node for each in judgement.for_them if each.node})
-    place = of or ", ".join(nodes[:4])
+    position = of or ", ".join(nodes[:4])
     against = len({each.witness for each in judgement.against})
     all_of = len(witnesses) + against
     votes = f"{len(witnesses)} of {all_of} witnesses" if all_of > 1 else "the only witness that blames a rank"
-    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({place})' if place else ''}, by {votes}"
+    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}, by {votes}"
     return ((head, "", ""), *_rows(judgement.for_them))
 
 

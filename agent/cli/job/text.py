@@ -83,10 +83,10 @@ def _missing(facts: JobFacts) -> list[str]:
 
 
 def _alerts(facts: JobFacts) -> list[str]:
-    told = Counter((each.severity, each.name) for each in facts.alerts)
+    alerts = Counter((each.severity, each.name) for each in facts.alerts)
     return [
         f"{plain(severity) or 'alert'}: {plain(name)}{f' ({count})' if count > 1 else ''}"
-        for (severity, name), count in sorted(told.items())
+        for (severity, name), count in sorted(alerts.items())
     ]
 
 

@@ -37,10 +37,10 @@ def are_siblings(one: RankProcess, other: RankProcess) -> bool:
 @lru_cache(maxsize=4096)
 def place_of(title: str) -> Place:
     """The parallel axes and numbers that a process title names, the outermost first; empty when it names none."""
-    found = _TITLE.match(title)
-    if found is None:
+    match = _TITLE.match(title)
+    if match is None:
         return ()
-    return tuple((axis, int(number)) for axis, number in _AXIS.findall(found[1]) if axis not in _NO_AXIS)
+    return tuple((axis, int(number)) for axis, number in _AXIS.findall(match[1]) if axis not in _NO_AXIS)
 
 
 def number_of(own: Place, places: Sequence[Place]) -> int | None:

@@ -176,8 +176,8 @@ def _rendezvous(environment: Mapping[str, str], hostname: str) -> str:
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         return ""
-    place = hostname if _LOOPBACK.match(address) else address
-    return f"{place[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
+    host = hostname if _LOOPBACK.match(address) else address
+    return f"{host[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
 
 
 def _restarts_left(environment: Mapping[str, str]) -> int | None:

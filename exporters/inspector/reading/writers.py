@@ -158,9 +158,9 @@ class Writers:
 
     def take_left(self) -> tuple[tuple[WriterTotals, ...], tuple[WriterTotals, ...]]:
         """The last totals of writers let go, and those of idle communicators of others, each once."""
-        left = (tuple(self._retired), tuple(self._ended))
+        totals = (tuple(self._retired), tuple(self._ended))
         self._retired, self._ended = [], []
-        return left
+        return totals
 
     # What a turn does with all of them.
 
@@ -192,7 +192,7 @@ class Writers:
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
         """Return the evidence in their records that no turn has published yet."""
-        found = []
+        evidence = []
         for writer_key, aggregate in self._aggregates.items():
             memberships = aggregate.new_memberships()
             progress_us = aggregate.last_progress_us
@@ -200,5 +200,5 @@ class Writers:
                 self._reported[writer_key] = progress_us
                 progress_seconds = progress_us / 1_000_000 if progress_us else None
                 uid = self._shares.share_of(writer_key).uid
-                found.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
-        return tuple(found)
+                evidence.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
+        return tuple(evidence)

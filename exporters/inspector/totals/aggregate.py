@@ -235,8 +235,8 @@ class Aggregate:
         _move(self.windows, ended.windows, comms)
         _move(self.transfers, ended.transfers, comms)
         _move(self.durations, ended.durations, comms)
-        told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
-        self._reported -= len(told)
+        reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
+        self._reported -= len(reported)
         self._places.leave(comms)
         self.pairs.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))

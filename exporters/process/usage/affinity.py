@@ -18,11 +18,11 @@ def parse_cpus(text: str) -> frozenset[int]:
     """The CPUs of a list such as `0-3,8` (cpuset(7)); none of what is no list, or beyond MAX_CPUS."""
     if _LIST.fullmatch(text) is None:
         return frozenset()
-    found: set[int] = set()
+    cpus: set[int] = set()
     for piece in text.split(","):
         first, _, last = piece.partition("-")
-        found.update(range(int(first), min(int(last or first), MAX_CPUS - 1) + 1))
-    return frozenset(found)
+        cpus.update(range(int(first), min(int(last or first), MAX_CPUS - 1) + 1))
+    return frozenset(cpus)
 
 
 def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:

@@ -41,11 +41,11 @@ class SavedJob(msgspec.Struct, frozen=True):
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
     """The jobs' watches, as many as there is room for."""
     found: dict[OwnedJob, list[SavedWatch]] = {}
-    left = MAX_SAVED_BYTES
+    room = MAX_SAVED_BYTES
     for job, name, each in _in_turns(watches):
-        if each.size_bytes > left:
+        if each.size_bytes > room:
             continue
-        left -= each.size_bytes
+        room -= each.size_bytes
         saved = SavedWatch(
             name,
             each.marks,

@@ -99,12 +99,12 @@ def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
         return None
     try:
         info = os.fstat(fd)
-        place = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        if place not in _versions:
+        version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        if version not in _versions:
             if len(_versions) >= MAX_VERSIONS:
                 _versions.clear()
-            _versions[place] = version_in(fd)
-        return _versions.get(place)
+            _versions[version] = version_in(fd)
+        return _versions.get(version)
     except (OSError, struct.error):  # the file is the job's: it may be anything, and change
         return None
     finally:

@@ -112,10 +112,10 @@ def _watched(known: Watch | None, each: Communicator, marks: Marks, now_seconds:
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
     """Return the watches that were seen last, up to ``max_bytes`` of them."""
-    kept, left = {}, max_bytes
+    kept, room = {}, max_bytes
     for name, known in sorted(watches.items(), key=lambda item: -item[1].seen_seconds):
-        left -= known.size_bytes
-        if left < 0:
+        room -= known.size_bytes
+        if room < 0:
             break
         kept[name] = known
     return kept

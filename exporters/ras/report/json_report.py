@@ -243,8 +243,8 @@ def _stages(ranks: list[_Present]) -> dict[str, int]:
     statuses = [rank.status for rank in ranks if rank.status is not None]
     if len(statuses) < len(ranks):
         return {}
-    found = Counter(status.stage() for status in statuses)
-    return {stage: found[stage] for stage in ("initializing", "finalizing", "aborted")}
+    counts = Counter(status.stage() for status in statuses)
+    return {stage: counts[stage] for stage in ("initializing", "finalizing", "aborted")}
 
 
 def _troubled(ranks: list[_Present], places: list[Place]) -> tuple[TroubledRank, ...]:

@@ -197,24 +197,24 @@ def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Co
 
 
 def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
-    left = MAX_NAMED
+    room = MAX_NAMED
     for each in found:
-        if len(each.named) > left:
-            skipped["rank_surplus"] += len(each.named) - left
-            each = msgspec.structs.replace(each, named=each.named[:left])  # noqa: PLW2901  # the same, cut
-        left -= len(each.named)
+        if len(each.named) > room:
+            skipped["rank_surplus"] += len(each.named) - room
+            each = msgspec.structs.replace(each, named=each.named[:room])  # noqa: PLW2901  # the same, cut
+        room -= len(each.named)
         yield each
 
 
 def _furthest(found: Iterable[Communicator]) -> tuple[Communicator, ...]:
     """Name those that are behind in the largest communicators first: which of them stand still is not known yet."""
     kept = list(found)
-    left = MAX_BEHIND_NAMED
+    room = MAX_BEHIND_NAMED
     for number in sorted(range(len(kept)), key=lambda number: -kept[number].size):
         launches = kept[number].launches
         if launches is not None and launches.behind:
-            behind = launches.behind[:left]
-            left -= len(behind)
+            behind = launches.behind[:room]
+            room -= len(behind)
             shown = msgspec.structs.replace(launches, behind=behind)
             kept[number] = msgspec.structs.replace(kept[number], launches=shown)
     return tuple(kept)
