@@ -77,7 +77,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name!r} is none of the checks: {', '.join(sorted(CHECKS))}")
 
     def counted(self) -> frozenset[str]:
-        """The checks that count."""
+        """Return the checks that count."""
         return counted_checks(self.count, self.ignore)
 
 

@@ -249,7 +249,7 @@ class Daemon:
         return self._options.listen_addresses or loaded.config.web.addresses
 
     def _self_snapshot(self) -> SelfSnapshot:
-        """How the agent fares, for its own families."""
+        """Return how the agent fares, for its own families."""
         exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(

@@ -21,7 +21,7 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """The web file, by the command line or else the configuration; None for none."""
+        """Return the web file, by the command line or else the configuration; None for none."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 

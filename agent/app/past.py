@@ -53,7 +53,7 @@ class ShownPast:
         self._moments.append(_Moment(self._clock.time(), tuple(taken)))
 
     async def part(self, _wanted: Wanted) -> Offered:
-        """The part of a bundle: a table for each source, a row for each series, a column for each time."""
+        """Return the part of a bundle: a table for each source, a row for each series, a column for each time."""
         moments = tuple(self._moments)
         return Offered(await self._thread.call(lambda: tables(moments, self._log)))
 

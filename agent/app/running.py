@@ -49,7 +49,7 @@ class Running:
 
     @property
     def name(self) -> str:
-        """The exporter's name."""
+        """Return the exporter's name."""
         return self.spec.name
 
     @property
@@ -64,7 +64,7 @@ class Running:
 
     @property
     def stale_after_seconds(self) -> float:
-        """How old the last success may be before the series are withheld."""
+        """Return how old the last success may be before the series are withheld."""
         return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
 
     def shown(self) -> bool:
@@ -137,7 +137,7 @@ class Running:
         )
 
     def status(self) -> ExporterStatus:
-        """How it fares, for the agent's own families."""
+        """Return how it fares, for the agent's own families."""
         return ExporterStatus(
             self.name,
             self.ok,
@@ -150,11 +150,11 @@ class Running:
         )
 
     def snapshot(self) -> object:
-        """The exporter's frozen state."""
+        """Return the exporter's frozen state."""
         return self.exporter.snapshot()
 
     def families(self, snapshot: object) -> Iterable[Metric]:
-        """The exporter's families of ``snapshot``; on the render thread."""
+        """Return the exporter's families of ``snapshot``; on the render thread."""
         return self.exporter.families(snapshot)
 
     def _note(self, error: BaseException | None) -> None:

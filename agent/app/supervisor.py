@@ -186,11 +186,11 @@ class Supervisor:
         self._past.stop()
 
     def ready(self) -> bool:
-        """True when every exporter was started and its first update is behind it, well or not, or late."""
+        """Return True when every exporter was started and its first update is behind it, well or not, or late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
     def has_looked(self, name: str) -> bool:
-        """True when the first update of this exporter has ended, well or not, or there is no such exporter."""
+        """Return True when the first update of this exporter has ended, well or not, or there is no such exporter."""
         return self._begun and (name not in self.running or self.running[name].looked)
 
     # -- the tick --------------------------------------------------------------------------------------------------

@@ -135,7 +135,7 @@ def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
 
 
 def _line_of(node: Node | None, path: str) -> int:
-    """The line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
+    """Return the line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
     line = 0
     for part in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         if part[0] and isinstance(node, MappingNode):

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _may_serve_tls(flags: argparse.Namespace) -> bool:
-    """Whether OpenSSL may be needed: asked before anything is imported that would load it for nothing."""
+    """Return whether OpenSSL may be needed: asked before anything is imported that would load it for nothing."""
     if flags.web_config_file is not None:
         return True
     if flags.config_file is None:

@@ -113,7 +113,7 @@ def _connection(place: AgentPlace, seconds: float) -> http.client.HTTPConnection
 
 
 def _connects(path: Path) -> bool:
-    """Whether an agent listens there, and lets us in."""
+    """Return whether an agent listens there, and lets us in."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         tried.settimeout(1.0)
         try:

@@ -17,7 +17,7 @@ _TABLES = ("net/tcp", "net/tcp6")
 
 
 def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
-    """The uid of another ordinary user who listens at ``port``, else None (blocking)."""
+    """Return the uid of another ordinary user who listens at ``port``, else None (blocking)."""
     tables = []
     for name in _TABLES:
         with suppress(OSError):

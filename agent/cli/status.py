@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
-    """The document with one job alone; whole without one."""
+    """Return the document with one job alone; whole without one."""
     if job_id is None:
         return document
     return msgspec.structs.replace(
@@ -61,7 +61,7 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """The ranks as lines of text, those in trouble first; then what is not known, and what helps."""
+    """Return the ranks as lines of text, those in trouble first; then what is not known, and what helps."""
     notes = [plain(note) for note in document.notes]
     # exporters in other states have no source
     exporters = [each for each in document.exporters if each.why and each.state in ("up", "down")]
@@ -78,7 +78,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
 
 
 def brief(document: NodeDocument) -> str:
-    """The ranks by job and state, in sets of numbers; those without a number follow, by name."""
+    """Return the ranks by job and state, in sets of numbers; those without a number follow, by name."""
     ranks_by_state: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
         ranks_by_state.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)

@@ -169,7 +169,7 @@ class StateFile:
 
     @property
     def kept(self) -> bool:
-        """False when there is no file, and whatever is published is kept in memory alone."""
+        """Return False when there is no file, and whatever is published is kept in memory alone."""
         return self._path is not None
 
     @property
@@ -178,7 +178,7 @@ class StateFile:
         return self._write_errors + sum(section.refused for section in self._sections.values())
 
     def changed(self) -> bool:
-        """True when something was published that is not saved."""
+        """Return True when something was published that is not saved."""
         return self._path is not None and self._changes() != self._saved_changes
 
     def encode(self) -> Draft:

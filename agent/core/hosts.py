@@ -26,12 +26,12 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """The numbers of a list such as ``0-3,7``; ValueError like ``hosts``."""
+    """Return the numbers of a list such as ``0-3,7``; ValueError like ``hosts``."""
     return tuple(int(each) for each in expand_hosts(f"[{text}]")) if text.strip() else ()
 
 
 def ranges(found: Iterable[int]) -> str:
-    """The list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
+    """Return the list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
     parts: list[list[int]] = []
     for number in sorted(set(found)):
         if parts and parts[-1][-1] == number - 1:
@@ -58,7 +58,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _names(part: str, room: int) -> list[str]:
-    """The names of one part: each prefix with each number of the brackets that follow it."""
+    """Return the names of one part: each prefix with each number of the brackets that follow it."""
     names = [""]
     if part.count("[") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} pairs of brackets in one name")
@@ -73,7 +73,7 @@ def _names(part: str, room: int) -> list[str]:
 
 
 def _inside(text: str, room: int) -> Iterable[str]:
-    """The numbers of one pair of brackets, as wide as they are written."""
+    """Return the numbers of one pair of brackets, as wide as they are written."""
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:

@@ -181,7 +181,7 @@ def _own_handlers() -> list[_LineHandler]:
 
 
 def _about(record: logging.LogRecord) -> tuple[str, str]:
-    """The user and the job that a line is about; empty where its fields do not name them."""
+    """Return the user and the job that a line is about; empty where its fields do not name them."""
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
     user = str(fields.get("user") or fields.get("uid", ""))
     return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]
@@ -205,7 +205,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
-    """The field that ``{name}`` in a message stands for; the text itself where there is no such field."""
+    """Return the field that ``{name}`` in a message stands for; the text itself where there is no such field."""
     return str(_plain(fields[match[1]])) if match[1] in fields else match[0]
 
 

@@ -61,7 +61,7 @@ class Heads:
         self._lines: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many series are kept."""
+        """Return how many series are kept."""
         return len(self._heads)
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
@@ -88,7 +88,7 @@ class Heads:
 
 
 def _line(family: Family, suffix: str) -> str:
-    """The head of a series whose name has this suffix, with places for the label values."""
+    """Return the head of a series whose name has this suffix, with places for the label values."""
     shown = [place for place, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
     order = sorted(shown, key=family.labels.__getitem__)
     labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
@@ -105,7 +105,7 @@ class KeptHeads:
         self._by_source: dict[str, dict[str, Heads]] = {}
 
     def __len__(self) -> int:
-        """How many series are kept."""
+        """Return how many series are kept."""
         return sum(len(heads) for families in self._by_source.values() for heads in families.values())
 
     def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:

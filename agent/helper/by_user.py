@@ -20,7 +20,7 @@ class Request(Protocol):
 
     @property
     def uid(self) -> int:
-        """The user."""
+        """Return the user."""
         ...
 
 

@@ -86,12 +86,12 @@ class Helper(Generic[Answer]):
 
     @property
     def hung(self) -> bool:
-        """True while a process that was killed is still there: it sleeps in the kernel."""
+        """Return True while a process that was killed is still there: it sleeps in the kernel."""
         return self._process is not None and self._process.killed and not self._process.is_gone
 
     @property
     def pid(self) -> int | None:
-        """The process' id; None while there is none."""
+        """Return the process' id; None while there is none."""
         return None if self._process is None or self._process.is_gone else self._process.pid
 
     def lend(self) -> None:
@@ -145,7 +145,7 @@ class Helper(Generic[Answer]):
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _running(self) -> HelperProcess:
-        """The process, a fresh one if need be."""
+        """Return the process, a fresh one if need be."""
         if self._users <= 0:
             raise HelperFailed("it was stopped")
         if self._process is not None and not self._process.killed:
@@ -271,7 +271,7 @@ class Helpers:
         self._helpers: dict[str, Helper[Any]] = {}
 
     def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        """The helper of that name, for one more user; ValueError when another has the name."""
+        """Return the helper of that name, for one more user; ValueError when another has the name."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
             raise ValueError(f"another helper is called {spec.name}")

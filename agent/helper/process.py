@@ -89,7 +89,7 @@ class HelperProcess:
 
     @property
     def is_gone(self) -> bool:
-        """True once it has ended and was reaped."""
+        """Return True once it has ended and was reaped."""
         return self._gone.is_set()
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:

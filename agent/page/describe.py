@@ -75,7 +75,7 @@ def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
 
 
 def how_ended(ended: RankEnd | None) -> str:
-    """How a rank ended, after its name: ``killed (SIGKILL)``."""
+    """Return how a rank ended, after its name: ``killed (SIGKILL)``."""
     if ended is None or ended.reason == "unknown":
         return "ended"
     if ended.reason == "oom_killed":

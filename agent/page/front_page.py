@@ -72,7 +72,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def _title(document: NodeDocument) -> str:
-    """The host, and first what is wrong there: a tab shows no more."""
+    """Return the host, and first what is wrong there: a tab shows no more."""
     bad = sum(rank.state in _BAD for rank in document.ranks)
     return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
 

@@ -60,7 +60,7 @@ class RankTable:
         self._variables |= names
 
     def variables(self) -> frozenset[str]:
-        """The variables to read of a rank process: those that identity is made of, and those to be kept."""
+        """Return the variables to read of a rank process: those that identity is made of, and those to be kept."""
         return KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
 
     def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
@@ -164,16 +164,16 @@ class RankTable:
             process.unproven_since = now if process.unproven_since is None else process.unproven_since
 
     def process(self, key: ProcessKey) -> RankProcess | None:
-        """The process, as long as it is shown."""
+        """Return the process, as long as it is shown."""
         return self._processes.get(key)
 
     def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
-        """The published labels of a process; empty while it has none."""
+        """Return the published labels of a process; empty while it has none."""
         process = self._processes.get(key)
         return tuple(label for label in (process.slots or () if process else ()) if label is not None)
 
     def processes(self) -> dict[ProcessKey, RankProcess]:
-        """The rank processes that run, as far as is known."""
+        """Return the rank processes that run, as far as is known."""
         return {key: process for key, process in self._processes.items() if process.exited_at is None}
 
     # -- evidence of records ---------------------------------------------------------------------------------------
@@ -205,29 +205,29 @@ class RankTable:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """The frozen label of one rank of a writer; None while it is not published."""
+        """Return the frozen label of one rank of a writer; None while it is not published."""
         return self._links.label(writer_key, comm, comm_rank)
 
     def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
-        """The kept variables (``keep_variables``) of a writer's process; None while they are not known."""
+        """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
         return self._links.settings(writer_key)
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """True when the series of a writer must go: the record of its rank has expired."""
+        """Return True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)
 
     def has_left(self, writer_key: WriterKey) -> bool:
-        """True when the process that wrote these records is gone: no more of them come."""
+        """Return True when the process that wrote these records is gone: no more of them come."""
         return self._links.has_left(writer_key)
 
     @property
     def renamed(self) -> list[str]:
-        """The job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
+        """Return the job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
         return self._binder.renamed
 
     @property
     def hostnames(self) -> frozenset[str]:
-        """The host names of this node and of its containers with ranks."""
+        """Return the host names of this node and of its containers with ranks."""
         return self._links.hostnames
 
     def snapshot(self) -> RankSnapshot:

@@ -32,11 +32,11 @@ class ProgressBoard:
         self._words[HEADER_WORDS + rank] = arrivals + 1
 
     def initialised(self) -> bool:
-        """Whether every rank of the job is."""
+        """Return whether every rank of the job is."""
         return all(self._words[HEADER_WORDS:])
 
     def all_arrived(self, ranks: Iterable[int], arrivals: int) -> bool:
-        """Whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
+        """Return whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
         words = self._words
         return all(words[HEADER_WORDS + rank] > arrivals for rank in ranks)
 
@@ -61,5 +61,5 @@ class ProgressBoard:
         self._words[FAILED] = 1
 
     def failed(self) -> bool:
-        """Whether a rank of the job died."""
+        """Return whether a rank of the job died."""
         return self._words[FAILED] != 0

@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
     @property
     def ranks_per_host(self) -> int:
-        """How many ranks each host has."""
+        """Return how many ranks each host has."""
         return self.ranks // self.hosts
 
     def processes(self) -> list[tuple[int, ...]]:
@@ -77,7 +77,7 @@ class Job(NamedTuple):
         return Path(self.job_dir) / f"job-{self.host_index}.json"
 
     def end_marker(self) -> Path:
-        """The file whose appearance tells the data loaders of this host to leave."""
+        """Return the file whose appearance tells the data loaders of this host to leave."""
         return Path(self.job_dir) / f"end-{self.host_index}"
 
     def difference(self, other: Job) -> str | None:

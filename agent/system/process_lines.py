@@ -46,12 +46,12 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ProcessKey:
-        """The identity that survives reuse of the pid."""
+        """Return the identity that survives reuse of the pid."""
         return ProcessKey(self.pid, self.start_ticks)
 
     @property
     def over(self) -> bool:
-        """True for a zombie without other threads: it only waits for its parent."""
+        """Return True for a zombie without other threads: it only waits for its parent."""
         return self.state in "ZX" and self.threads <= 1
 
 

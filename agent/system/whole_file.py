@@ -13,7 +13,7 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 def read_changed(
     path: str, max_bytes: int, known: FilePlace | None, uid: int | None = None
 ) -> tuple[FilePlace, bytes] | None:
-    """The first ``max_bytes`` + 1 bytes of a regular file; OSError where it cannot be read.
+    """Return the first ``max_bytes`` + 1 bytes of a regular file; OSError where it cannot be read.
 
     None while it is as ``known``, where it is no regular file, and, with ``uid``, where it is a link or another user's.
     """

@@ -22,11 +22,11 @@ class Crowd:
         self._heaps: dict[Share, list[_Entry]] = {}
 
     def __contains__(self, identity: Identity) -> bool:
-        """Whether that file is followed."""
+        """Return whether that file is followed."""
         return identity in self._files
 
     def get(self, identity: Identity) -> FollowedFile | None:
-        """The file of that identity, if it is followed."""
+        """Return the file of that identity, if it is followed."""
         return self._files.get(identity)
 
     def all(self) -> list[FollowedFile]:
@@ -34,7 +34,7 @@ class Crowd:
         return list(self._files.values())
 
     def is_full(self) -> bool:
-        """Whether one more needs another one's place."""
+        """Return whether one more needs another one's place."""
         return len(self._files) >= self._limit
 
     def begin_look(self) -> None:
@@ -78,6 +78,6 @@ def _entry(file: FollowedFile) -> _Entry:
 
 
 def _is_idle(file: FollowedFile) -> bool:
-    """Whether nothing that was begun in ``file`` is left to read."""
+    """Return whether nothing that was begun in ``file`` is left to read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)

@@ -164,7 +164,7 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
-    """Whether the last line read still stands before the offset of a file whose front is another.
+    """Return whether the last line read still stands before the offset of a file whose front is another.
 
     Then it was not truncated: a second live writer of the same name (a host name and a pid are not unique over
     containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.

@@ -270,7 +270,7 @@ class Follower:
                 self._files.pop(file)
 
     def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
-        """Whether a file that was read to its end need not be open."""
+        """Return whether a file that was read to its end need not be open."""
         return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:

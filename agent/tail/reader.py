@@ -160,7 +160,7 @@ class LineReader:
 
 
 def error_name(error: OSError) -> str:
-    """The error as its symbol, ENOENT say."""
+    """Return the error as its symbol, ENOENT say."""
     return errno.errorcode.get(error.errno or 0, "EUNKNOWN")
 
 

@@ -125,7 +125,7 @@ class FairTable(Generic[K]):
         self._loser.clear()
 
     def of(self, share: Share) -> Iterable[K]:
-        """The keys of a share, the oldest first."""
+        """Return the keys of a share, the oldest first."""
         return self._keys.get(share, {}).keys()
 
     def share_of(self, key: K) -> Share:

@@ -55,7 +55,7 @@ class HttpResponse:
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """The parts of ``body`` that are sent."""
+        """Return the parts of ``body`` that are sent."""
         return ((0, len(self.body)),) if self.only is None else self.only
 
 

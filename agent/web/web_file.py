@@ -132,7 +132,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def seconds(self) -> float:
-        """The interval; 0 for none."""
+        """Return the interval; 0 for none."""
         match = _DURATION.fullmatch(self.interval)
         return float(match[1]) * _SECONDS[match[2]] if match else 0.0
 

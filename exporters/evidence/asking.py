@@ -51,7 +51,7 @@ class AlertAsker:
 
     @property
     def open_jobs(self) -> frozenset[str]:
-        """The jobs on which a page was open by the last answer."""
+        """Return the jobs on which a page was open by the last answer."""
         return self._watch.open_jobs
 
     async def close(self) -> None:

@@ -244,7 +244,7 @@ class EvidenceExporter:
         return data
 
     def _has_room_for_bundles(self) -> bool:
-        """Whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
+        """Return whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
     def _make_folder(self) -> None:
@@ -266,7 +266,7 @@ class EvidenceExporter:
         self._is_known = True
 
     def snapshot(self) -> EvidenceSnapshot:
-        """The newest bundles, and what failed."""
+        """Return the newest bundles, and what failed."""
         if self._asker is not None:
             self._failures[ALERTS] = self._asker.failures
         return EvidenceSnapshot(self._bundles, dict(self._taken), dict(+self._failures))

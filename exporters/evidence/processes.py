@@ -65,7 +65,7 @@ def _threads(tasks: Path) -> bytes:
 
 
 def _group(cgroup: bytes) -> str:
-    """The path of a process' group of version 2, without the leading slash; empty where it has none."""
+    """Return the path of a process' group of version 2, without the leading slash; empty where it has none."""
     for line in cgroup.decode(errors="replace").splitlines():
         number, _, path = line.partition("::")
         if number == "0" and path.startswith("/") and ".." not in path.split("/"):

@@ -111,7 +111,7 @@ class TroubleWatch:
         return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
-        """The changes of the states of a job's ranks here, in order."""
+        """Return the changes of the states of a job's ranks here, in order."""
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
@@ -147,7 +147,7 @@ class TroubleWatch:
 
 
 def _is_ill(view: RankView, seen: _Seen) -> bool:
-    """Whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
+    """Return whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
     if view.process.verdict is not None and view.process.verdict.state in ("dead", "unresponsive"):
         return True
     is_silent = seen.silent_at is not None and seen.silent_at == view.process.progress_seconds

@@ -34,12 +34,12 @@ class HeldMeans(NamedTuple):
 
     @property
     def file(self) -> FileKey:
-        """The key that stays the same when the plugin opens the file again."""
+        """Return the key that stays the same when the plugin opens the file again."""
         return self.key, self.target
 
 
 def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
-    """The files of one process; None where its descriptors may not be read, or it is gone."""
+    """Return the files of one process; None where its descriptors may not be read, or it is gone."""
     files = proc.open_files(key.pid, lambda _target: False)
     stat = proc.stat(key.pid)
     if files is None or stat is None or stat.key != key:

@@ -60,7 +60,7 @@ class MeansProcess(msgspec.Struct, frozen=True):
 
     @property
     def environment(self) -> Mapping[str, str] | None:
-        """The variables of its environment that are kept."""
+        """Return the variables of its environment that are kept."""
         return None if self.process.facts is None else self.process.facts.environment
 
 
@@ -186,7 +186,7 @@ class InspectorPromExporter:
     def _state(
         self, rank: MeansProcess, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
     ) -> tuple[MeansState, MeansFile | None]:
-        """How it stands with one rank, and its file."""
+        """Return how it stands with one rank, and its file."""
         files = self._held.get(rank.key, [])
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None

@@ -55,5 +55,5 @@ class MeansFile(msgspec.Struct):
         return text.skipped + Counter(series=len(text.rows) - len(self.rows))
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
-        """Whether it has rows of the last STALE_INTERVALS."""
+        """Return whether it has rows of the last STALE_INTERVALS."""
         return bool(self.rows) and now - self.read_at[0] <= STALE_INTERVALS * interval_seconds

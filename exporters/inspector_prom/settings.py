@@ -32,6 +32,6 @@ def will_write(environment: Mapping[str, str] | None) -> bool:
 
 
 def interval_seconds(environment: Mapping[str, str] | None) -> float:
-    """How far apart the plugin writes, at least."""
+    """Return how far apart the plugin writes, at least."""
     seconds = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
     return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)

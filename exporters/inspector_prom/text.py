@@ -57,7 +57,7 @@ class MeansKind(msgspec.Struct, frozen=True):
     algo_proto: str
 
     def size_bytes(self) -> int:
-        """The least size of the messages."""
+        """Return the least size of the messages."""
         match = _SIZE.fullmatch(self.message_size)
         return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
@@ -122,7 +122,7 @@ def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[Mean
 
 
 def _labels(text: str) -> dict[str, str]:
-    """The labels of a line; empty where they make no sense."""
+    """Return the labels of a line; empty where they make no sense."""
     found = list(_LABEL.finditer(text))
     if not found or found[0].start() or not text.endswith('"'):
         return {}
@@ -154,7 +154,7 @@ def _key(labels: Mapping[str, str]) -> MeansKind | None:
 
 
 def _number(text: str) -> float:
-    """The number, NaN for what is none."""
+    """Return the number, NaN for what is none."""
     try:
         return float(text)
     except ValueError:

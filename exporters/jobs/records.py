@@ -137,7 +137,7 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 
 
 def ending(file: JobFile) -> Ending:
-    """How the job of this file ended.
+    """Return how the job of this file ended.
 
     Without the scheduler's word a status says that it failed, and one of 0 says nothing: a job that was cancelled has
     it too.
@@ -153,7 +153,7 @@ def ending(file: JobFile) -> Ending:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, its number where it has none, empty for 0."""
+    """Return the name of a signal, its number where it has none, empty for 0."""
     if not number:
         return ""
     try:
@@ -175,7 +175,7 @@ def gpu_numbers(text: str) -> tuple[str, ...]:
 
 
 def is_gpu(name: str) -> bool:
-    """True for the number of a GPU, or of a part of one ("0.1")."""
+    """Return True for the number of a GPU, or of a part of one ("0.1")."""
     return _GPU_NAME.fullmatch(name) is not None
 
 

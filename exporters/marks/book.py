@@ -88,7 +88,7 @@ class MarkBook:
         self._recent = {uid: times for uid, times in self._recent.items() if now - times[-1] < MINUTE_SECONDS}
 
     def marks(self) -> dict[Mark, float]:
-        """The marks, and when each was set."""
+        """Return the marks, and when each was set."""
         return {mark: when.at_seconds for mark, when in self._marks.items()}
 
     def _put(self, mark: Mark, share: Share, when: _Set) -> None:
@@ -108,7 +108,7 @@ class MarkBook:
 
 
 def render(found: Marks) -> Iterable[Metric]:
-    """The series of marks."""
+    """Return the series of marks."""
     rows = MARK.rows()
     for mark, seconds in found.marks.items():
         rows.add(tuple(mark), seconds)

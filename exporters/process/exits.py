@@ -73,7 +73,7 @@ class ExitWatch:
         self.pidfd_errors = 0
 
     def watched(self) -> frozenset[ProcessKey]:
-        """The processes that are waited for."""
+        """Return the processes that are waited for."""
         return frozenset(self._pidfds)
 
     def watch(self, pidfds: Mapping[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
@@ -207,7 +207,7 @@ class ExitWatch:
             return _Answer(error=error)
 
     def _who(self, key: ProcessKey) -> dict[str, object]:
-        """The fields of a line about a process: lines of one user hold back no other user's."""
+        """Return the fields of a line about a process: lines of one user hold back no other user's."""
         process = self._ranks.process(key)
         user = "" if process is None else process.user
         return {**label_fields(self._ranks.labels_of(key)), "pid": key.pid, "user": user}

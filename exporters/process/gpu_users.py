@@ -105,7 +105,7 @@ class GpuUsers:
 
 
 def render(shown: Shown) -> Metric:
-    """The family; pure."""
+    """Return the family; pure."""
     rows: Rows = FOREIGN.rows()
     for *labels, count in shown:
         rows.add(tuple(labels), count)

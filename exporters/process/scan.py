@@ -132,7 +132,7 @@ class Scanner:
                 rank.logs_at = float("-inf")
 
     def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
-        """The first of each user's, then the second of each: one user's many do not delay other users'."""
+        """Return the first of each user's, then the second of each: one user's many do not delay other users'."""
         if len(found) <= MAX_NEW:
             return found
         turns: Counter[int | None] = Counter()
@@ -195,7 +195,7 @@ class Scanner:
     def _standing(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
     ) -> ProcessStanding:
-        """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
+        """Return how one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._facts(stat.key, ""))
         rank = self._ranks[stat.key]
@@ -244,7 +244,7 @@ class Scanner:
         return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
-        """True for a process outside containers whose descriptors may not be read: its pid alone must do."""
+        """Return True for a process outside containers whose descriptors may not be read: its pid alone must do."""
         is_outside = self._ranks[key].namespace_pid == key.pid
         return is_outside and self._proc.open_files(key.pid, is_record_file) is None
 

@@ -60,7 +60,7 @@ class UserNames:
 
 
 def _name_of(uid: int) -> str | None:
-    """The user's name (blocking); None where there is none."""
+    """Return the user's name (blocking); None where there is none."""
     try:
         return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
     except (KeyError, OverflowError):

@@ -39,11 +39,11 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"role: true is none of {', '.join(get_args(Configured))}")
 
     def configured_role(self) -> Configured:
-        """The role; a bare `off` comes as YAML's false."""
+        """Return the role; a bare `off` comes as YAML's false."""
         return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The addresses, localhost as both that it may mean; ValueError names one that is none."""
+        """Return the addresses, localhost as both that it may mean; ValueError names one that is none."""
         found = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(found)
 

@@ -201,7 +201,7 @@ class RasExporter:
         return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
-        """True when a rank's process that listens at the address has accepted a connection."""
+        """Return True when a rank's process that listens at the address has accepted a connection."""
         site = self._sites.get(endpoint)
         return site is not None and await self._reach.server_of(site, endpoint, client) is not None
 

@@ -96,7 +96,7 @@ def _run(command: list[str]) -> tuple[bytes, str]:
 
 
 def _states(request: StackRequest) -> str | None:
-    """The states of its threads; None where it is not there any more."""
+    """Return the states of its threads; None where it is not there any more."""
     home = f"{request.proc_root}/{request.pid}"
     fields = _stat(f"{home}/stat")
     if len(fields) < 20 or fields[19] != str(request.start_ticks):
@@ -109,7 +109,7 @@ def _states(request: StackRequest) -> str | None:
 
 
 def _stat(path: str) -> list[str]:
-    """The fields of a stat file from the third on (proc(5)); none where there is no such file."""
+    """Return the fields of a stat file from the third on (proc(5)); none where there is no such file."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(4096).rpartition(b")")[2].decode().split()

@@ -209,7 +209,7 @@ class StacksExporter:
         return offered(stacks)
 
     def snapshot(self) -> StacksSnapshot:
-        """The stacks of silent jobs, and what became of looks."""
+        """Return the stacks of silent jobs, and what became of looks."""
         shown = {label: each.stack.label for label, each in self._held.items() if label.job_id in self._silent}
         return StacksSnapshot(shown, dict(self._counts))
 

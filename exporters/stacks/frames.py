@@ -80,7 +80,7 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(frames: Sequence[Frame]) -> str:
-    """The top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
+    """Return the top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
     top = frames[:TOP_FRAMES]
     names = [_clean(each.name) for each in top]
     names[0] += f" ({_file(top[0])})"

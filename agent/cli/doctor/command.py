@@ -37,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def told(found: Sequence[Diagnosis]) -> str:
-    """The findings as lines of text, each with its remedy."""
+    """Return the findings as lines of text, each with its remedy."""
     lines = [
         f"{each.level.upper():5}  {each.check}: {plain(each.text)}\n       -> {plain(each.remedy)}" for each in found
     ]

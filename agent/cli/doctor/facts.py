@@ -107,7 +107,7 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
 
 
 def _may_be_there(path: Path) -> bool:
-    """Whether there is a file, or one's rights do not tell."""
+    """Return whether there is a file, or one's rights do not tell."""
     try:
         return path.exists()
     except PermissionError:
@@ -184,7 +184,7 @@ def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _shipped_rules() -> set[str]:
-    """The names of the rules that the package has on this machine; none without it."""
+    """Return the names of the rules that the package has on this machine; none without it."""
     found: set[str] = set()
     for folder in SHARED_RULES:
         with suppress(OSError):
@@ -194,7 +194,7 @@ def _shipped_rules() -> set[str]:
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
-    """Whether a target is this node's agent: by its name, or an address of this machine."""
+    """Return whether a target is this node's agent: by its name, or an address of this machine."""
     host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
     return host.partition(".")[0] == node.partition(".")[0] or host in _own_addresses()
 

@@ -42,14 +42,14 @@ class Ask(Protocol):
     """Asks one Prometheus; errors as those of ``prometheus.get``."""
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
-        """The result of an expression at a time."""
+        """Return the result of an expression at a time."""
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-        """The results over a range."""
+        """Return the results over a range."""
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
-    """The labels of the job, for an expression."""
+    """Return the labels of the job, for an expression."""
     return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
@@ -93,7 +93,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 
 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
-    """How the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
+    """Return how the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
     # Asked for twice, an hour later or now, what was at a time is the same: the steps are the clock's.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step
@@ -164,13 +164,13 @@ def _all_killed(labels: str) -> str:
 
 
 def _late(labels: str) -> str:
-    """The share of time that the job waits for its latest rank, while that is a straggler."""
+    """Return the share of time that the job waits for its latest rank, while that is a straggler."""
     late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
     return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
 
 
 def first_root(labels: str, back: str = "") -> str:
-    """The first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
+    """Return the first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
 
     def of(which: str) -> str:
         info = f"rankwatch_job_log_first_root_info{{{labels}, category{which}{quoted(WEAK_CATEGORIES)}}}"
@@ -200,7 +200,7 @@ def lost_nodes(labels: str) -> str:
 
 
 def ended(labels: Mapping[str, str]) -> str:
-    """How a rank ended, by the labels reason, signal and code."""
+    """Return how a rank ended, by the labels reason, signal and code."""
     code = labels.get("code", "")
     known = RankEnd(
         0.0, labels.get("reason", "unknown"), labels.get("signal", ""), int(code) if code.isdecimal() else None

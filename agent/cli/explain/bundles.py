@@ -44,7 +44,7 @@ class Evidence(NamedTuple):
 
 
 def read(folder: Path, job_id: str) -> Read:
-    """The summaries of the job in ``folder``; OSError where the folder cannot be listed."""
+    """Return the summaries of the job in ``folder``; OSError where the folder cannot be listed."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
     failed = []
     if len(names) > MAX_FILES:

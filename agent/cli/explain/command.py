@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 def explain(
     asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
-    """The page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
+    """Return the page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
     job = ask.job(asker, job_id, cluster, end, most)
     if len(job.clusters) > 1:
@@ -136,7 +136,7 @@ def _page(
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
-    """The incident that the last bundles are of, where metrics know none."""
+    """Return the incident that the last bundles are of, where metrics know none."""
     times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
     last = max(times)
     first = min(each for each in times if last - each <= bundles.LATE_SECONDS)

@@ -88,7 +88,7 @@ def order(rank: str) -> tuple[int, int, str]:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """The words, those of bundles without blame where metrics have the same witness blame other ranks."""
+    """Return the words, those of bundles without blame where metrics have the same witness blame other ranks."""
     whole: dict[Witness, set[str]] = {}
     for each in said:
         if each.blames and each.source == "metrics":

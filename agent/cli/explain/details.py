@@ -50,7 +50,7 @@ class _Window:
         self._back = math.ceil(self.end - self.start)
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
-        """The result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
+        """Return the result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
         ``<most>`` for one more than MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
         """
         words = {

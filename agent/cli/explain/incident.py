@@ -27,7 +27,7 @@ def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[floa
 
 
 def incidents(course: Course) -> list[Incident]:
-    """The incidents of the range, in order of time."""
+    """Return the incidents of the range, in order of time."""
     made: list[list[Span]] = []
     last = 0.0
     for each in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):

@@ -52,7 +52,7 @@ class StoryPage(NamedTuple):
 
 
 def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
-    """The page of a job that nothing happened to."""
+    """Return the page of a job that nothing happened to."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
     return StoryPage(_title(job), (nothing, *_rules(job)), ())
 
@@ -65,7 +65,7 @@ def told(
     spent: Cost,
     runbooks: Mapping[str, str],
 ) -> StoryPage:
-    """The page of the last incident of ``found``."""
+    """Return the page of the last incident of ``found``."""
     incident = found[-1]
     sections = [
         PageSection("Who", _who(details, judgement)),
@@ -106,7 +106,7 @@ def _source(happened: Happened) -> str:
 
 
 def _same(one: Happened, other: Happened) -> bool:
-    """Whether both are one thing, which two queries or a bundle and the metrics tell."""
+    """Return whether both are one thing, which two queries or a bundle and the metrics tell."""
     if one.kind == other.kind and one.kind in ("died", "unresponsive"):
         return one.rank == other.rank and abs(one.at - other.at) < SAME_SECONDS
     return (one.rank, one.node, one.what) == (other.rank, other.node, other.what) and (

@@ -42,7 +42,7 @@ class JobOwners:
         self.schedulers: set[str] = set()
 
     def __contains__(self, shown: str) -> bool:
-        """True while a process is shown under this id."""
+        """Return True while a process is shown under this id."""
         return shown in self._holders
 
     def name(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
@@ -122,7 +122,7 @@ def party(process: RankProcess) -> str:
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
-    """The id of the process' job before it is known whose it is; ``otherwise``: where nothing names the job.
+    """Return the id of the process' job before it is known whose it is; ``otherwise``: where nothing names the job.
 
     Ids of pods carry the namespace, where that is known.
     """
@@ -132,7 +132,7 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
 
 
 def is_proven(process: RankProcess) -> bool:
-    """True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
+    """Return True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
     owner, claim = process.owner, process.claim
     if owner.kind == "pod":
         return bool(owner.namespace)
@@ -147,7 +147,7 @@ def proof_of(process: RankProcess) -> str:
 
 
 def is_disproved(process: RankProcess) -> bool:
-    """True when the scheduler shows the process in another job than it claims."""
+    """Return True when the scheduler shows the process in another job than it claims."""
     owner, claim = process.owner, process.claim
     return bool(owner.scheduler) and claim.scheduler == owner.scheduler and claim.job_id != owner.job_id
 
@@ -160,12 +160,12 @@ def suffixed(plain: str, process: RankProcess) -> list[str]:
 
 
 def has_plain(process: RankProcess) -> bool:
-    """True for a process that is shown under its job's id without an owner's suffix."""
+    """Return True for a process that is shown under its job's id without an owner's suffix."""
     return bool(process.plain_job_id) and process.shown_job_id == process.plain_job_id
 
 
 def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
-    """The label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
+    """Return the label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
     return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
 
 

@@ -21,7 +21,7 @@ Place = tuple[tuple[str, int], ...]
 
 
 def are_siblings(one: RankProcess, other: RankProcess) -> bool:
-    """True for processes of one task: the scheduler's, or children of one parent.
+    """Return True for processes of one task: the scheduler's, or children of one parent.
 
     A rank's own child is none: it may be a helper that the rank ends as it likes.
     """
@@ -44,7 +44,7 @@ def place_of(title: str) -> Place:
 
 
 def number_of(own: Place, places: Sequence[Place]) -> int | None:
-    """The rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
+    """Return the rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
     axes = [axis for axis, _ in own]
     if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
         return None

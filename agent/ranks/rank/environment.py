@@ -132,12 +132,12 @@ def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict
 
 
 def communicator_job_id(comm: str) -> str:
-    """The id of a job that nothing names: a hash of its world communicator."""
+    """Return the id of a job that nothing names: a hash of its world communicator."""
     return short_hash("job", comm)
 
 
 def group_job_id(job_id: str, group: str) -> str:
-    """The id of one of several groups under one scheduler's id."""
+    """Return the id of one of several groups under one scheduler's id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 
@@ -164,7 +164,7 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, str]:
-    """The job's id and the scheduler that gave it; empty where none is named."""
+    """Return the job's id and the scheduler that gave it; empty where none is named."""
     for name in (*before, *_JOB_VARIABLES):
         job_id = clean_label(environment.get(name, ""))
         if job_id.lower() not in _NO_RUN_ID:

@@ -25,7 +25,7 @@ class JobEnd(msgspec.Struct, frozen=True):
     state: str
 
     def explains(self, exited_seconds: float, status: ExitStatus | None, numbers: Numbers = NUMBERS) -> bool:
-        """True for an exit at this time (epoch seconds) that is no more than the end of the job."""
+        """Return True for an exit at this time (epoch seconds) that is no more than the end of the job."""
         late = exited_seconds - self.ended_seconds
         is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
         if not is_near or exited_seconds < self.started_seconds:

@@ -107,7 +107,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def environment_readable(self) -> bool:
-        """True when its environment could be read: the right that also shows its exit status."""
+        """Return True when its environment could be read: the right that also shows its exit status."""
         return self.facts is not None and self.facts.environment is not None
 
     @property
@@ -119,7 +119,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the job has, as its own environment says; None where that does not."""
+        """Return how many ranks the job has, as its own environment says; None where that does not."""
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
@@ -198,12 +198,12 @@ class RankProcess(msgspec.Struct):
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 
     def has_no_records(self, since: float) -> bool:
-        """True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
+        """Return True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
+        """Return True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
         return self.facts is not None and self.facts.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
@@ -226,7 +226,7 @@ class RankProcess(msgspec.Struct):
         return [str(rank) for rank in local], "communicator"
 
     def contradicts(self, membership: Membership) -> bool:
-        """True when a place in the world communicator is another rank than the published labels say."""
+        """Return True when a place in the world communicator is another rank than the published labels say."""
         if not self.slots or membership.size != self.claim.world_size:
             return False
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)

@@ -108,7 +108,7 @@ def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
 
 
 def _outlived_seconds(process: ProcessEvidence, job: _Job) -> float:
-    """How long a peer was alive after ``process`` left; 0 or less where none was.
+    """Return how long a peer was alive after ``process`` left; 0 or less where none was.
 
     A peer was there when it left: a process of a later restart proves nothing. The process itself is among those
     looked at, which changes nothing: it was not alive after it left.

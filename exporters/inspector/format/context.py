@@ -49,5 +49,5 @@ class FileContext(msgspec.Struct):
         self.lines = 0
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """Return whether there is nothing to keep."""
         return self.header is None and self.run is None

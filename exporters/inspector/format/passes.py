@@ -100,7 +100,7 @@ def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
 
 
 def _continues(run: Run, record: InspectorRecord) -> bool:
-    """Whether ``record`` was written together with the run's last line."""
+    """Return whether ``record`` was written together with the run's last line."""
     header, metadata = record.header, record.metadata
     if header is None or metadata is None or (record.coll_perf is None) is not run.p2p:
         return False

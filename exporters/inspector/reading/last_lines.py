@@ -109,7 +109,7 @@ def offered(
 
 
 def _end(file: FollowedFile) -> bytes:
-    """The end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
+    """Return the end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -139,7 +139,7 @@ class DirectoryReader:
         return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
-        """The files that are ours."""
+        """Return the files that are ours."""
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
     def totals(self) -> tuple[WriterTotals, ...]:
@@ -282,7 +282,7 @@ class DirectoryReader:
                 del self._contexts[key]
 
     def _restored_contexts(self, saved: Iterable[tuple[FileKey, msgspec.Raw]]) -> Iterable[tuple[FileKey, FileContext]]:
-        """The contexts of an earlier turn, but for those that cannot be read."""
+        """Return the contexts of an earlier turn, but for those that cannot be read."""
         for key, raw in saved:
             try:
                 yield key, msgspec.msgpack.decode(raw, type=FileContext)

@@ -205,13 +205,13 @@ class Reclaimer:
 
 
 def _positions(durable: bytes, path: str) -> list[Position]:
-    """The positions in ``path`` that a section of the checkpoint holds."""
+    """Return the positions in ``path`` that a section of the checkpoint holds."""
     section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(path)
     return [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Whether the open file is what was read up to the position, its front included."""
+    """Return whether the open file is what was read up to the position, its front included."""
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (position.device, position.inode):
         return False
     front = position.fingerprint
@@ -219,6 +219,6 @@ def _is_same(descriptor: int, status: os.stat_result, position: Position) -> boo
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Whether no whole line lies beyond the position."""
+    """Return whether no whole line lies beyond the position."""
     tail_bytes = status.st_size - position.offset
     return tail_bytes <= MAX_TAIL_BYTES and b"\n" not in os.pread(descriptor, tail_bytes, position.offset)

@@ -125,6 +125,6 @@ def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
 
 
 def _is_read(directory: str, paths: Sequence[str]) -> bool:
-    """Whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
+    """Return whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
     ours = {os.path.normpath(path) for path in paths}
     return directory in ours or os.path.dirname(directory) in ours

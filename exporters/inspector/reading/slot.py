@@ -87,11 +87,11 @@ class Slot:
         self.published = turn.published or self.published
 
     def is_idle(self) -> bool:
-        """Whether the directory, as it was published last, holds no file to read."""
+        """Return whether the directory, as it was published last, holds no file to read."""
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
     def is_busy(self, seconds: float) -> bool:
-        """Whether a turn has been under way for longer than ``seconds``."""
+        """Return whether a turn has been under way for longer than ``seconds``."""
         return self.running is not None and self._ctx.clock.monotonic() - self._started_at > seconds
 
     def shown(self) -> Published | None:
@@ -109,13 +109,13 @@ class Slot:
     # In the reader's thread.
 
     def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """The ends of the files of these ranks."""
+        """Return the ends of the files of these ranks."""
         return ends(self.reader.owned(), ranks)
 
     def _make(
         self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool
     ) -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
-        """The reader, and the totals that it knows from before."""
+        """Return the reader, and the totals that it knows from before."""
         ctx = self._ctx
         bound = Plausibility(gigabytes_per_second)
         make = partial(

@@ -116,11 +116,11 @@ class Writers:
         return min((one.rings.smallest_watched() for one in own), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
-        """The totals of the writers of a file that has some already."""
+        """Return the totals of the writers of a file that has some already."""
         return lambda writer: self._aggregates.get(WriterKey(*key, *writer))
 
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:
-        """How to add what matched operations say to a writer's totals; None when it is not there."""
+        """Return how to add what matched operations say to a writer's totals; None when it is not there."""
         aggregate = self._aggregates.get(writer_key)
         return None if aggregate is None else partial(aggregate.credit, key)
 
@@ -157,7 +157,7 @@ class Writers:
         return bool(self._retired or self._ended)
 
     def take_left(self) -> tuple[tuple[WriterTotals, ...], tuple[WriterTotals, ...]]:
-        """The last totals of writers let go, and those of idle communicators of others, each once."""
+        """Return the last totals of writers let go, and those of idle communicators of others, each once."""
         totals = (tuple(self._retired), tuple(self._ended))
         self._retired, self._ended = [], []
         return totals

@@ -211,7 +211,7 @@ class Aggregate:
         return binding
 
     def remembered(self) -> int:
-        """How many kinds of record have their accumulator remembered."""
+        """Return how many kinds of record have their accumulator remembered."""
         return len(self._bindings)
 
     def forget(self) -> None:

@@ -74,12 +74,12 @@ class Births:
             self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
 
     def young(self, now: float) -> frozenset[SeriesId]:
-        """The series that are 0 still at monotonic time ``now``."""
+        """Return the series that are 0 still at monotonic time ``now``."""
         return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
 
 
 def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
-    """The series with a part of these writers', as far as they have labels, or of what others left."""
+    """Return the series with a part of these writers', as far as they have labels, or of what others left."""
     series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
     for key, sums in inherited.sums.items():
         series.update((kind, msgspec.structs.astuple(key)) for kind in _kinds(sums.arrivals))

@@ -103,6 +103,6 @@ class WriterTotals(msgspec.Struct, frozen=True):
         )
 
     def series(self) -> int:
-        """How many series its accumulators and gauges took of the budget."""
+        """Return how many series its accumulators and gauges took of the budget."""
         admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
         return admitted + self.gauges * SERIES_PER_GAUGE

@@ -94,7 +94,7 @@ class Pair:
         self._seen += 1
 
     def samples(self) -> int:
-        """How many operations of the window are kept."""
+        """Return how many operations of the window are kept."""
         return len(self._sample)
 
     def roll(self) -> bool:
@@ -191,7 +191,7 @@ class Pairs:
         self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
     def shown(self) -> tuple[PairBandwidth, ...]:
-        """The pairs that are worth a series."""
+        """Return the pairs that are worth a series."""
         return tuple(
             PairBandwidth(key, pair.bandwidth * 1_000_000)
             for key, pair in self.measured().items()
@@ -205,5 +205,5 @@ def _speed(pair: Pair) -> float:
 
 
 def _fall(pair: Pair) -> float:
-    """How many times better its best was, likewise."""
+    """Return how many times better its best was, likewise."""
     return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

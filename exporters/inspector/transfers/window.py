@@ -46,7 +46,7 @@ class TransferWindow:
             self._step *= 2
 
     def kept(self) -> int:
-        """How many times are kept."""
+        """Return how many times are kept."""
         return len(self._times)
 
     def roll(self) -> None:

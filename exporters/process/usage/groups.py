@@ -28,7 +28,7 @@ class GroupPaths(msgspec.Struct, frozen=True):
 
 
 def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
-    """The directories for the cgroup paths of a process (by controllers, '' is version 2).
+    """Return the directories for the cgroup paths of a process (by controllers, '' is version 2).
 
     A root is no group of a job, and a path that leaves our cgroup namespace names nothing here.
     """

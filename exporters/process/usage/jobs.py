@@ -27,12 +27,12 @@ class JobTotals:
         self._groups, self._waited = groups, waited
 
     def shown(self) -> tuple[JobUsage, ...]:
-        """The jobs and what their groups waited for."""
+        """Return the jobs and what their groups waited for."""
         return tuple(JobUsage(job_id, waited) for job_id, waited in self._waited.items())
 
 
 def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
-    """The total and the increase; a smaller number belongs to a new group with the old name.
+    """Return the total and the increase; a smaller number belongs to a new group with the old name.
 
     Add nothing after a 0, which also stands for a missing value: else a group's whole past would count as new.
     """

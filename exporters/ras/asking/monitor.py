@@ -162,7 +162,7 @@ class Monitors:
 
 
 async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
+    """Return the next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             return await reader.read(PIECE_BYTES)

@@ -94,7 +94,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
-    """The node of global rank 0 reports, that of the last rank stands by; a configured role comes first.
+    """Return its role: the node of global rank 0 reports, that of the last one stands by; a configured role wins.
 
     ``ranks``: the job's on this node, None while nothing has named them; ``world_size``: how many it has in all, None
     where that is not known.
@@ -140,7 +140,7 @@ def looks_isolated(report: Report) -> bool:
 
 
 def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int) -> Pace:
-    """The pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
+    """Return the pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
 
     Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
     has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not known.
@@ -180,13 +180,13 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
 
 
 def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: float) -> Timing:
-    """The timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
+    """Return the timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
     interval = interval_seconds(role, pace, jitter, alert=now < before.alert_until)
     return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
 
 
 def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float) -> Timing:
-    """The timing after a wake: the next query comes soon, but not sooner than the job can afford.
+    """Return the timing after a wake: the next query comes soon, but not sooner than the job can afford.
 
     One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
     interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
@@ -209,10 +209,10 @@ def retry_seconds(failures: int, jitter: float) -> float:
 
 
 def _affordable_seconds(pace: Pace) -> float:
-    """The shortest interval that keeps the cost to the job within its bounds."""
+    """Return the shortest interval that keeps the cost to the job within its bounds."""
     return max(pace.least_seconds, _cost_seconds(pace))
 
 
 def _cost_seconds(pace: Pace) -> float:
-    """The interval that what a query costs the job demands."""
+    """Return the interval that what a query costs the job demands."""
     return max(pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

@@ -88,7 +88,7 @@ class ListenerSearch:
         self.namespace = self._proc.namespace(os.getpid(), "net")
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
-        """The sites that have a listener; ``processes`` are the rank processes that run."""
+        """Return the sites that have a listener; ``processes`` are the rank processes that run."""
         known = set(processes)
         self._wanted = {}
         self._versions = {key: version for key, version in self._versions.items() if key in known}
@@ -158,7 +158,7 @@ class ListenerSearch:
         return {at: listeners for at, listeners in found.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
-        """The addresses that jobs of this network namespace name, but for those that none may."""
+        """Return the addresses that jobs of this network namespace name, but for those that none may."""
         for place in self._places.values():
             if place.namespace == self.namespace and place.settings is not None:
                 yield from (at for each in place.settings.endpoints if may_be_named((at := _reachable(each)).host))
@@ -209,7 +209,7 @@ class ListenerSearch:
         return len(names) > 1
 
     def _sockets(self, pid: int) -> dict[int, str]:
-        """The sockets that a process holds, and a descriptor of each."""
+        """Return the sockets that a process holds, and a descriptor of each."""
         try:
             names = os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]
         except OSError:  # gone, or not ours to read: no thread is known to serve its listeners
@@ -218,7 +218,7 @@ class ListenerSearch:
         return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
 
     def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
-        """The socket that a process holds there."""
+        """Return the socket that a process holds there."""
         try:
             match = _SOCKET.match(os.readlink(f"{self._root}/{key.pid}/fd/{descriptor}"))
         except OSError:  # closed since

@@ -195,7 +195,7 @@ class _Incoming:
             piece = await self._piece()
 
     async def _piece(self) -> bytes:
-        """The next bytes, none at the end."""
+        """Return the next bytes, none at the end."""
         try:
             async with asyncio.timeout_at(self._deadline_at):
                 piece = await self._reader.read(_PIECE_BYTES)

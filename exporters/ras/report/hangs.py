@@ -54,7 +54,7 @@ class Watch(msgspec.Struct, frozen=True):
 
     @property
     def frozen(self) -> bool:
-        """True when nothing was launched between the last two reports."""
+        """Return True when nothing was launched between the last two reports."""
         return self.reports >= STALLED_REPORTS
 
     @property
@@ -68,7 +68,7 @@ class Watch(msgspec.Struct, frozen=True):
         return self.seen_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
-        """True when launches went on long after a rank was first unheard."""
+        """Return True when launches went on long after a rank was first unheard."""
         since = self.unheard.get(comm_rank)
         return since is not None and self.launched_after_seconds >= since + UNHEARD_SECONDS
 
@@ -169,7 +169,7 @@ def _silent(each: Communicator) -> list[NamedRank]:
 
 
 def _left(each: Communicator, known: Watch) -> list[NamedRank]:
-    """The ranks that left, if they are fewer than half: else it is the others that have not left yet."""
+    """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
     left = _missing(each, "no_communicator")
     return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
 

@@ -33,7 +33,7 @@ class Abort(NamedTuple):
 
 
 def aborted(before: Mapping[AbortedRank, Abort], report: Report, now_seconds: float) -> dict[AbortedRank, Abort]:
-    """The ranks that aborted a communicator by this report, or by one not long before."""
+    """Return the ranks that aborted a communicator by this report, or by one not long before."""
     found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for each in report.communicators:
         for one in each.troubled:

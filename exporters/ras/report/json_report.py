@@ -68,7 +68,7 @@ class _Status(msgspec.Struct, gc=False):
         return "running" if self.init_state == 0 else "initializing"
 
     def trouble(self) -> tuple[Trouble, str] | None:
-        """The gravest thing that is wrong: (trouble, error); None when nothing is."""
+        """Return the gravest thing that is wrong: (trouble, error); None when nothing is."""
         if self.async_error not in (0, _IN_PROGRESS):
             return "async_error", error_name(self.async_error)
         if self.init_state not in (0, _IN_PROGRESS):
@@ -239,7 +239,7 @@ class _Reading:
 
 
 def _stages(ranks: list[_Present]) -> dict[str, int]:
-    """How many ranks are in which stage; empty where the report lacks some."""
+    """Return how many ranks are in which stage; empty where the report lacks some."""
     statuses = [rank.status for rank in ranks if rank.status is not None]
     if len(statuses) < len(ranks):
         return {}

@@ -135,7 +135,7 @@ class Communicator(msgspec.Struct, frozen=True):
     launches: Launches | None = None
 
     def in_trouble(self) -> bool:
-        """True when the report says anything of it that a job which runs does not have."""
+        """Return True when the report says anything of it that a job which runs does not have."""
         return bool(self.missing or self.troubled or self.aborted)
 
 
@@ -173,7 +173,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
-    """The communicators that can be true, the first of each hash; the others are counted in ``skipped``.
+    """Return the communicators that can be true, the first of each hash; the others are counted in ``skipped``.
 
     Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
     """
@@ -231,7 +231,7 @@ def plain_address(text: str) -> str | None:
 
 
 def error_name(code: int) -> str:
-    """The name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
     return ERRORS.get(code, f"code_{code}")
 
 

@@ -178,7 +178,7 @@ def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, st
 
 
 def _at(rank: re.Match[str]) -> tuple[int, Place]:
-    """The rank in its communicator, and what it runs on."""
+    """Return the rank in its communicator, and what it runs on."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
     host = plain_address(fields.get("host") or "") or ""

@@ -133,7 +133,7 @@ _ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
 
 
 def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
-    """The families of the last reports, by job."""
+    """Return the families of the last reports, by job."""
     rows = {family.name: family.rows() for family in FAMILIES}
     for job_id, job in reports.items():
         for each in job.report.communicators:

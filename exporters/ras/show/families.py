@@ -171,7 +171,7 @@ class RasSnapshot(msgspec.Struct, frozen=True):
 
 
 def render(snapshot: RasSnapshot) -> Iterable[Metric]:
-    """The families of a snapshot."""
+    """Return the families of a snapshot."""
     up = UP.rows()
     for endpoint, value in snapshot.up.items():
         up.add((endpoint,), float(value))

@@ -55,7 +55,7 @@ UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "long_object", "unreadable", 
 
 
 def render(heard: Monitored) -> Iterable[Metric]:
-    """The families of MONITOR's events."""
+    """Return the families of MONITOR's events."""
     up = MONITOR_UP.rows()
     for endpoint, value in heard.up.items():
         up.add((endpoint,), float(value))
