@@ -48,7 +48,7 @@ def build(site: Site) -> dict[str, str]:
     host = _variable("node", "Node", nodes, models.VariableSort.ALPHABETICAL_ASC)
     about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
-    about_node = "One node: is its hardware well, and the ranks on it: GPUs, NVLinks, NICs, the kernel's log, storage."
+    about_node = "One node: is its hardware healthy, and its ranks: GPUs, NVLinks, NICs, the kernel's log, storage."
     about_fabric = "Links between GPUs and nodes: errors, losses, pauses, slow pairs, by node, rail and switch."
     about_fleet = (
         "All jobs and nodes: what is open, which jobs are in trouble, which nodes are not well, where time goes."

@@ -50,7 +50,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``path`` of the checkpoint file; empty keeps none, and counters then start anew with the agent."""
+    """``path`` of the checkpoint file; empty: none, counters restart at 0 with the agent."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 
@@ -77,7 +77,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"{name!r} is none of the checks: {', '.join(sorted(CHECKS))}")
 
     def counted(self) -> frozenset[str]:
-        """The checks that count."""
+        """Return the checks that count."""
         return counted_checks(self.count, self.ignore)
 
 

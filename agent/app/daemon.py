@@ -148,7 +148,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         failed = [error for task in done if (error := task.exception()) is not None]
-        for error in failed:  # a part that ends by itself is a fault of ours: leave, and be started anew
+        for error in failed:  # a part that ends by itself is our bug: exit, systemd restarts the agent
             self._log.error("a task of the agent failed, the agent ends", error=error)
         return 1 if failed else 0
 
@@ -249,7 +249,7 @@ class Daemon:
         return self._options.listen_addresses or loaded.config.web.addresses
 
     def _self_snapshot(self) -> SelfSnapshot:
-        """How the agent fares, for its own families."""
+        """Return how the agent fares, for its own families."""
         exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(

@@ -29,7 +29,7 @@ class FirstLook:
     def is_over(self) -> bool:
         """True from the time on when the first look was made and the ranks that their environment names are shown.
 
-        True in any case FIRST_LOOK_SECONDS after the start. A reload looks anew and changes nothing.
+        True in any case FIRST_LOOK_SECONDS after the start. A reload does not change it.
         """
         if not self._is_over:
             is_late = self._clock.monotonic() >= self._until

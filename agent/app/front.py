@@ -48,7 +48,7 @@ class Front:
         self._counted_from = clock.monotonic()
 
     def text(self) -> str:
-        """The page, HOLD_SECONDS old at most."""
+        """Return the page, HOLD_SECONDS old at most."""
         now = self._clock.monotonic()
         self._count(now)
         if now - self._made_at >= HOLD_SECONDS:
@@ -60,7 +60,7 @@ class Front:
         return self._text
 
     def json(self) -> bytes:
-        """The document, HOLD_SECONDS old at most."""
+        """Return the document, HOLD_SECONDS old at most."""
         now = self._clock.monotonic()
         if now - self._written_at >= HOLD_SECONDS:
             self._json = write(self._document())

@@ -71,7 +71,7 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
 
 
 def _failed_under(known: HealthSnapshot) -> dict[RankLabel, Entry]:
-    """The first check that has failed, and counts, of the hardware of each rank."""
+    """Return the first check that has failed, and counts, of the hardware of each rank."""
     return {
         view.label: entry
         for view in known.ranks.ranks

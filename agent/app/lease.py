@@ -1,4 +1,4 @@
-"""What one run of an exporter has of the agent, and gives back at its end, however it ends."""
+"""Resources lent to one exporter run, released when it ends."""
 
 from __future__ import annotations
 

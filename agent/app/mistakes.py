@@ -29,7 +29,7 @@ def unknown_key(type_: type[Any], path: str, key: str) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """The end of a message on a name that is none of ``known``: the one that was meant, else all of them."""
+    """Return the end of a message on a name that is none of ``known``: the one that was meant, else all of them."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(known))}"
 
@@ -50,7 +50,7 @@ def _kinds(match: re.Match[str]) -> str:
 
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:
-    """The types that may stand at a path; none where it leads nowhere."""
+    """Return the types that may stand at a path; none where it leads nowhere."""
     found = [inspect.type_info(type_)]
     for match in _PART.finditer(path):
         found = [below for each in found for below in _below(each, match[1])]

@@ -21,16 +21,16 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """The web file, by the command line or else the configuration; None for none."""
+        """Return the web file, by the command line or else the configuration; None for none."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 
 
 def load(options: Options) -> Loaded:
-    """Read and parse the configuration (blocking); ConfigError says what is wrong and where."""
+    """Read and parse the configuration (blocking). Raise ConfigError with the mistake and its line."""
     return parsed(options, "" if options.config_path is None else read_config(options.config_path))
 
 
 def parsed(options: Options, text: str) -> Loaded:
-    """Parse the configuration's text; ConfigError says what is wrong and where."""
+    """Parse the configuration's text. Raise ConfigError with the mistake and its line."""
     return Loaded(text, str(options.config_path or "(defaults)"))

@@ -53,7 +53,7 @@ class ShownPast:
         self._moments.append(_Moment(self._clock.time(), tuple(taken)))
 
     async def part(self, _wanted: Wanted) -> Offered:
-        """The part of a bundle: a table for each source, a row for each series, a column for each time."""
+        """Return the part of a bundle: a table for each source, a row for each series, a column for each time."""
         moments = tuple(self._moments)
         return Offered(await self._thread.call(lambda: tables(moments, self._log)))
 
@@ -74,7 +74,7 @@ def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
                     if series in known or len(known) < MAX_ROWS:
                         known.setdefault(series, [""] * len(moments))[number] = value
             except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
-                log.error("what exporter {exporter} showed cannot be told", exporter=source.name, error=error)
+                log.error("past values of exporter {exporter} are not available", exporter=source.name, error=error)
     return {f"{name}.tsv": _text(columns, known) for name, known in rows.items()}
 
 

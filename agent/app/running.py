@@ -49,7 +49,7 @@ class Running:
 
     @property
     def name(self) -> str:
-        """The exporter's name."""
+        """Return the exporter's name."""
         return self.spec.name
 
     @property
@@ -64,11 +64,11 @@ class Running:
 
     @property
     def stale_after_seconds(self) -> float:
-        """How old the last success may be before the series are withheld."""
+        """Return how old the last success may be before the series are withheld."""
         return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
 
     def shown(self) -> bool:
-        """True while the series tell of something recent."""
+        """Return True while the series are recent enough to be exported."""
         at = self._last_success_at
         return at is not None and self._clock.monotonic() - at <= self.stale_after_seconds + self.spec.deadline_seconds
 
@@ -77,9 +77,9 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit, half of which an update under way may use.
+        """End the schedule and drain the exporter within its limit. A running update may use half of that time.
 
-        What it was lent is taken back, also where the drain failed or is late.
+        The resources lent to it are released, also when the drain fails or is late.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
@@ -137,7 +137,7 @@ class Running:
         )
 
     def status(self) -> ExporterStatus:
-        """How it fares, for the agent's own families."""
+        """Return how it fares, for the agent's own families."""
         return ExporterStatus(
             self.name,
             self.ok,
@@ -150,11 +150,11 @@ class Running:
         )
 
     def snapshot(self) -> object:
-        """The exporter's frozen state."""
+        """Return the exporter's frozen state."""
         return self.exporter.snapshot()
 
     def families(self, snapshot: object) -> Iterable[Metric]:
-        """The exporter's families of ``snapshot``; on the render thread."""
+        """Return the exporter's families of ``snapshot``; on the render thread."""
         return self.exporter.families(snapshot)
 
     def _note(self, error: BaseException | None) -> None:
@@ -202,6 +202,6 @@ def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Look at the exception of a task that nobody may be left to await, so that the loop does not complain of it."""
+    """Retrieve the exception of a task that may never be awaited, so that the event loop logs no warning."""
     if not task.cancelled():
         task.exception()

@@ -186,11 +186,11 @@ class Supervisor:
         self._past.stop()
 
     def ready(self) -> bool:
-        """True when every exporter was started and its first update is behind it, well or not, or late."""
+        """Return True when every exporter was started and its first update is behind it, well or not, or late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
     def has_looked(self, name: str) -> bool:
-        """True when the first update of this exporter has ended, well or not, or there is no such exporter."""
+        """Return True when the first update of this exporter has ended, well or not, or there is no such exporter."""
         return self._begun and (name not in self.running or self.running[name].looked)
 
     # -- the tick --------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Supervisor:
         self.broken |= frozenset(lost)
 
     def _restored_ranks(self, hostname: str) -> RankTable:
-        """The rank table as it was saved; an empty one when that fails, of which nothing is left half loaded then."""
+        """Return the saved rank table, or an empty one when loading fails. It is never half loaded."""
         ranks = RankTable(self._clock, hostname, settle_at_once=self._once)
         if self._restore("rank table", self._ranks_section, ranks.load):
             return ranks

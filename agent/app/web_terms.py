@@ -43,7 +43,7 @@ class WebTerms:
         self._passwords: Passwords | None = None
 
     def load(self) -> None:
-        """Read it (blocking); ConfigError says what is wrong, and all is as before."""
+        """Read the file (blocking). On a mistake raise ConfigError and keep the old settings."""
         if self.path is None:
             return
         stamp = _stamp_of([self.path])
@@ -52,7 +52,7 @@ class WebTerms:
         self._known_files = tuple(found.files(folder))  # also of a file that is refused: they may be on their way
         stamp += _stamp_of(self._known_files)
         if self._file is None and not (found.tls_server_config or found.basic_auth_users):
-            self._log.warning("the web configuration asks for nothing: whoever comes may read", path=str(self.path))
+            self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
         if self._file is not None and (gone := found.opens(self._file)):
             raise ConfigError(f"{self.path}: {gone} would open what is closed: restart the agent if that is meant")
         terms = self._terms_of(found, folder)
@@ -121,7 +121,7 @@ def local_socket(environ: Mapping[str, str]) -> Path | None:
 
 
 def parse(text: str, source: str) -> WebFile:
-    """The file in ``text``; ConfigError says what is wrong and where."""
+    """Return the parsed file. Raise ConfigError with the mistake and its line."""
     document = Document(text, source)
     found: WebFile = document.convert({} if document.value is None else document.value, WebFile, "$")
     return found

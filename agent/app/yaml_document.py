@@ -45,8 +45,8 @@ class Document:
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
         line = _line_of(self._root, path)
-        place = f"{self._source}:{line}" if line else self._source
-        return ConfigError(f"{place}: {path}: {message}")
+        position = f"{self._source}:{line}" if line else self._source
+        return ConfigError(f"{position}: {path}: {message}")
 
     def convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
         """Return ``raw``, the part at ``prefix``, as ``type_``; ConfigError names the first mistake and its place."""
@@ -135,7 +135,7 @@ def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
 
 
 def _line_of(node: Node | None, path: str) -> int:
-    """The line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
+    """Return the line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
     line = 0
     for part in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
         if part[0] and isinstance(node, MappingNode):

@@ -1,6 +1,6 @@
 """`rankwatch healthy`: whether this node's hardware is well, for health checks of schedulers and launchers.
 
-What is asked is the agent's verdict on hardware. Whether ranks live is none of it: a launcher asks before it starts
+It prints the agent's verdict on hardware. Whether ranks live does not matter: a launcher runs it before it starts
 them again. It answers within two seconds, also where the agent hangs.
 """
 
@@ -101,7 +101,7 @@ def _stands_on(labels: dict[str, str]) -> str:
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """TimeoutError after so long, however the answer trickles in."""
+    """Raise TimeoutError after ``seconds``, even while an answer arrives slowly."""
 
     def end(_number: int, _frame: object) -> None:
         raise TimeoutError(f"not within {seconds} s")

@@ -32,7 +32,7 @@ _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit status: 0 well, 1 it failed, 2 it was asked for wrongly.
+    """Run the command line and return the exit status: 0 success, 1 failure, 2 wrong arguments.
 
     Those of `rankwatch healthy`: 0 healthy, 1 not healthy, 2 it cannot tell.
     """
@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _may_serve_tls(flags: argparse.Namespace) -> bool:
-    """Whether OpenSSL may be needed: asked before anything is imported that would load it for nothing."""
+    """Return whether OpenSSL may be needed: asked before anything is imported that would load it for nothing."""
     if flags.web_config_file is not None:
         return True
     if flags.config_file is None:
@@ -76,10 +76,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
         epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch job` a job over all its "
-        "nodes, by Prometheus; `rankwatch explain` tells its last incident; `rankwatch doctor` says what is not right "
-        "with the installation; `rankwatch evidence` shows what was taken down when ranks died; `rankwatch healthy` "
-        "says whether the node's hardware is well, for health checks; `rankwatch mark` sets a mark in the time line of "
-        "a job; `rankwatch simulate` runs a simulated job.",
+        "nodes, by Prometheus; `rankwatch explain` tells its last incident; `rankwatch doctor` checks the installation "
+        "and prints fixes; `rankwatch evidence` shows what was taken down when ranks died; `rankwatch healthy` "
+        "reports whether the node's hardware is healthy; `rankwatch mark` sets a mark in the time line of a job; "
+        "`rankwatch simulate` runs a simulated job.",
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

@@ -68,9 +68,9 @@ def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKE
 def read(place: AgentPlace, path: str, seconds: float) -> bytes:
     """What the agent that listens at ``place`` answers at ``path``, its query included.
 
-    ``seconds``: how long it may be silent. OSError where it does not answer, or not with 200, or an ordinary user has
-    the port, which nobody named; ValueError where ``place`` is no address. No proxy is asked: clusters set http_proxy
-    for everybody, and none reaches this node.
+    ``seconds``: how long it may be silent. Raise OSError where it does not answer, or not with 200, or an ordinary
+    user has the default port; ValueError where ``place`` is no address. It uses no proxy: clusters set http_proxy for
+    all users, and no proxy reaches this node.
     """
     connection = _connection(place, seconds)
     try:
@@ -113,7 +113,7 @@ def _connection(place: AgentPlace, seconds: float) -> http.client.HTTPConnection
 
 
 def _connects(path: Path) -> bool:
-    """Whether an agent listens there, and lets us in."""
+    """Return whether an agent listens there, and lets us in."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
         tried.settimeout(1.0)
         try:

@@ -10,14 +10,14 @@ from pathlib import Path
 FIRST_ORDINARY_UID = 1000
 """Of people (login.defs(5)); services and root have less."""
 _OF_SERVICES = range(61184, 65536)
-"""Of users that systemd makes for a service (DynamicUser=), of container images, and of nobody, which stands for those
-without a number in this user namespace."""
+"""User ids that systemd makes for a service (DynamicUser=), those of container images, and the overflow user id: that
+of users without a number in this user namespace."""
 _LISTENING = b"0A"
 _TABLES = ("net/tcp", "net/tcp6")
 
 
 def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
-    """The uid of another ordinary user who listens at ``port``, else None (blocking)."""
+    """Return the uid of another ordinary user who listens at ``port``, else None (blocking)."""
     tables = []
     for name in _TABLES:
         with suppress(OSError):
@@ -27,14 +27,14 @@ def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
 
 def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
     """The uids of those who listen at ``port``, by tables as /proc/net/tcp. Lines that are none are left out. Pure."""
-    found = []
+    uids = []
     for table in tables:
         for line in table.splitlines():
             fields = line.split()
             if len(fields) > 7 and fields[3] == _LISTENING and fields[1].endswith(b":%04X" % port):
                 with suppress(ValueError):
-                    found.append(int(fields[7]))
-    return found
+                    uids.append(int(fields[7]))
+    return uids
 
 
 def _is_ordinary(uid: int) -> bool:

@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
-    """The document with one job alone; whole without one."""
+    """Return the document with one job alone; whole without one."""
     if job_id is None:
         return document
     return msgspec.structs.replace(
@@ -62,29 +62,30 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """The ranks as lines of text, those in trouble first; then what is not known, and what helps."""
-    said = [plain(note) for note in document.notes]
-    told = [each for each in document.exporters if each.why and each.state in ("up", "down")]  # others have no source
-    said += [plain(f"exporter {each.name}: {each.why}") for each in told]
+    """Return the ranks as lines of text, those in trouble first; then what is not known, and what helps."""
+    notes = [plain(note) for note in document.notes]
+    # exporters in other states have no source
+    exporters = [each for each in document.exporters if each.why and each.state in ("up", "down")]
+    notes += [plain(f"exporter {each.name}: {each.why}") for each in exporters]
     if document.configuration.refused:
-        said.append(f"configuration refused, the one before stays: {plain(document.configuration.refused)}")
+        notes.append(f"configuration refused, the one before stays: {plain(document.configuration.refused)}")
     if document.ranks_left_out:
-        said.append(f"{document.ranks_left_out} more ranks are not shown")
+        notes.append(f"{document.ranks_left_out} more ranks are not shown")
     if not document.ranks:
-        return "\n".join(["no ranks", *said])
+        return "\n".join(["no ranks", *notes])
     rows = (_cells(rank, document.now_seconds) for rank in document.ranks)
     shown = columns(_HEAD, rows, _HEAD.index("STATE"), colour=colour)
-    return "\n".join([*shown, *said])
+    return "\n".join([*shown, *notes])
 
 
 def brief(document: NodeDocument) -> str:
-    """The ranks by job and state, in sets of numbers; those without a number follow, by name."""
-    found: dict[tuple[str, str], list[str]] = {}
+    """Return the ranks by job and state, in sets of numbers; those without a number follow, by name."""
+    ranks_by_state: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
-        found.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)
-    return "\n".join(f"{job_id}  {state}  {rank_set(ranks)}" for (job_id, state), ranks in sorted(found.items())) or (
-        "no ranks"
-    )
+        ranks_by_state.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)
+    return "\n".join(
+        f"{job_id}  {state}  {rank_set(ranks)}" for (job_id, state), ranks in sorted(ranks_by_state.items())
+    ) or ("no ranks")
 
 
 def _watch(place: own_agent.AgentPlace, job_id: str | None) -> int:

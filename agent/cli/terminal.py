@@ -19,7 +19,7 @@ def plain(text: str) -> str:
 
 
 def plain_json(text: str) -> str:
-    """The same JSON, with all in its strings that a terminal obeys escaped."""
+    """Return the same JSON, with all in its strings that a terminal obeys escaped."""
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
@@ -44,5 +44,5 @@ def rank_set(ranks: Iterable[str]) -> str:
 
 
 def has_colours(environ: Callable[[str], str | None] = os.environ.get) -> bool:
-    """Whether colours are wanted: on a terminal, unless NO_COLOR is set (no-color.org)."""
+    """Return whether colours are wanted: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return sys.stdout.isatty() and not environ("NO_COLOR")

@@ -137,17 +137,19 @@ class StateFile:
             self._log.warning("checkpoint not readable, starting without it", path=self._path, error=error.strerror)
             return
         try:
-            found = msgspec.msgpack.decode(raw, type=_Checkpoint)
+            checkpoint = msgspec.msgpack.decode(raw, type=_Checkpoint)
         except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
             return
-        if found.format != FORMAT:
-            self._log.warning("checkpoint of another format, starting without it", path=self._path, format=found.format)
+        if checkpoint.format != FORMAT:
+            self._log.warning(
+                "checkpoint of another format, starting without it", path=self._path, format=checkpoint.format
+            )
             return
-        if found.boot_id != self.boot_id:
+        if checkpoint.boot_id != self.boot_id:
             self._log.info("checkpoint is from before the last boot, starting without it", path=self._path)
             return
-        self._restored = found.sections
+        self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
         """Return the section called ``name`` for its next owner, who finds what the one before published last."""
@@ -167,7 +169,7 @@ class StateFile:
 
     @property
     def kept(self) -> bool:
-        """False when there is no file, and whatever is published is kept in memory alone."""
+        """Return False when there is no file, and whatever is published is kept in memory alone."""
         return self._path is not None
 
     @property
@@ -176,7 +178,7 @@ class StateFile:
         return self._write_errors + sum(section.refused for section in self._sections.values())
 
     def changed(self) -> bool:
-        """True when something was published that is not saved."""
+        """Return True when something was published that is not saved."""
         return self._path is not None and self._changes() != self._saved_changes
 
     def encode(self) -> Draft:

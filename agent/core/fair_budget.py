@@ -8,17 +8,16 @@ GREED = 2
 """How many times what it leaves free a group may hold."""
 
 Group = tuple[Hashable, ...]
-"""Who asks, from the widest on: a user, and a directory of that user. An empty one is asked for the sum alone."""
+"""The owner of entries, the widest first: a user, then a directory of that user. An empty group is the total."""
 
 
 class FairBudget:
     """Room for ``room`` entries, which groups hold; ``refused`` counts how often there was none.
 
-    A group may grow while it then holds no more than GREED times what stays free. Nothing has to be taken back from who
-    came first: whoever is above an equal share is refused long before the room is spent, and the free part, which
-    shrinks by shares and never to nothing, is for those below theirs. k groups that want all there is get
-    GREED / (GREED * k + 1) of it each. The groups within a group share out in the same way what it may still take, so
-    that one user's job with one directory gets 4/7 of all, and all the jobs of one user 2/3.
+    A group may grow while it then holds no more than GREED times what stays free. Groups above an equal share are
+    refused early, so capacity remains for new ones and no entry is ever taken back. k groups that want everything
+    get GREED / (GREED * k + 1) of it each. The groups within a group share in the same way what it
+    may still take: one user's job with one directory gets 4/7 of all, and all jobs of one user 2/3.
     """
 
     def __init__(self, room: int) -> None:

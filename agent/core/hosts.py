@@ -19,14 +19,14 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     """The names that ``text`` stands for, in its order; ValueError where it is no such text or names too many."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ValueError("a list of hosts that is too long")
-    found: list[str] = []
+    hosts: list[str] = []
     for part in _parts(text):
-        found += _names(part, MAX_HOSTS - len(found))
-    return tuple(found)
+        hosts += _names(part, MAX_HOSTS - len(hosts))
+    return tuple(hosts)
 
 
 def ranges(found: Iterable[int]) -> str:
-    """The list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
+    """Return the list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
     parts: list[list[int]] = []
     for number in sorted(set(found)):
         if parts and parts[-1][-1] == number - 1:
@@ -53,28 +53,28 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _names(part: str, room: int) -> list[str]:
-    """The names of one part: each prefix with each number of the brackets that follow it."""
-    found = [""]
+    """Return the names of one part: each prefix with each number of the brackets that follow it."""
+    names = [""]
     if part.count("[") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} pairs of brackets in one name")
     for prefix, inside in _BRACKETS.findall(part):
         tails = list(_inside(inside, room)) if inside else [""]
-        if len(found) * len(tails) > room:
+        if len(names) * len(tails) > room:
             raise ValueError(f"more than {MAX_HOSTS} hosts")
-        found = [f"{name}{prefix}{tail}" for name in found for tail in tails]
-    if "" in found or len(found) > room:
+        names = [f"{name}{prefix}{tail}" for name in names for tail in tails]
+    if "" in names or len(names) > room:
         raise ValueError("an empty name, or too many")
-    return found
+    return names
 
 
 def _inside(text: str, room: int) -> Iterable[str]:
-    """The numbers of one pair of brackets, as wide as they are written."""
+    """Return the numbers of one pair of brackets, as wide as they are written."""
     for part in text.split(","):
-        found = _RANGE.fullmatch(part.strip())
-        if found is None:
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
             raise ValueError("no range of numbers")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < room:
             raise ValueError(f"a range of more than {MAX_HOSTS} numbers, or one that falls")
         room -= last - first + 1
-        yield from (str(number).zfill(len(found[1])) for number in range(first, last + 1))
+        yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))

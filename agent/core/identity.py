@@ -9,9 +9,9 @@ import msgspec
 
 COMM_DIGITS = 14
 MAX_GENERATION = (1 << 62) - 1
-"""No file is begun anew so often: above it a checkpoint is damaged."""
+"""No file is truncated more often: a checkpoint with a higher number is damaged."""
 UNKNOWN_RANK = "unknown"
-"""Rank label of records whose rank inside a process of several ranks cannot be told."""
+"""Rank label of records whose rank inside a process of several ranks is unknown."""
 
 
 class ProcessKey(NamedTuple):
@@ -38,7 +38,7 @@ class WriterKey(NamedTuple):
     """Who wrote a stream of records: the file, which generation of it, and the writer by its own words.
 
     ``pid`` is that of the writer's pid namespace, ``hostname`` that of its UTS namespace. ``generation`` counts how
-    often the file was begun anew (truncated), so that a restarted writer of the same name has another key.
+    often the file was truncated, so that a restarted writer of the same name has another key.
     """
 
     device: int

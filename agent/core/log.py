@@ -112,8 +112,8 @@ class _LineHandler(logging.Handler):
     """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
 
     ``emit`` runs under the handler's lock, on any thread: it owns ``_lost``, ``_limit`` and ``_told``. The writing
-    thread owns ``_unwritten``, which only grows, by a line that could not be written and those that it told of;
-    ``_told`` is up to where ``emit`` has told of these.
+    thread owns ``_unwritten``, the number of lines that could not be written, with the lost lines that such a line
+    reported. It only grows. ``_told`` is the part of it that ``emit`` has already reported.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ def _own_handlers() -> list[_LineHandler]:
 
 
 def _about(record: logging.LogRecord) -> tuple[str, str]:
-    """The user and the job that a line is about; empty where its fields do not name them."""
+    """Return the user and the job that a line is about; empty where its fields do not name them."""
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
     user = str(fields.get("user") or fields.get("uid", ""))
     return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]
@@ -205,7 +205,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
-    """The field that ``{name}`` in a message stands for; the text itself where there is no such field."""
+    """Return the field that ``{name}`` in a message stands for; the text itself where there is no such field."""
     return str(_plain(fields[match[1]])) if match[1] in fields else match[0]
 
 

@@ -34,7 +34,7 @@ class LoopLag:
         self._peaks.append((now, max(lag_seconds, 0.0)))
 
     def seconds(self) -> float:
-        """The greatest lag of the last minute."""
+        """Return the greatest lag of the last minute."""
         horizon = self._clock.monotonic() - WINDOW_SECONDS
         while self._peaks and self._peaks[0][0] < horizon:
             self._peaks.popleft()

@@ -28,7 +28,7 @@ class Family:
 
     @property
     def openmetrics_name(self) -> str:
-        """The family's name in OpenMetrics: a counter's is without the ``_total`` of its samples."""
+        """Return the family's name in OpenMetrics: a counter's is without the ``_total`` of its samples."""
         return self.name.removesuffix("_total") if self.kind == "counter" else self.name
 
     def rows(self) -> Rows:

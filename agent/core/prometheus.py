@@ -94,7 +94,7 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
 
 
 def shown(url: str) -> str:
-    """The address without user and password, for messages; where it is none, without all before the last @."""
+    """Return the address without user and password, for messages; where it is none, without all before the last @."""
     scheme, mark, rest = url.partition("//") if "//" in url else ("", "", url)
     host, slash, path = rest.partition("/")
     if "@" not in host and _PORT.fullmatch(host) is None:  # a slash in the password
@@ -103,7 +103,7 @@ def shown(url: str) -> str:
 
 
 def shows_password(url: str) -> bool:
-    """Whether a user and password in the address cross the network as they are."""
+    """Return whether a user and password in the address cross the network as they are."""
     parts = _parts(url)
     is_near = parts.hostname == "localhost" or str(parts.hostname).startswith(("127.", "::1"))
     return parts.scheme == "http" and parts.username is not None and not is_near

@@ -30,7 +30,7 @@ class Admission:
 
     @property
     def taken(self) -> int:
-        """How many series there are."""
+        """Return how many series there are."""
         return self._budget.taken
 
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:

@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Runs ``work`` once for equal keys that are asked for while it is under way; nothing is kept afterwards.
+    """Runs ``work`` once for all requests of one key that arrive while it runs. It keeps no result afterwards.
 
     All keys may be under way at once: callers bound how many keys there are. ``shared`` counts the requests that got a
     result which another had started.

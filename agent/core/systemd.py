@@ -92,7 +92,7 @@ class WatchdogGate:
         self._missing.discard(name)
 
     def may_feed(self) -> bool:
-        """Say whether the watchdog may be fed now; if so, every beat is awaited anew."""
+        """Return whether the watchdog may be fed now; if so, it waits for every beat again."""
         if self._missing:
             return False
         self._missing = set(self._last_seen)

@@ -70,7 +70,7 @@ class OwnThread(Executor):
                 result, error = None, caught
             try:
                 settle(result, error)
-            except RuntimeError:  # the loop closed while the call was under way: nobody waits for the result
+            except RuntimeError:  # the loop closed during the call: no task waits for the result
                 return
 
 

@@ -54,7 +54,7 @@ class Offers:
             self._board.made_by[self._source] = make
 
     def all(self) -> dict[str, Offer]:
-        """The parts on offer now, by the exporter that makes them."""
+        """Return the parts on offer now, by the exporter that makes them."""
         return dict(self._board.made_by)
 
     def tell_stalls(self, stalls: Stalls) -> None:
@@ -76,7 +76,7 @@ class Offers:
             self._board.files_by[self._source] = files
 
     def struck(self) -> Mapping[RankLabel, str]:
-        """The ranks that run on hardware that has failed now, each with a check that says so."""
+        """Return the ranks that run on hardware that has failed now, each with a check that says so."""
         return self._board.struck()
 
     def close(self) -> None:

@@ -35,14 +35,14 @@ _REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
 
 def bundles(folder: Path) -> list[str]:
     """Return the names of the bundles, without suffix, the oldest first."""
-    found = []
+    dated_names = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             name = path.name.removesuffix(SUFFIX)
             if path.name.endswith(SUFFIX) and _NAME.fullmatch(name):
                 with contextlib.suppress(OSError):  # removed since
-                    found.append((path.stat().st_mtime, name))
-    return [name for _, name in sorted(found)[-MAX_LISTED:]]
+                    dated_names.append((path.stat().st_mtime, name))
+    return [name for _, name in sorted(dated_names)[-MAX_LISTED:]]
 
 
 def read_summary(folder: Path, name: str) -> Summary:
@@ -92,7 +92,7 @@ def ask_for(folder: Path, job_id: str) -> Path:
 
 
 def asked_for(folder: Path) -> list[str]:
-    """Return the jobs of which a bundle is asked for, and remove the requests.
+    """Return the jobs for which a bundle is requested, and remove the requests.
 
     Only who may write to the directory can ask: it is the service's own.
     """
@@ -100,10 +100,10 @@ def asked_for(folder: Path) -> list[str]:
         names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))
     except OSError:
         return []
-    found = []
+    job_ids = []
     for request in list(filter(None, map(_REQUEST.fullmatch, names)))[:MAX_REQUESTS]:
         with contextlib.suppress(OSError, ValueError):
             (folder / request[0]).unlink()
             padding = "=" * (-len(request[1]) % 8)
-            found.append(base64.b32decode(request[1] + padding, casefold=True).decode())
-    return found
+            job_ids.append(base64.b32decode(request[1] + padding, casefold=True).decode())
+    return job_ids

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 MAX_LISTED = 4096
-"""At most so many ranks, words, events and parts of each kind."""
+"""Maximum number of ranks, of words, of events and of parts of each kind."""
 MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]

@@ -119,7 +119,7 @@ class SelfSource:
         return True
 
     def snapshot(self) -> SelfSnapshot:
-        """How the agent fares now."""
+        """Return how the agent fares now."""
         return self._read()
 
     def families(self, snapshot: SelfSnapshot) -> Iterable[Metric]:

@@ -65,7 +65,7 @@ class CollectorExporter:
         self._metrics = await self._thread.call(self._collect)
 
     def snapshot(self) -> tuple[Metric, ...]:
-        """The metrics of the last call; they are never changed."""
+        """Return the metrics of the last call; they are never changed."""
         return self._metrics
 
     def families(self, snapshot: tuple[Metric, ...]) -> Iterable[Metric]:
@@ -118,7 +118,7 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
 
 
 def _family_name(family: Any, sample_name: str) -> str:
-    """The family in Prometheus' text format: of a histogram its own name, else the sample's."""
+    """Return the family in Prometheus' text format: of a histogram its own name, else the sample's."""
     return str(family.name if family.type == "histogram" else sample_name)
 
 

@@ -70,7 +70,7 @@ class Rendered:
 
 
 class SelectionError(ValueError):
-    """A scrape asks for what does not exist or cannot be; the text says what."""
+    """A scrape selects an exporter that does not exist, or an impossible combination; the text names it."""
 
 
 def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], exporters: frozenset[str]) -> Scrape:

@@ -19,7 +19,7 @@ _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
 _EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
 """By the number of digits before the point."""
 PIECE_SERIES = 500
-"""Pieces of some 80 kB: larger ones leave the processor's cache, and the allocator maps them anew at each scrape."""
+"""Pieces of about 80 kB: larger ones leave the CPU cache, and the allocator maps them again at each scrape."""
 _ODD = re.compile(r'[\\\n"]')
 
 
@@ -61,7 +61,7 @@ class Heads:
         self._lines: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """How many series are kept."""
+        """Return how many series are kept."""
         return len(self._heads)
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
@@ -88,7 +88,7 @@ class Heads:
 
 
 def _line(family: Family, suffix: str) -> str:
-    """The head of a series whose name has this suffix, with places for the label values."""
+    """Return the head of a series whose name has this suffix, with places for the label values."""
     shown = [place for place, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
     order = sorted(shown, key=family.labels.__getitem__)
     labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
@@ -105,11 +105,11 @@ class KeptHeads:
         self._by_source: dict[str, dict[str, Heads]] = {}
 
     def __len__(self) -> int:
-        """How many series are kept."""
+        """Return how many series are kept."""
         return sum(len(heads) for families in self._by_source.values() for heads in families.values())
 
     def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
-        """Yield the lines of a family of which ``source`` gives these series, and no others; in pieces."""
+        """Yield the lines of a family in pieces: the series in ``metric``, all that ``source`` has of it."""
         families = self._by_source.setdefault(source, {})
         heads = families.get(metric.family.name)
         if heads is None or heads.family is not metric.family:

@@ -27,7 +27,7 @@ class Source(Protocol):
         ...
 
     def shown(self) -> bool:
-        """False while it has nothing recent to tell."""
+        """Return False while it has nothing recent to tell."""
         ...
 
     def snapshot(self) -> object:

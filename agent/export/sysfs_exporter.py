@@ -17,8 +17,8 @@ T = TypeVar("T")
 class SysfsExporter(Generic[C, T]):
     """Reads in a thread of its own and shows what it read last.
 
-    A subclass says what to ``read`` and how to ``render`` it. One that compares with what it knows, or tells the
-    agent's tables, overrides ``update`` and calls ``look`` there.
+    A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
+    updates the agent's tables, overrides ``update`` and calls ``look`` there.
     """
 
     def __init__(self, config: C) -> None:

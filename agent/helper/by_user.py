@@ -1,6 +1,6 @@
 """Answers requests about users' files in a helper process, in a thread for each user's. Standard library alone.
 
-A call to a file system that hangs never returns, and cannot be ended. It costs its user the answers, nobody else.
+A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Request(Protocol):
 
     @property
     def uid(self) -> int:
-        """The user."""
+        """Return the user."""
         ...
 
 

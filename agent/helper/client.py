@@ -22,11 +22,11 @@ from agent.helper.process import HelperProcess
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
 """After the second failure in a row no process is started for this long; it doubles with each that follows. One alone
-must not cost the next call, which may be about somebody else."""
+must not cost the next call, which may be about another user."""
 KILL_SECONDS = 0.5
 """A killed process goes within milliseconds; one that is there after this long hangs in the kernel."""
 STOP_SECONDS = 1.0
-"""For a process that was asked to leave, before it is killed."""
+"""Time for a process to exit on request, before it is killed."""
 _MAX_DOUBLINGS = 16
 IDLE_SECONDS = 120.0
 """A process without calls for this long is ended: it holds memory."""
@@ -86,12 +86,12 @@ class Helper(Generic[Answer]):
 
     @property
     def hung(self) -> bool:
-        """True while a process that was killed is still there: it sleeps in the kernel."""
+        """Return True while a process that was killed is still there: it sleeps in the kernel."""
         return self._process is not None and self._process.killed and not self._process.is_gone
 
     @property
     def pid(self) -> int | None:
-        """The process' id; None while there is none."""
+        """Return the process' id; None while there is none."""
         return None if self._process is None or self._process.is_gone else self._process.pid
 
     def lend(self) -> None:
@@ -145,7 +145,7 @@ class Helper(Generic[Answer]):
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _running(self) -> HelperProcess:
-        """The process, a fresh one if need be."""
+        """Return the process, a fresh one if need be."""
         if self._users <= 0:
             raise HelperFailed("it was stopped")
         if self._process is not None and not self._process.killed:
@@ -202,7 +202,7 @@ class Helper(Generic[Answer]):
         except _PiecesFailed as failed:
             raise failed.error from None
         except BaseException:  # cancelled, or a fault of ours
-            self._kill()  # in the middle of a call: what it says cannot be told from the next call's answer
+            self._kill()  # in the middle of a call: its answer could be taken for the next call's
             raise
         self._failures = 0
         return answer
@@ -230,7 +230,7 @@ class Helper(Generic[Answer]):
 
 
 class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
-    """The caller's pieces ended in ``error``; the process was told that no more come."""
+    """The caller's pieces ended in ``error``; the process knows that no more come."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -238,7 +238,7 @@ class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
 
 
 class _Patience:
-    """A process that is given so long for each step; what goes wrong is a HelperError."""
+    """Waits ``deadline_seconds`` at most for each step of a process; every failure is a HelperError."""
 
     def __init__(self, process: HelperProcess, deadline_seconds: float) -> None:
         self._process = process
@@ -271,7 +271,7 @@ class Helpers:
         self._helpers: dict[str, Helper[Any]] = {}
 
     def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        """The helper of that name, for one more user; ValueError when another has the name."""
+        """Return the helper of that name, for one more user; ValueError when another has the name."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
             raise ValueError(f"another helper is called {spec.name}")

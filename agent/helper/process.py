@@ -89,7 +89,7 @@ class HelperProcess:
 
     @property
     def is_gone(self) -> bool:
-        """True once it has ended and was reaped."""
+        """Return True once it has ended and was reaped."""
         return self._gone.is_set()
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
@@ -103,7 +103,7 @@ class HelperProcess:
         return kind, await self._reader.readexactly(length)
 
     async def gone_within(self, seconds: float) -> bool:
-        """Wait until it has gone, so long at most; return whether it has."""
+        """Wait ``seconds`` at most for its exit; return whether it has exited."""
         try:
             async with asyncio.timeout(seconds):
                 await self._gone.wait()
@@ -156,5 +156,5 @@ class HelperProcess:
 
 def _ending(status: os.waitid_result) -> str:
     if status.si_code == os.CLD_EXITED:
-        return f"left with status {status.si_status}"
+        return f"exited with status {status.si_status}"
     return f"killed by {signal.Signals(status.si_status).name}"

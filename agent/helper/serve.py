@@ -78,7 +78,7 @@ def _import_alone(name: str) -> ModuleType:
 
 
 def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
-    """The request and the body of the next call that is not aborted; None when the agent has no more."""
+    """Return the request and the body of the next call that is not aborted; None when the agent has no more."""
     call = None
     while call is None:
         try:

@@ -123,7 +123,7 @@ def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: floa
 def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
     process, facts = view.process, view.process.facts
     subjects = health.subjects_of(view)
-    left = process.exited_at is not None
+    has_exited = process.exited_at is not None
     reason, signal, code = ending(process.exit)
     return Rank(
         job_id=view.label.job_id,
@@ -138,8 +138,8 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         gpus=tuple(GpuOfRank(gpu.index, gpu.uuid, gpu.pci, gpu.nic) for gpu in view.gpus()),
         started_at_seconds=facts.start_seconds if facts else None,
         last_progress_seconds=process.progress_seconds,
-        bus_bandwidth_bytes_per_second=None if left else speed.bus_bandwidth_bytes_per_second,
-        late_share=None if left else speed.late_share,
-        ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None) if left else None,
+        bus_bandwidth_bytes_per_second=None if has_exited else speed.bus_bandwidth_bytes_per_second,
+        late_share=None if has_exited else speed.late_share,
+        ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None) if has_exited else None,
         unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
     )

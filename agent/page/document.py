@@ -113,7 +113,7 @@ class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(document: NodeDocument) -> bytes:
-    """The document as JSON; lone surrogates, which a file's name may hold, become question marks."""
+    """Return the document as JSON; lone surrogates, which a file's name may hold, become question marks."""
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
@@ -121,7 +121,7 @@ def write(document: NodeDocument) -> bytes:
 
 
 def read(text: bytes) -> NodeDocument:
-    """The document in ``text``; ValueError where it is none, or one of another version."""
+    """Return the document in ``text``; ValueError where it is none, or one of another version."""
     try:
         version = msgspec.json.decode(text, type=_Version)
     except msgspec.DecodeError as error:

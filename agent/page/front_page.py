@@ -19,7 +19,7 @@ MAX_ROWS = 256
 """Ranks that are shown; the rest is counted. The page is made on the event loop: this many take some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 STALE_SECONDS = 10.0
-"""Without progress for so long, what a rank's bandwidth was is no news of it."""
+"""After this long without progress a rank's last bandwidth is out of date."""
 
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})
@@ -72,7 +72,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def _title(document: NodeDocument) -> str:
-    """The host, and first what is wrong there: a tab shows no more."""
+    """Return the host, and first what is wrong there: a tab shows no more."""
     bad = sum(rank.state in _BAD for rank in document.ranks)
     return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
 
@@ -186,8 +186,8 @@ def _sparkline(steps: Sequence[float]) -> str:
     top = max(steps, default=0.0)
     if len(steps) < 2 or top <= 0:
         return ""
-    left = 60 - len(steps)
-    points = " ".join(f"{left + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
+    missing = 60 - len(steps)
+    points = " ".join(f"{missing + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
     return (
         f'<svg viewBox="0 0 60 20" preserveAspectRatio="none" role="img" aria-label="at most {top / 1e9:.1f} GB/s">'
         f'<polyline points="{points}"/></svg>'

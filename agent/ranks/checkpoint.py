@@ -14,7 +14,7 @@ from agent.ranks.writers import WriterRecord
 
 
 class SavedTable(msgspec.Struct):
-    """What is kept; ``saved_at`` is monotonic; ``schedulers``: those of which a job was proven here."""
+    """The saved rank table; ``saved_at`` is monotonic; ``schedulers``: those with a proven job on this node."""
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]

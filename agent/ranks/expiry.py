@@ -20,7 +20,7 @@ _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
 
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
-    """True when the record of a process that left has expired.
+    """Return True when the record of a process that left has expired.
 
     ``holds_label`` False: it never had a label, or a new incarnation took its labels.
     """
@@ -83,5 +83,5 @@ def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> Pro
 
 
 def is_dead(process: RankProcess) -> bool:
-    """True for a rank that was judged dead."""
+    """Return True for a rank that was judged dead."""
     return process.verdict is not None and process.verdict.state == "dead"

@@ -42,7 +42,7 @@ RANK_INFO = Family(
 RANK_START = Family(
     "rankwatch_rank_start_timestamp_seconds",
     "gauge",
-    "When the rank's process started. A new value means that the rank was started anew.",
+    "When the rank's process started. A new value means that the rank was restarted.",
     _RANK,
     "1 per rank",
     "max",

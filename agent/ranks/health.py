@@ -1,7 +1,7 @@
 """What the findings of the health ledger mean for a rank and for the node. Pure.
 
 A rank is unhealthy when a check that counts has failed on one of its GPUs, on the NIC near one, or on the node as a
-whole. Checks that do not count by default tell of wear or of what only may disturb; the configuration chooses.
+whole. Checks that do not count by default report wear or possible trouble; the configuration chooses.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     for check, value in sorted(well.items()):
         checks.add((check,), value)
     first: dict[tuple[str, ...], float] = {}
-    for each in failed:  # two sources may tell of one fault
+    for each in failed:  # two sources may report one fault
         place = (each.check, *each.subject)
         first[place] = min(first.get(place, each.finding.since_seconds), each.finding.since_seconds)
     for failed_at, seconds in first.items():

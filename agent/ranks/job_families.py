@@ -34,7 +34,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def state_of(process: RankProcess) -> str:
-    """The state that was last judged; until then, whether it runs."""
+    """Return the state that was last judged; until then, whether it runs."""
     if process.verdict is not None:
         return process.verdict.state
     return "alive" if process.exited_at is None else "exited"

@@ -20,7 +20,7 @@ class JobUsers:
                 names.update(_names(view))
 
     def jobs(self) -> frozenset[str]:
-        """The labels of all jobs here."""
+        """Return the labels of all jobs here."""
         return frozenset(job_id for jobs in self._jobs.values() for job_id in jobs)
 
     def job_of(self, uid: int, named: str | None) -> str:
@@ -35,7 +35,7 @@ class JobUsers:
 
 
 def _names(view: RankView) -> Iterable[str]:
-    """What a job is called: its label, and the ids that are known of it before others' were told apart from it."""
+    """Return the names of a job: its label, and its ids before other owners' jobs of the same id got a suffix."""
     process = view.process
     owner = "" if process.facts is None else process.facts.owner.job_id
     return {view.label.job_id, process.plain_job_id, process.claim.job_id, owner} - {""}

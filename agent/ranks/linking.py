@@ -12,7 +12,7 @@ from agent.ranks.rank.process import RankProcess, TableCounts
 from agent.ranks.writers import WriterBook, WriterRecord
 
 FUTURE_SLACK_SECONDS = 2.0
-"""A record may be newer than now by so much; what is newer still counts as that."""
+"""A record may be this much newer than now; a newer one counts as this much newer."""
 
 
 class WriterLinks:
@@ -109,7 +109,7 @@ class WriterLinks:
         return self._processes.get(record.process) if record.process is not None else record.unseen
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it left: nobody holds the file now, but it wrote it.
+        """Link a process that truncated its file just before it left: no process holds the file now.
 
         Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
         """

@@ -56,8 +56,8 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
     """Return what the newest process says, of equally new ones the fewest; None if no process says anything."""
-    told = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
-    return min(told)[1] if told else None
+    restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
+    return min(restarts)[1] if restarts else None
 
 
 def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from agent.core.identity import RankLabel
 STEP_SECONDS = 5.0
 STEPS = 60
 LATE_STEPS = 12
-"""Steps over which lateness is told: a minute."""
+"""Steps over which lateness is shown: a minute."""
 MAX_TRACKS = 4096
 """Ranks whose past is kept; of others only the present is known."""
 
@@ -64,7 +64,7 @@ class _Track:
         self.step = max(self.step, step)
 
     def add(self, now: float, speed: RankSpeed) -> None:
-        """Spread what grew since the last time over the steps since then; a counter that fell began anew."""
+        """Spread what grew since the last time over the steps since then; a counter that fell restarted at 0."""
         moved = max(0, speed.bus_bytes - self.bus_bytes)
         late = 0.0
         if speed.lateness_seconds is not None and self.lateness_seconds is not None:

@@ -30,7 +30,7 @@ MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0
 """How long a process that is not looked at any more counts as running: a reload takes less."""
 OOM_LOG_SECONDS = 10.0
-"""So long after an exit the kernel's log may be read that tells of it; a later line is of another process."""
+"""A kernel log line may name an exit up to this long after it; a later line is about another process."""
 
 
 class RankTable:
@@ -60,7 +60,7 @@ class RankTable:
         self._variables |= names
 
     def variables(self) -> frozenset[str]:
-        """The variables to read of a rank process: those that identity is made of, and those to be kept."""
+        """Return the variables to read of a rank process: those that identity is made of, and those to be kept."""
         return KEPT_VARIABLES | self._variables | frozenset(self._job_id_variables)
 
     def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
@@ -148,7 +148,7 @@ class RankTable:
         self._judge.note_ends(ends, self._processes)
 
     def judge_changed(self) -> None:
-        """Judge the jobs of which a process left, or its status was learnt, since they were last judged."""
+        """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
         self._judge.judge_changed(self._processes)
 
     def confirm(self, key: ProcessKey) -> None:
@@ -164,16 +164,16 @@ class RankTable:
             process.unproven_since = now if process.unproven_since is None else process.unproven_since
 
     def process(self, key: ProcessKey) -> RankProcess | None:
-        """The process, as long as it is shown."""
+        """Return the process, as long as it is shown."""
         return self._processes.get(key)
 
     def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
-        """The published labels of a process; empty while it has none."""
+        """Return the published labels of a process; empty while it has none."""
         process = self._processes.get(key)
         return tuple(label for label in (process.slots or () if process else ()) if label is not None)
 
     def processes(self) -> dict[ProcessKey, RankProcess]:
-        """The rank processes that run, as far as is known."""
+        """Return the rank processes that run, as far as is known."""
         return {key: process for key, process in self._processes.items() if process.exited_at is None}
 
     # -- evidence of records ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class RankTable:
         self._links.link(writer_key, key)
 
     def without_records(self, seconds: float) -> list[ProcessFacts]:
-        """The processes found at least so long ago that run and of which nothing was read, record or other file."""
+        """Return the running processes found at least ``seconds`` ago without any record or other file."""
         since, read = self._clock.monotonic() - seconds, self.read_otherwise
         found = (process for key, process in self._processes.items() if key not in read)
         return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
@@ -205,29 +205,29 @@ class RankTable:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """The frozen label of one rank of a writer; None while it is not published."""
+        """Return the frozen label of one rank of a writer; None while it is not published."""
         return self._links.label(writer_key, comm, comm_rank)
 
     def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
-        """The kept variables (``keep_variables``) of a writer's process; None while they are not known."""
+        """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
         return self._links.settings(writer_key)
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """True when the series of a writer must go: the record of its rank has expired."""
+        """Return True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)
 
     def has_left(self, writer_key: WriterKey) -> bool:
-        """True when the process that wrote these records is gone: no more of them come."""
+        """Return True when the process that wrote these records is gone: no more of them come."""
         return self._links.has_left(writer_key)
 
     @property
     def renamed(self) -> list[str]:
-        """The job ids that went over to an owner with a proof, in order: ask anew for labels given before."""
+        """Return the job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
         return self._binder.renamed
 
     @property
     def hostnames(self) -> frozenset[str]:
-        """The host names of this node and of its containers with ranks."""
+        """Return the host names of this node and of its containers with ranks."""
         return self._links.hostnames
 
     def snapshot(self) -> RankSnapshot:

@@ -1,4 +1,4 @@
-"""What the node does not tell of the ranks' use of it, and what helps."""
+"""Which data about the ranks' use of the node is unavailable, and the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from agent.ranks.unseen import OTHER_USERS
 UNREAD = Family(
     "rankwatch_rank_usage_unread",
     "gauge",
-    "Live ranks of which a source says nothing, as the kernel lacks it or it takes a right: schedstat (waits for a "
+    "Live ranks without data from a source: the kernel lacks it, or it needs a right. schedstat (waits for a "
     "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
     "for). Absent while none.",
     ("source",),
@@ -18,14 +18,14 @@ UNREAD = Family(
     "sum",
 )
 _REMEDIES = {
-    "schedstat": "how long they wait for a CPU; the kernel has no schedstat (CONFIG_SCHED_INFO)",
-    "delayacct": "how long they wait for disks; sysctl kernel.task_delayacct=1",
-    "pressure": "the pressure in their control groups; they are in none of version 2, or the kernel lacks psi=1",
-    "wait_channel": "what blocked threads wait for; that takes a right, see {drop_in}",
+    "schedstat": "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)",
+    "delayacct": "disk wait time unavailable: set sysctl kernel.task_delayacct=1",
+    "pressure": "control group pressure unavailable: cgroup v2 or psi=1 missing",
+    "wait_channel": "what blocked threads wait for is unavailable: this needs a right, see {drop_in}",
 }
 
 
 def usage_notes(unread: Mapping[str, int]) -> list[str]:
-    """Sentences for an operator; ``unread``: how many ranks, by source, as ``UNREAD`` has them. Pure."""
-    told = ((unread.get(source, 0), what.format(drop_in=OTHER_USERS)) for source, what in _REMEDIES.items())
-    return [f"not known of {ranks} rank(s): {what}" for ranks, what in told if ranks]
+    """Return notes for an operator; ``unread``: number of ranks by source, as in ``UNREAD``. Pure."""
+    notes = ((unread.get(source, 0), note.format(drop_in=OTHER_USERS)) for source, note in _REMEDIES.items())
+    return [f"{note} ({ranks} rank(s))" for ranks, note in notes if ranks]

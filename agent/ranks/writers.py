@@ -53,7 +53,7 @@ class WriterBook:
         return record
 
     def unseen(self) -> dict[WriterKey, RankProcess]:
-        """The writers whose process was never seen, each with its stand-in."""
+        """Return the writers whose process was never seen, each with its stand-in."""
         return {writer_key: record.unseen for writer_key, record in self.records.items() if record.unseen is not None}
 
     def unlinked(self, now: float) -> dict[WriterKey, int | None]:
@@ -65,7 +65,7 @@ class WriterBook:
         }
 
     def former(self, writer_key: WriterKey) -> ProcessKey | None:
-        """The process that wrote what the same file held before, under the same host name and pid."""
+        """Return the process that wrote what the same file held before, under the same host name and pid."""
         for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
             record = self.records.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:
@@ -73,7 +73,7 @@ class WriterBook:
         return None
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """True when a writer was forgotten."""
+        """Return True when a writer was forgotten."""
         record = self.records.get(writer_key)
         return record is not None and record.expired_at is not None
 
@@ -100,7 +100,7 @@ class WriterBook:
         return gone
 
     def hostnames(self, processes: Container[ProcessKey]) -> set[str]:
-        """The host names under which ``processes`` write: those of containers here."""
+        """Return the host names under which ``processes`` write: those of containers here."""
         return {
             writer_key.hostname
             for writer_key, record in self.records.items()

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 WORD_BYTES = 8
 END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
-"""Words before the slots: somebody asks for an orderly end; the operation to end at (0: none); a rank died badly."""
+"""Words before the slots: a launcher requests an orderly end; the last operation (0: none); a rank failed."""
 
 
 class ProgressBoard:
@@ -32,11 +32,11 @@ class ProgressBoard:
         self._words[HEADER_WORDS + rank] = arrivals + 1
 
     def initialised(self) -> bool:
-        """Whether every rank of the job is."""
+        """Return whether every rank of the job is."""
         return all(self._words[HEADER_WORDS:])
 
     def all_arrived(self, ranks: Iterable[int], arrivals: int) -> bool:
-        """Whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
+        """Return whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
         words = self._words
         return all(words[HEADER_WORDS + rank] > arrivals for rank in ranks)
 
@@ -45,7 +45,7 @@ class ProgressBoard:
         self._words[END_REQUESTED] = 1
 
     def end_requested(self) -> bool:
-        """Whether somebody asked for an orderly end."""
+        """Return whether an orderly end was requested."""
         return self._words[END_REQUESTED] != 0
 
     def end_at(self, operation: int) -> None:
@@ -53,7 +53,7 @@ class ProgressBoard:
         self._words[END_OPERATION] = operation
 
     def end_operation(self) -> int:
-        """Return the number of operations after which all ranks end, 0 when nobody said."""
+        """Return the number of operations after which all ranks end, 0 while that is not decided."""
         return self._words[END_OPERATION]
 
     def fail(self) -> None:
@@ -61,5 +61,5 @@ class ProgressBoard:
         self._words[FAILED] = 1
 
     def failed(self) -> bool:
-        """Whether a rank of the job died."""
+        """Return whether a rank of the job died."""
         return self._words[FAILED] != 0

@@ -19,7 +19,7 @@ EASY_TP = 4
 def main(argv: Sequence[str]) -> int:
     """Run the job that ``argv`` (without the program's name) asks for; return the exit code.
 
-    0: every rank left with status 0; 1: some did not; 2 (by SystemExit): the options make no sense, one line says why.
+    0: every rank exited with status 0; 1: some did not; 2 (by SystemExit): wrong options, one line explains.
     """
     parser = make_parser()
     job = Job(**vars(parser.parse_args(argv)))

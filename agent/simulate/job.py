@@ -1,4 +1,4 @@
-"""What one launcher is asked to do, as it travels to its rank processes. Imports the standard library only."""
+"""The order to one launcher, as it travels to its rank processes. Imports the standard library only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_f
 class Job(NamedTuple):
     """One job as one launcher sees it; every launcher of a job is given the same, but for ``host_index``.
 
-    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until told to end. Times of accidents count
+    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents count
     from the moment all ranks of the job are initialised. ``job_dir`` is shared by all hosts, ``dump_dir`` need not be.
     """
 
@@ -61,7 +61,7 @@ class Job(NamedTuple):
 
     @property
     def ranks_per_host(self) -> int:
-        """How many ranks each host has."""
+        """Return how many ranks each host has."""
         return self.ranks // self.hosts
 
     def processes(self) -> list[tuple[int, ...]]:
@@ -77,7 +77,7 @@ class Job(NamedTuple):
         return Path(self.job_dir) / f"job-{self.host_index}.json"
 
     def end_marker(self) -> Path:
-        """The file whose appearance tells the data loaders of this host to leave."""
+        """Return the file whose appearance tells the data loaders of this host to leave."""
         return Path(self.job_dir) / f"end-{self.host_index}"
 
     def difference(self, other: Job) -> str | None:

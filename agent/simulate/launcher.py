@@ -42,7 +42,7 @@ class Launcher:
         self._all_well = True
 
     def run(self) -> int:
-        """Run the job to its end; return 0 when every rank here left with status 0, else 1."""
+        """Run the job to its end; return 0 when every rank here exited with status 0, else 1."""
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(each, lambda number, _frame: self._asked.add(number))
         self._event("launcher", pid=os.getpid(), job_dir=self._job.job_dir, dump_dir=self._job.dump_dir)

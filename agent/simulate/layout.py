@@ -51,7 +51,7 @@ class SimulatedCommunicator(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
+        """Return the id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
         return f"{self.hash:#x}"[:ID_CHARACTERS]
 
     def made_anew(self) -> SimulatedCommunicator:

@@ -30,7 +30,7 @@ def fork_data_loaders(count: int, end_marker: Path, launcher: int | None) -> Non
 
 
 def _be_quiet() -> None:
-    """Let go of standard error: whoever reads the launcher's would wait for this worker's end."""
+    """Close standard error: else a reader of the launcher's would wait for this worker's end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)
@@ -52,4 +52,4 @@ def _alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z"  # a dead launcher that nobody waited for is dead
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie launcher is dead

@@ -101,7 +101,7 @@ def _add_accidents(group: argparse._ArgumentGroup) -> None:
     add("--stuck", type=whole(0), metavar="RANK", help="a rank that lives but goes no further")
     add("--stuck-at-step", type=whole(0), default=0, metavar="K", help="the step it does not begin (0)")
     add("--recreate-every", dest="recreate_every_steps", type=whole(0), default=0, metavar="K",
-        help="steps after which all communicators are destroyed and made anew, the files too (0: never)")  # fmt: skip
+        help="steps after which all communicators and their files are destroyed and made again (0: never)")  # fmt: skip
     add("--recreate-seconds", type=amount, default=DEFAULT.recreate_seconds, metavar="SECONDS",
         help=f"how long that takes ({DEFAULT.recreate_seconds:g})")  # fmt: skip
     add("--teardown", choices=["none", "torchrun", "srun"], default="none",

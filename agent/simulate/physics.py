@@ -91,7 +91,7 @@ def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: A
 
 
 def step_times(plan: TimingPlan, step: int) -> StepTimes:
-    """Return the times of step number ``step``; any step can be asked for on its own."""
+    """Return the times of step number ``step``; steps do not depend on each other."""
     dice = random.Random(f"{plan.seed}/{step}").random  # noqa: S311  # simulated, no secret
     accidents = plan.accidents if step >= plan.accidents.from_step else Accidents()
     clock_us = [0.0] * plan.layout.ranks

@@ -132,7 +132,7 @@ def run_ahead_operations(plan: TimingPlan) -> int:
 def orderly_end(arrived: int, run_ahead: int, step_operations: int) -> int:
     """Return the first end of a step that no rank can have passed, seen from a rank that ``arrived`` this far.
 
-    Nobody completes the world's operation at the end of this rank's step without this rank, so nobody has arrived
+    No rank completes the world's operation at the end of this rank's step without this rank, so no rank has arrived
     more than ``run_ahead`` beyond it.
     """
     world_operation = (arrived // step_operations + 1) * step_operations - 1

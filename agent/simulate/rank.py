@@ -46,7 +46,7 @@ class SimulatedRank:
         start_library_thread(THREAD_NAMES[job.thread_names])
 
     def run(self) -> int:
-        """Be the ranks until their end; return the exit status, or die by SIGTERM when that was asked."""
+        """Be the ranks until their end; return the exit status, or die by SIGTERM when that was requested."""
         for each in self._ranks:
             self._board.show(each.rank, 0)
         while not self._board.initialised() and not self._must_leave():
@@ -93,7 +93,7 @@ class SimulatedRank:
         self._file.close()
 
     def _recreate(self) -> None:
-        """Make all communicators anew, as ncclCommInitRank does: the plugin opens the file of that name again."""
+        """Make all communicators again, as ncclCommInitRank does: the plugin opens the file of that name again."""
         made_at = time.monotonic() + self._job.recreate_seconds
         while time.monotonic() < made_at and not self._must_leave():
             time.sleep(POLL_SECONDS)
@@ -111,7 +111,7 @@ class SimulatedRank:
         self._file.dump([log for each in self._ranks for log in each.logs])
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
-        """Return the operation to end at; rank 0 chooses it when the time is up or somebody asked."""
+        """Return the operation to end at; rank 0 chooses it when the time is up or an end was requested."""
         chosen = self._board.end_operation() or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None

@@ -26,7 +26,7 @@ def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], 
     Returns device and inode, with the id of the Slurm job whose control group holds that process; empty where there is
     none. Blocking. Takes the right to the processes' descriptors; where that is missing nothing is found.
     """
-    found: dict[tuple[int, int], str] = {}
+    writers: dict[tuple[int, int], str] = {}
     users = {*paths.values(), ROOT_UID}
     for pid in proc.pids()[:MAX_PROCESSES] if paths else ():
         status = proc.status(pid)
@@ -36,8 +36,8 @@ def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], 
             is_theirs = paths.get(file.target) == status.uid or status.uid == ROOT_UID
             if file.inode and is_theirs and proc.may_write(pid, file):
                 identity = (file.device, file.inode)
-                found[identity] = found.get(identity) or _job_of(proc, pid)
-    return found
+                writers[identity] = writers.get(identity) or _job_of(proc, pid)
+    return writers
 
 
 def _job_of(proc: ProcFS, pid: int) -> str:

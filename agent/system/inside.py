@@ -2,8 +2,9 @@
 
 Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW guards the last name
 alone. So the path is walked name by name, each link read and followed here; openat2(RESOLVE_IN_ROOT) does the same, but
-kernels before 5.6 and some filters of system calls have it not. Nothing but what was asked for, a regular file or a
-FIFO, is ever opened: what a name leads to is looked at first (O_PATH), so that no device or lease is waited for.
+kernels before 5.6 and some filters of system calls have it not. It opens only the
+requested kind, a regular file or a FIFO. It looks first at what a name leads to (O_PATH), so that it waits for no
+device and no lease.
 """
 
 from __future__ import annotations

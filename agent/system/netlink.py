@@ -119,13 +119,13 @@ class Netlink:
         self._channel.close()
 
     def ask(self, kind: int, payload: bytes) -> bytes:
-        """The payload of the one message that answers."""
+        """Return the payload of the one message that answers."""
         for found in self._answers(kind, REQUEST, payload):
             return found
         raise OSError("the kernel's answer is empty")
 
     def dump(self, kind: int, payload: bytes) -> list[bytes]:
-        """The payloads of all messages that answer."""
+        """Return the payloads of all messages that answer."""
         return list(self._answers(kind, REQUEST | DUMP, payload))
 
     def _answers(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:

@@ -46,12 +46,12 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ProcessKey:
-        """The identity that survives reuse of the pid."""
+        """Return the identity that survives reuse of the pid."""
         return ProcessKey(self.pid, self.start_ticks)
 
     @property
     def over(self) -> bool:
-        """True for a zombie without other threads: it only waits for its parent."""
+        """Return True for a zombie without other threads: it only waits for its parent."""
         return self.state in "ZX" and self.threads <= 1
 
 
@@ -78,7 +78,7 @@ def parse_stat(text: str) -> Stat | None:
         pid, rest = text.split(" ", 1)
         name, tail = rest[1:].rsplit(") ", 1)
         fields = tail.split()
-        found = Stat(
+        stat = Stat(
             pid=int(pid),
             comm=name,
             state=fields[0],
@@ -97,10 +97,10 @@ def parse_stat(text: str) -> Stat | None:
         )
     except (ValueError, IndexError):
         return None
-    times = (found.start_ticks, found.cpu_ticks, found.waited_cpu_ticks, found.io_wait_ticks)
-    numbers = (found.pid, found.parent_pid, found.threads, found.exit_code, found.major_faults, found.resident_pages)
+    times = (stat.start_ticks, stat.cpu_ticks, stat.waited_cpu_ticks, stat.io_wait_ticks)
+    numbers = (stat.pid, stat.parent_pid, stat.threads, stat.exit_code, stat.major_faults, stat.resident_pages)
     is_one = min(*numbers, *times) >= 0 and max(numbers) <= _MAX_NUMBER and max(times) <= _MAX_TICKS
-    return found if is_one else None
+    return stat if is_one else None
 
 
 def parse_status(text: str) -> Status | None:
@@ -109,7 +109,7 @@ def parse_status(text: str) -> Status | None:
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
         involuntary = int(fields["nonvoluntary_ctxt_switches"])
-        found = Status(
+        status = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
@@ -121,9 +121,15 @@ def parse_status(text: str) -> Status | None:
         )
     except (KeyError, ValueError, IndexError):
         return None
-    numbers = (found.uid, *found.namespace_pids, found.context_switches, found.involuntary_switches, found.swap_bytes)
-    is_one = found.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
-    return found if is_one else None
+    numbers = (
+        status.uid,
+        *status.namespace_pids,
+        status.context_switches,
+        status.involuntary_switches,
+        status.swap_bytes,
+    )
+    is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
+    return status if is_one else None
 
 
 def _cpu_list(text: str) -> str:
@@ -132,11 +138,11 @@ def _cpu_list(text: str) -> str:
 
 
 def parse_schedstat(text: str) -> int | None:
-    """Nanoseconds that a thread was ready and waited for a CPU, of its line in schedstat; None where nobody counts.
+    """Return how long (ns) a thread was ready and waited for a CPU, from schedstat; None if the kernel counts nothing.
 
     A kernel that has the file and does not count shows three zeros (kernel/sched/stats.h, sched_info_on).
     """
-    found = _SCHEDSTAT.fullmatch(text)
-    if found is None or not int(found[3]) or int(found[2]) > _MAX_NUMBER:
+    match = _SCHEDSTAT.fullmatch(text)
+    if match is None or not int(match[3]) or int(match[2]) > _MAX_NUMBER:
         return None
-    return int(found[2])
+    return int(match[2])

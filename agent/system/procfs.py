@@ -63,13 +63,13 @@ class ProcFS:
         return [int(name) for name in os.listdir(self._root) if name.isascii() and name.isdigit()]
 
     def stat(self, pid: int) -> Stat | None:
-        """The process' stat line, or None when it is gone."""
+        """Return the process' stat line, or None when it is gone."""
         text = self._text(f"{pid}/stat")
         found = None if text is None else parse_stat(text)
         return found if found is not None and found.pid == pid else None
 
     def status(self, pid: int) -> Status | None:
-        """The process' status, or None when it is gone."""
+        """Return the process' status, or None when it is gone."""
         text = self._text(f"{pid}/status")
         return None if text is None else parse_status(text)
 
@@ -84,7 +84,7 @@ class ProcFS:
         return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"
 
     def thread_ids(self, pid: int) -> list[int]:
-        """The process' threads, bounded."""
+        """Return the process' threads, bounded."""
         return [int(tid) for tid in self._list(f"{pid}/task")[:MAX_THREADS_READ]]
 
     def thread_name(self, pid: int, tid: int) -> str:
@@ -97,7 +97,7 @@ class ProcFS:
         return None if text is None else parse_stat(text)
 
     def threads(self, pid: int) -> list[Stat]:
-        """The stat lines of the process' threads, the main one first, MAX_THREADS_READ at most."""
+        """Return the stat lines of the process' threads, the main one first, MAX_THREADS_READ at most."""
         found = (self.thread_stat(pid, tid) for tid in self.thread_ids(pid))
         return [stat for stat in found if stat is not None]
 
@@ -129,7 +129,7 @@ class ProcFS:
         return None if mount is None else int(mount[1])
 
     def mounts(self, pid: int) -> dict[int, str]:
-        """The types of the file systems in the process' mount namespace, by the ids of their mounts."""
+        """Return the types of the file systems in the process' mount namespace, by the ids of their mounts."""
         try:
             raw = self._bytes(f"{pid}/mountinfo", MAX_MOUNTS_BYTES)
         except OSError:
@@ -137,7 +137,7 @@ class ProcFS:
         return {int(found[1]): found[2].decode("ascii", "replace") for found in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
-        """False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""
+        """Return False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""
         return (self._text("sys/kernel/task_delayacct") or "1").strip() != "0"
 
     def thread_status(self, pid: int, tid: int) -> Status | None:
@@ -173,7 +173,7 @@ class ProcFS:
             return 0
 
     def directory(self, pid: int) -> str:
-        """The directory that the process works in; empty when it may not be read. Waits for no file system.
+        """Return the directory that the process works in; empty when it may not be read. Waits for no file system.
 
         What of its name is not UTF-8 is replaced: names go into the checkpoint.
         """
@@ -192,17 +192,17 @@ class ProcFS:
         return found
 
     def maps_library(self, pid: int, names: re.Pattern[bytes]) -> bool | None:
-        """True when a mapped file's path matches ``names``; None when the maps may not be read."""
+        """Return True when a mapped file's path matches ``names``; None when the maps may not be read."""
         try:
             return names.search(self._bytes(f"{pid}/maps", MAX_MAPS_BYTES)) is not None
         except OSError:
             return None
 
     def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
-        """The process' descriptors that are files with a path; None when they may not be read.
+        """Return the process' descriptors that are files with a path; None when they may not be read.
 
-        Only paths for which ``identify`` is true are asked for device and inode (else 0): a stat can wait for a file
-        system that hangs.
+        Only paths for which ``identify`` is true get device and inode (else 0): a stat can wait for a file system that
+        hangs.
         """
         folder = f"{self._root}/{pid}/fd"
         if self.is_in_exec(pid):
@@ -211,7 +211,7 @@ class ProcFS:
             numbers = os.listdir(folder)[:MAX_FILES_READ]
         except OSError:
             return None
-        found = []
+        files = []
         for number in numbers:
             try:
                 target = os.readlink(f"{folder}/{number}")
@@ -221,13 +221,13 @@ class ProcFS:
             except OSError:
                 continue
             device, inode = (info.st_dev, info.st_ino) if info else (0, 0)
-            found.append(OpenFile(int(number), target, device, inode))
-        return found
+            files.append(OpenFile(int(number), target, device, inode))
+        return files
 
     def holds(self, pid: int, file: OpenFile) -> bool | None:
-        """True when the process still holds ``file`` under that descriptor; None when it may not be read.
+        """Return True when the process still holds ``file`` under that descriptor; None when it may not be read.
 
-        The link alone is asked while it says the same: unlike a stat it never waits for a file system that hangs.
+        It reads only the link while that is unchanged: unlike a stat this never waits for a file system that hangs.
         """
         path = f"{self._root}/{pid}/fd/{file.fd}"
         try:
@@ -241,18 +241,18 @@ class ProcFS:
         return (info.st_dev, info.st_ino) == (file.device, file.inode)
 
     def may_write(self, pid: int, file: OpenFile) -> bool:
-        """False when the process holds ``file`` open for reading only; True also where that cannot be read."""
+        """Return False when the process holds ``file`` open for reading only; True also where that cannot be read."""
         flags = _FLAGS.search(self._text(f"{pid}/fdinfo/{file.fd}") or "")
         return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
     def boot_id(self) -> str:
-        """The kernel's id of this boot."""
+        """Return the kernel's id of this boot."""
         return (self._text("sys/kernel/random/boot_id") or "unknown").strip()
 
     def boot_seconds(self) -> float:
         """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not known."""
-        found = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
-        return float(found[1]) if found else 0.0
+        match = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
+        return float(match[1]) if match else 0.0
 
     def _list(self, path: str) -> list[str]:
         try:

@@ -13,7 +13,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def read_text(path: Path) -> str | None:
-    """The stripped text of an attribute; None when there is none, or its driver refuses."""
+    """Return the stripped text of an attribute; None when there is none, or its driver refuses."""
     raw = read_bytes(path)
     return None if raw is None else raw.decode("utf-8", "replace").strip()
 
@@ -33,7 +33,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_number(path: Path) -> int | None:
-    """The whole number in an attribute, decimal or hex with 0x; None when it holds none."""
+    """Return the whole number in an attribute, decimal or hex with 0x; None when it holds none."""
     text = read_text(path)
     if text is None:
         return None
@@ -45,7 +45,7 @@ def read_number(path: Path) -> int | None:
 
 
 def entries(path: Path) -> list[str]:
-    """The names in a folder, in order; none when it is not there."""
+    """Return the names in a folder, in order; none when it is not there."""
     try:
         return sorted(os.listdir(path))[:MAX_ENTRIES]
     except OSError:

@@ -18,20 +18,20 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 def read_changed(
     path: str, max_bytes: int, known: FilePlace | None, uid: int | None = None
 ) -> tuple[FilePlace, bytes] | None:
-    """The first ``max_bytes`` + 1 bytes of a regular file; OSError where it cannot be read.
+    """Return the first ``max_bytes`` + 1 bytes of a regular file; OSError where it cannot be read.
 
     None while it is as ``known``, where it is no regular file, and, with ``uid``, where it is a link or another user's.
     """
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:
         status = os.fstat(fd)
-        place = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if not stat.S_ISREG(status.st_mode) or place == known or (uid is not None and status.st_uid != uid):
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if not stat.S_ISREG(status.st_mode) or version == known or (uid is not None and status.st_uid != uid):
             return None
         raw = b""
         while len(raw) <= max_bytes and (piece := os.read(fd, max_bytes + 1 - len(raw))):
             raw += piece
-        return place, raw
+        return version, raw
     finally:
         os.close(fd)
 

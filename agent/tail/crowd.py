@@ -1,4 +1,4 @@
-"""The files followed: so many at most, and who has most of them gives way. It knows no file system."""
+"""A bounded set of followed files with fair eviction per user. It knows no file system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from agent.tail.shares import FairTable, Share
 
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
-"""Whether it is busy, when it was written to last, which it is: the least gives way first."""
+"""Whether it is busy, when it was written to last, its identity: the smallest is evicted first."""
 
 
 class Crowd:
@@ -22,11 +22,11 @@ class Crowd:
         self._heaps: dict[Share, list[_Entry]] = {}
 
     def __contains__(self, identity: Identity) -> bool:
-        """Whether that file is followed."""
+        """Return whether that file is followed."""
         return identity in self._files
 
     def get(self, identity: Identity) -> FollowedFile | None:
-        """The file of that identity, if it is followed."""
+        """Return the file of that identity, if it is followed."""
         return self._files.get(identity)
 
     def all(self) -> list[FollowedFile]:
@@ -34,11 +34,11 @@ class Crowd:
         return list(self._files.values())
 
     def is_full(self) -> bool:
-        """Whether one more needs another one's place."""
+        """Return whether one more needs another one's place."""
         return len(self._files) >= self._limit
 
     def begin_look(self) -> None:
-        """The files are looked at anew: who gives way first is found out again."""
+        """Start a new look at the files: the order of eviction is computed again."""
         self._heaps.clear()
 
     def put(self, file: FollowedFile) -> None:
@@ -54,10 +54,10 @@ class Crowd:
         self._shares.pop(file.identity)
 
     def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
-        """Remove and return the file that gives way to another one; None when that one finds no place.
+        """Remove and return the file to evict for another one; None when that one has no place.
 
-        Of whoever holds most it is the one written to least lately, idle ones first; within one share only an idle one,
-        in favour of one written to later.
+        It is the oldest-written file of the share with the most files, idle ones first. Within one share only an idle
+        file is evicted, in favour of one written to later.
         """
         loser = self._shares.gives_way_to(share)
         if loser not in self._heaps:
@@ -78,6 +78,6 @@ def _entry(file: FollowedFile) -> _Entry:
 
 
 def _is_idle(file: FollowedFile) -> bool:
-    """Whether nothing that was begun in ``file`` is left to read."""
+    """Return whether nothing that was begun in ``file`` is left to read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)

@@ -23,7 +23,7 @@ HEAD_BYTES = 4096
 MAX_OFFSET = (1 << 63) - 1
 MAX_UID = (1 << 32) - 1
 MAX_GENERATION = (1 << 62) - 1
-"""No file is begun anew so often."""
+"""No file is truncated more often."""
 SCAN_BYTES = 16 * 1024 * 1024
 """How far one read looks for the end of an overlong line or of a hole."""
 
@@ -68,7 +68,7 @@ class FileChange(Enum):
 
 
 class FollowedFile:
-    """One file under its identity; ``generation`` counts how often it was begun anew.
+    """One file under its identity; ``generation`` counts how often it was truncated.
 
     ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
     False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
@@ -163,9 +163,9 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
-    """Whether the last line read still stands before the offset of a file whose front is another.
+    """Return whether the last line read still stands before the offset of a file whose front is another.
 
-    Then it was not begun anew: a second live writer of the same name (a host name and a pid are not unique over
+    Then it was not truncated: a second live writer of the same name (a host name and a pid are not unique over
     containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.
     """
     start = file.offset - len(file.tail)

@@ -42,8 +42,7 @@ class Follower:
     a share those written to last are followed: a time that is still to come (by ``wall_clock``) counts as now.
 
     ``listing`` makes another one than that of ``root``. ``returns_end_lines``: a carriage return ends a line too.
-    ``backlog_bytes``: of what a file holds when it is taken up at most so many are read, and the rest of their first
-    line.
+    ``backlog_bytes``: at most this much of a new file's old content is read, and the rest of the first line.
 
     ``keeps_open``: whether a file of this path stays open, though it does not grow, until the path leads to it no more,
     as it may not be found again; it is then read to its end, and closed at the look after.
@@ -114,8 +113,7 @@ class Follower:
     def discover(self, foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False) -> list[FollowedFile]:
         """Look through the directories, take up new files, let go of those gone; return the files followed now.
 
-        ``foreign`` says by name and identity which new files to leave alone; nothing is asked of the file system for
-        them.
+        ``foreign`` returns True for the name and identity of new files to ignore: they cost no system call.
         """
         self._seen = set()
         self._whole = True
@@ -129,7 +127,7 @@ class Follower:
             self.looked = True
             self._start_at_end = False  # whatever appears later is new
         if self._whole and self.available:
-            for position in self._resume.values():  # gone while nobody looked
+            for position in self._resume.values():  # deleted while the agent was down
                 self._retire(position)
             self._resume.clear()
             self._old &= self._seen
@@ -272,7 +270,7 @@ class Follower:
                 self._files.pop(file)
 
     def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
-        """Whether a file that was read to its end need not be open."""
+        """Return whether a file that was read to its end need not be open."""
         return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:

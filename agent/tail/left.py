@@ -15,7 +15,7 @@ Identity = tuple[int, int]
 
 
 class LeftPositions:
-    """Positions by identity, MAX_LEFT at most; what gives way, or finds no room, is counted as ``left_limit``."""
+    """Positions by identity, MAX_LEFT at most; what is evicted or refused is counted as ``left_limit``."""
 
     def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
         self._positions: dict[Identity, Position] = {}
@@ -29,7 +29,7 @@ class LeftPositions:
         return list(self._positions.values())
 
     def put(self, position: Position) -> None:
-        """Keep one; where there are too many, whoever has most left loses the one that was left first."""
+        """Keep one; at the limit, the share with the most entries loses its oldest one."""
         identity = (position.device, position.inode)
         self.pop(identity)
         if len(self._positions) >= MAX_LEFT:

@@ -1,4 +1,4 @@
-"""One look through a directory and its subdirectories: so many of them and of their entries, by fair shares."""
+"""One look through a directory and its subdirectories: both and their entries have a limit, in fair shares."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class FoundEntry(Protocol):
 
     @property
     def name(self) -> str:
-        """The file's name in its directory."""
+        """Return the file's name in its directory."""
         ...
 
     def inode(self) -> int:
-        """The inode's number."""
+        """Return the inode's number."""
         ...
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """The file's status."""
+        """Return the file's status."""
         ...
 
 
@@ -69,11 +69,11 @@ class NamedEntry(NamedTuple):
     status: os.stat_result
 
     def inode(self) -> int:
-        """The inode's number."""
+        """Return the inode's number."""
         return self.status.st_ino
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """The status of the name itself: no link was followed."""
+        """Return the status of the name itself: no link was followed."""
         return self.status
 
 
@@ -82,7 +82,7 @@ class Finder(Protocol):
 
     @property
     def roots(self) -> frozenset[str]:
-        """The directories that may be links."""
+        """Return the directories that may be links."""
         ...
 
     def look(self, now_ns: int) -> bool:
@@ -236,5 +236,5 @@ def _directory(prefix: str, descriptor: int) -> Directory:
 
 
 def is_open_to_others(mode: int) -> bool:
-    """Whether others than a directory's user may replace that user's files in it."""
+    """Return whether others than a directory's user may replace that user's files in it."""
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

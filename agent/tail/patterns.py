@@ -38,7 +38,7 @@ class Pattern(NamedTuple):
     path: re.Pattern[str]
 
     def job_id(self, path: str) -> str | None:
-        """The job id in a path, None where the pattern has none or does not fit."""
+        """Return the job id in a path, None where the pattern has none or does not fit."""
         match = self.path.fullmatch(path)
         return match["job_id"] if match is not None and "job_id" in self.path.groupindex else None
 

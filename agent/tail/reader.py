@@ -1,4 +1,4 @@
-"""Reads followed files, of which it holds so many open at most: no link is followed, nothing but a file is read."""
+"""Reads followed files with a limit of open files. It follows no link and reads nothing but regular files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_
 
 
 class LineReader:
-    """Reads the files below ``roots``, ``open_files`` of them open; one read to its end gives way to another.
-    Where they are too few, one of whoever has most of them open gives way, whether or not it is read to its end.
+    """Reads the files below ``roots``, ``open_files`` of them open; one read to its end is closed for
+    another. At the limit, the share with the most open files loses one, whether or not it is read to its end.
 
     Counts in ``skipped`` by reason what could not be opened or read. No OSError leaves this class.
     """
@@ -109,7 +109,7 @@ class LineReader:
             theirs = [file for file in theirs if file.drained]
         if not theirs:
             return False
-        # An unlinked one goes last, as it cannot be opened again; but whoever unlinks many must not keep others out.
+        # An unlinked one goes last, as it cannot be opened again; but many of them must not keep others out.
         self.close(min(theirs, key=lambda file: (file.unlinked, not file.drained, file.grown_at)))
         return True
 
@@ -159,7 +159,7 @@ class LineReader:
 
 
 def error_name(error: OSError) -> str:
-    """The error as its symbol, ENOENT say."""
+    """Return the error as its symbol, ENOENT say."""
     return errno.errorcode.get(error.errno or 0, "EUNKNOWN")
 
 

@@ -1,4 +1,4 @@
-"""Who holds how much of a bounded table, and who gives way in it: users first, then the directories of one. Pure."""
+"""How much of a bounded table each share holds, and which loses an entry: users, then their directories. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def share_of(status: os.stat_result, directory: str) -> Share:
 
 
 class _Counts(Generic[K]):
-    """Counts by key, with a greatest one always at hand: a table may be asked once for each of 65,536 files."""
+    """Counts by key, with the largest one always at hand: a table may need it for each of 65,536 files."""
 
     def __init__(self) -> None:
         self._count: dict[K, int] = {}
@@ -66,20 +66,20 @@ class Holdings:
         self._directories: dict[int, _Counts[str]] = {}
 
     def add(self, share: Share, count: int = 1) -> None:
-        """Note that ``share`` holds so many more, or fewer."""
+        """Add ``count`` entries, maybe negative, to ``share``."""
         self._users.change(share.uid, count)
         self._directories.setdefault(share.uid, _Counts()).change(share.directory, count)
         if not self._users.of(share.uid):
             del self._directories[share.uid]
 
     def most(self) -> Share | None:
-        """The directory that holds most, of the user who holds most; None when nobody holds anything."""
+        """Return the largest directory of the largest user; None when the table is empty."""
         uid = self._users.most()
         directory = None if uid is None else self._directories[uid].most()
         return None if uid is None or directory is None else Share(uid, directory)
 
     def gives_way_to(self, share: Share) -> Share:
-        """Say whose entry gives way to one more of ``share`` in a full table: that of whoever holds most.
+        """Return the share that loses an entry to ``share`` in a full table: the largest one.
 
         It is ``share`` itself unless another holds at least two more, so that no two take a place from each other in
         turns. Who holds nothing is thus given a place at once, as long as there are fewer shares than places.
@@ -125,7 +125,7 @@ class FairTable(Generic[K]):
         self._loser.clear()
 
     def of(self, share: Share) -> Iterable[K]:
-        """The keys of a share, the oldest first."""
+        """Return the keys of a share, the oldest first."""
         return self._keys.get(share, {}).keys()
 
     def share_of(self, key: K) -> Share:
@@ -133,7 +133,7 @@ class FairTable(Generic[K]):
         return self._share[key]
 
     def gives_way_to(self, share: Share) -> Share:
-        """Whose key gives way to one more of ``share``, as Holdings has it."""
+        """Return the share that loses a key to ``share``, by the rule of Holdings."""
         loser = self._loser.get(share)
         if loser is None:
             loser = self._loser[share] = self._holdings.gives_way_to(share)

@@ -33,7 +33,7 @@ class ListenAddress:
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Read ``host:port``, ``:port`` or ``[v6]:port``; ValueError says what is wrong with any other text."""
+    """Read ``host:port``, ``:port`` or ``[v6]:port``; raise ValueError with the mistake in any other text."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise ValueError(f"listen address {text!r} is not host:port, :port or [address]:port")
@@ -89,7 +89,7 @@ def open_local_listener(path: Path) -> socket.socket:
 
 
 def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """The listening sockets that systemd hands over (sd_listen_fds(3)); ValueError where it hands over none."""
+    """Return the listening sockets that systemd hands over (sd_listen_fds(3)); ValueError where it hands over none."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
         raise ValueError("--web.systemd-socket: systemd hands over no socket; is rankwatch.socket started?")

@@ -20,8 +20,8 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 _TARGET = re.compile(
     rf"(?:(?P<scheme>(?i:https?))://(?:{_LITERAL}|{_NAME}+)(?::[0-9]*)?(?=[/?]|\Z)|(?=/))(?P<path>[^#]*)", re.ASCII
 )
-"""A path with its query, or after a scheme and a host, whose user's name and password nobody should send (RFC 9110,
-4.2.4; RFC 9112, 3.2)."""
+"""A path with its query, or after a scheme and a host, where clients should not send a user's name and password (RFC
+9110, 4.2.4; RFC 9112, 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class HttpResponse:
 
     @property
     def parts(self) -> tuple[tuple[int, int], ...]:
-        """The parts of ``body`` that are sent."""
+        """Return the parts of ``body`` that are sent."""
         return ((0, len(self.body)),) if self.only is None else self.only
 
 
@@ -94,7 +94,7 @@ def request_of(
 def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h11.Connection | None:
     """Return the connection that goes on after a request of HTTP/1.0 that asks for that (RFC 9112, 9.3); else None.
 
-    h11 ends every connection of HTTP/1.0: another one takes its place, that was told the same request as HTTP/1.1.
+    h11 ends every connection of HTTP/1.0: another one takes its place, with the same request as HTTP/1.1.
     """
     fields = b",".join(value for name, value in head.headers if name == b"connection")
     options = {option.strip() for option in fields.lower().split(b",")}
@@ -113,7 +113,7 @@ def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h1
 
 
 def server_side(header_bytes: int) -> h11.Connection:
-    """Return the state of a new connection, whose headers may have so many bytes."""
+    """Return the state of a new connection, whose headers may have ``header_bytes`` at most."""
     # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
     return h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes - 1)
 

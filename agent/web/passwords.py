@@ -92,11 +92,11 @@ class Passwords:
         """Take one of the checks that the peer has now; False where there is none."""
         now = self._monotonic()
         before = self._buckets.pop(client, _Bucket(CHECKS_AT_ONCE, now))
-        left = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
-        self._buckets[client] = _Bucket(left - 1 if left >= 1 else left, now)
+        checks = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
+        self._buckets[client] = _Bucket(checks - 1 if checks >= 1 else checks, now)
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
-        return left >= 1
+        return checks >= 1
 
 
 def _pair(authorization: str) -> tuple[bytes, bytes] | None:

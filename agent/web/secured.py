@@ -34,7 +34,7 @@ class Secured:
         self._at: float | None = None
 
     async def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """The refusal of a request, None where it may go on."""
+        """Return the refusal of a request, None where it may go on."""
         if not self._is_in_rate():
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
         if self._passwords is None or request.path in OPEN_PATHS:
@@ -48,11 +48,11 @@ class Secured:
 
     @property
     def asks_for_passwords(self) -> bool:
-        """Whether whoever was let in to more than OPEN_PATHS has given a password."""
+        """Return whether all paths but OPEN_PATHS need a password."""
         return self._passwords is not None
 
     def finish(self, response: HttpResponse) -> HttpResponse:
-        """The answer with the file's headers, which take the place of those of the same name."""
+        """Return the answer with the file's headers, which take the place of those of the same name."""
         if not self._headers:
             return response
         kept = tuple(each for each in response.headers if each[0] not in self._headers)

@@ -35,7 +35,7 @@ class WebServer:
     the cap, the peer with most connections loses one: the one that waits longest, then the one that writes longest,
     then its new one, then the one that is being answered longest. Over the bound of unread answers, the peer whose
     answers are largest loses the one that it reads longest. So no number of clients of other peers keeps a scrape out.
-    ``tls`` is asked at each connection for the terms that it is to meet.
+    ``tls`` returns, for each connection, its TLS settings.
     """
 
     def __init__(

@@ -19,7 +19,7 @@ _CLIENTS = {
 
 
 def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
-    """A server's context (blocking: files are read); ValueError says what is wrong with them."""
+    """Return a server's context (blocking: reads files). Raise ValueError with the mistake in a file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     context.verify_mode = _CLIENTS[config.client_auth_type]
@@ -73,5 +73,5 @@ def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) 
 
 
 def _no_password() -> str:
-    """Nobody is there to be asked for the password of an encrypted key."""
+    """Refuse an encrypted key: a daemon cannot prompt for its password."""
     raise ssl.SSLError(0, "the key is encrypted")

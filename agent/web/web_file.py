@@ -132,9 +132,9 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def seconds(self) -> float:
-        """The interval; 0 for none."""
-        found = _DURATION.fullmatch(self.interval)
-        return float(found[1]) * _SECONDS[found[2]] if found else 0.0
+        """Return the interval; 0 for none."""
+        match = _DURATION.fullmatch(self.interval)
+        return float(match[1]) * _SECONDS[match[2]] if match else 0.0
 
 
 class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -148,11 +148,11 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse hashes that are none, or that take seconds to check."""
         for user, hashed in self.basic_auth_users.items():
-            found = _BCRYPT.fullmatch(hashed)
-            if found is None:
+            match = _BCRYPT.fullmatch(hashed)
+            if match is None:
                 raise ValueError(f"basic_auth_users: what {user!r} has is no hash by bcrypt ($2y$10$...)")
-            if int(found[1]) > _MAX_COST:
-                raise ValueError(f"basic_auth_users: the hash of {user!r} costs {found[1]}; {_MAX_COST} is the most")
+            if int(match[1]) > _MAX_COST:
+                raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; {_MAX_COST} is the most")
 
     def opens(self, before: WebFile) -> str:
         """What closed the door by the file ``before`` and is not in this one; empty for nothing."""
@@ -170,7 +170,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join(name for name, is_gone in gone.items() if is_gone)
 
     def files(self, folder: Path) -> list[Path]:
-        """The files that it names, of which a change is one of this file."""
+        """Return the files that it names: a change of one counts as a change of this file."""
         tls = self.tls_server_config
         names = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
         return [folder / name for name in names if name]

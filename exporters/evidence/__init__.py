@@ -1,8 +1,8 @@
 """Evidence: a bundle of what this node knew when a rank died or hung, on the node's own disk.
 
-Triggers are local: a rank here is dead or unresponsive, completes nothing for longer than ever, or root asks for one
-(`rankwatch evidence take`); where the site says so, Prometheus is asked for open pages. Nothing is asked of a job: what
-is read is the kernel's, and the agent's own.
+Triggers are local: a rank here is dead or unresponsive, completes nothing for longer than ever, or root requests one
+(`rankwatch evidence take`); if configured, the agent queries Prometheus for open pages. The job itself is not queried:
+the data come from the kernel and from the agent.
 """
 
 from exporters.evidence.config import EvidenceConfig

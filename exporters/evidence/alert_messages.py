@@ -1,4 +1,4 @@
-"""What the helper is asked about open alerts, and what it answers."""
+"""The helper's requests about open alerts, and its answers."""
 
 from __future__ import annotations
 

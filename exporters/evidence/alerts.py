@@ -31,6 +31,6 @@ def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
 
 
 def _quoted(text: str) -> str:
-    """The text as PromQL has it, in double quotes."""
+    """Return the text as PromQL has it, in double quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -51,7 +51,7 @@ class AlertAsker:
 
     @property
     def open_jobs(self) -> frozenset[str]:
-        """The jobs on which a page was open by the last answer."""
+        """Return the jobs on which a page was open by the last answer."""
         return self._watch.open_jobs
 
     async def close(self) -> None:
@@ -76,7 +76,7 @@ class AlertAsker:
 
 
 def asked_about(views: Sequence[RankView]) -> list[str]:
-    """Return the jobs that run here and are asked about, in order: at most MAX_JOBS, of each user some."""
+    """Return the running jobs to query alerts for, in order: at most MAX_JOBS, some of each user."""
     users = {view.label.job_id: user_of([view]) for view in views if view.process.exited_at is None}
     jobs = sorted(users)
     return fairly(jobs, [users[job] for job in jobs], MAX_JOBS)

@@ -13,14 +13,14 @@ Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``path``: the directory of bundles, made if need be. ``keep_bundles``: the newest so many stay, and
-    beyond them users' only ones and those of open pages, up to four times as many.
+    """``path``: the directory of bundles, made if need be. ``keep_bundles``: how many of the newest stay.
+    Users' only bundles and those of open pages stay too, up to four times as many.
 
     ``seconds_per_bundle``: how long collecting may take; a part that is not there by then is left out.
     ``megabytes_per_bundle``: of its files, unpacked. ``minutes_between``: no second bundle of a job sooner.
-    ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
-    before, has fallen silent. ``alerts_url``: of a Prometheus that is asked once a minute which pages are open on jobs
-    here, so that nodes whose ranks wait take a bundle, too; empty: none is. ``alerts_cluster``: this cluster's name in
+    ``silence_seconds``: a rank that had completed operations and completes none for this long, and for longer than ever
+    before, has fallen silent. ``alerts_url``: of a Prometheus, queried once a minute for open pages on jobs here, so
+    that nodes whose ranks wait take a bundle, too; empty: no queries. ``alerts_cluster``: this cluster's name in
     the alerts' label ``cluster``, where that Prometheus has several clusters'.
     ``serve``: give files of bundles at /evidence/FILE, over TLS and with a password alone.
     """

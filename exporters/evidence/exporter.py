@@ -29,7 +29,7 @@ FREEZE_SECONDS = 2.0
 FROZEN_SECONDS = 120.0
 """How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
 MAX_FROZEN = 8
-"""Jobs of which something waits; with more the oldest gives way, of the user with most."""
+"""Jobs with waiting files; beyond it the user with most loses the oldest."""
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for one under way; with more the newest goes, of the user with most."""
 PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
@@ -244,7 +244,7 @@ class EvidenceExporter:
         return data
 
     def _has_room_for_bundles(self) -> bool:
-        """Whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
+        """Return whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
     def _make_folder(self) -> None:
@@ -253,7 +253,7 @@ class EvidenceExporter:
             self._folder.mkdir(mode=0o700, exist_ok=True)
 
     async def _learn(self) -> None:
-        """Show the bundles that there are: none is taken again because the agent was started anew."""
+        """Show the existing bundles: a restart of the agent takes none of them again."""
         found = await self._writer.call(lambda: bundle.on_disk(self._folder))
         clock = self._ctx.clock
         self._bundles = len(found)
@@ -266,7 +266,7 @@ class EvidenceExporter:
         self._is_known = True
 
     def snapshot(self) -> EvidenceSnapshot:
-        """The newest bundles, and what failed."""
+        """Return the newest bundles, and what failed."""
         if self._asker is not None:
             self._failures[ALERTS] = self._asker.failures
         return EvidenceSnapshot(self._bundles, dict(self._taken), dict(+self._failures))

@@ -14,7 +14,7 @@ from exporters.evidence.watch import Occasion
 
 
 def live_pids(views: Iterable[RankView]) -> dict[str, int]:
-    """The pids of live processes, those in trouble first."""
+    """Return the pids of live processes, those in trouble first."""
     live = [view for view in views if view.process.exited_at is None and view.process.facts is not None]
     live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
     return {view.label.rank: view.process.facts.key.pid for view in live if view.process.facts is not None}
@@ -29,13 +29,13 @@ def because(occasion: Occasion) -> str:
         "silent": f"rank {occasion.rank} completes no operation any more",
         "stalled": "RAS reports that it stands still",
         "alert": f"Prometheus has a page open on it, and rank {occasion.rank} is here",
-        "asked": "it was asked for",
+        "asked": "it was requested",
     }
     return words[occasion.trigger][: told.MAX_TEXT]
 
 
 def ranks_file(views: Iterable[RankView]) -> bytes:
-    """The rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
+    """Return the rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
     return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
 
 
@@ -68,5 +68,5 @@ def _facts(view: RankView) -> dict[str, object]:
 
 
 def user_of(views: Iterable[RankView]) -> str:
-    """The user of a job with these ranks; empty where that is not known."""
+    """Return the user of a job with these ranks; empty where that is not known."""
     return next((view.process.user for view in views if view.process.facts is not None), "")

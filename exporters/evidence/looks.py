@@ -62,7 +62,7 @@ class ProcessLooks:
         return await thread.call(partial(self._look, thread, look))
 
     def _look(self, thread: OwnThread, look: Callable[[], _Files]) -> _Files:
-        """In ``thread``, which is free again at the end, also where nobody waits for it any more."""
+        """Run ``look`` in ``thread``, which is free again afterwards, also when its caller has given up."""
         try:
             return look()
         finally:

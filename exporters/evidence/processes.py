@@ -15,7 +15,7 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_THREADS = 512
-"""Of a rank's threads the first so many: NCCL's and PyTorch's are made early."""
+"""Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early."""
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
@@ -24,27 +24,27 @@ def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, byte
     ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. What is gone, or may not be read, is
     left out.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     home = proc / str(pid)
     place = f"ranks/{rank}"
     for name in FILES:
-        _put(found, f"{place}/{name}", home / name)
+        _put(files, f"{place}/{name}", home / name)
     if threads := _threads(home / "task"):
-        found[f"{place}/threads.tsv"] = threads
-    group = _group(found.get(f"{place}/cgroup", b""))
+        files[f"{place}/threads.tsv"] = threads
+    group = _group(files.get(f"{place}/cgroup", b""))
     for name in GROUP_FILES if group else ():
-        _put(found, f"{place}/group/{name}", cgroups / group / name)
-    return found
+        _put(files, f"{place}/group/{name}", cgroups / group / name)
+    return files
 
 
 def node_files(proc: Path) -> dict[str, bytes]:
     """Return what there is of the node, by name in the bundle."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     for name in PRESSURE:
-        _put(found, f"node/pressure/{name}", proc / "pressure" / name)
+        _put(files, f"node/pressure/{name}", proc / "pressure" / name)
     for name in ("loadavg", "meminfo", "uptime"):
-        _put(found, f"node/{name}", proc / name)
-    return found
+        _put(files, f"node/{name}", proc / name)
+    return files
 
 
 def _threads(tasks: Path) -> bytes:
@@ -65,7 +65,7 @@ def _threads(tasks: Path) -> bytes:
 
 
 def _group(cgroup: bytes) -> str:
-    """The path of a process' group of version 2, without the leading slash; empty where it has none."""
+    """Return the path of a process' group of version 2, without the leading slash; empty where it has none."""
     for line in cgroup.decode(errors="replace").splitlines():
         number, _, path = line.partition("::")
         if number == "0" and path.startswith("/") and ".." not in path.split("/"):

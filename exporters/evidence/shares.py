@@ -1,4 +1,4 @@
-"""Room for several users: whoever has most makes room. Pure."""
+"""Room for several users: the user with the most entries loses one. Pure."""
 
 from __future__ import annotations
 

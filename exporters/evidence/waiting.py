@@ -10,7 +10,7 @@ from exporters.evidence.watch import Occasion
 
 
 class AlertWatch:
-    """Remembers of which jobs a bundle was due: each job's alerts are an occasion once, until it has none any more.
+    """Remembers the jobs with a due bundle: each job's alerts are an occasion once, until it has none any more.
 
     A rank can be blamed minutes after the job's first alert: a node that had none to take one for then looks again.
     ``open_jobs``: all jobs with alerts at the last look.

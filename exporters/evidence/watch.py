@@ -17,7 +17,7 @@ Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert
 
 
 class Occasion(NamedTuple):
-    """A bundle is due: of which job, why, and the rank that it is about."""
+    """A bundle is due: its job, the reason, and the rank that it is about."""
 
     job_id: str
     trigger: Reason
@@ -34,7 +34,7 @@ class Change(NamedTuple):
 
 
 class WatchedTrouble(NamedTuple):
-    """What a look found: bundles that are due, and jobs of which a rank has just ended abnormally."""
+    """What a look found: bundles that are due, and jobs with a rank that has just ended abnormally."""
 
     occasions: tuple[Occasion, ...]
     failing: frozenset[str]
@@ -80,7 +80,7 @@ class TroubleWatch:
         ``struck``: those on failed hardware; one that was never seen on well hardware is no occasion.
 
         A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
-        may have been started anew, and what it took before is known by the bundles that there are.
+        may have restarted, and the existing bundles show what it took before.
         """
         self._forget({view.label.job_id for view in views})
         occasions = []
@@ -111,7 +111,7 @@ class TroubleWatch:
         return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
-        """The changes of the states of a job's ranks here, in order."""
+        """Return the changes of the states of a job's ranks here, in order."""
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
@@ -147,7 +147,7 @@ class TroubleWatch:
 
 
 def _is_ill(view: RankView, seen: _Seen) -> bool:
-    """Whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
+    """Return whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
     if view.process.verdict is not None and view.process.verdict.state in ("dead", "unresponsive"):
         return True
     is_silent = seen.silent_at is not None and seen.silent_at == view.process.progress_seconds

@@ -32,7 +32,7 @@ from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, Place
 
 SPEEDS_SECONDS = 2.0
-"""How often the ranks' speeds are told, for the pages."""
+"""How often the ranks' speeds are updated, for the pages."""
 SILENCE_SECONDS = 5.0
 """How often the ranks without records are looked over."""
 MAX_PATHS = 64
@@ -159,12 +159,12 @@ class InspectorExporter:
         try:
             await self._turns(last=True)
         finally:
-            for writer in self._writers():  # a successor asks anew for what it restores
+            for writer in self._writers():  # a successor requests room again for what it restores
                 self._ctx.admit.release(writer.writer_key)
             await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """The ends of the files of a job's ranks, the last operation of each, and who was late."""
+        """Return the ends of the files of a job's ranks, the last operation of each, and who was late."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._slots, ranks)
         late = (
@@ -173,7 +173,7 @@ class InspectorExporter:
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
-        """How often files are read; while there are none to read, new ones are looked for."""
+        """Return how often files are read; while there are none to read, new ones are looked for."""
         if all(slot.is_idle() for slot in self._slots):
             return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
         return self._config.poll_interval_seconds

@@ -100,8 +100,8 @@ SPREAD = Family(
 TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds",
     "gauge",
-    "Tenth percentile of operations' time on a rank, of this node's rank with the shortest, over ten seconds or more, "
-    "until there are 3: operations that waited for nobody. The least over nodes is the fabric's own time.",
+    "Lowest 10th-percentile operation time of any rank on this node (window >= 10 s and 3 operations): the transfer "
+    "time without waiting. The minimum over nodes is the fabric's own time.",
     _ARRIVALS,
     "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node",
 )
@@ -212,7 +212,7 @@ SKIPPED = Family(
     "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
     "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
     "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, pair: pairs of "
-    "ranks, binding: kinds of record) the user and directory that hold most give way: delete old files, or give "
+    "ranks, binding: kinds of record) the user and directory that hold most lose theirs: delete old files, or give "
     "each job its own directory.",
     ("reason",),
     "1 per reason seen",

@@ -207,7 +207,7 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
-    """The shortest of this node's ranks, in seconds, by job, communicator, collective and size class."""
+    """Return the shortest of this node's ranks, in seconds, by job, communicator, collective and size class."""
     shortest: dict[tuple[str, str, str, str], int] = {}
     for writer in writers:
         for key, microseconds in writer.transfers:

@@ -34,12 +34,12 @@ class HeldMeans(NamedTuple):
 
     @property
     def file(self) -> FileKey:
-        """What stays while the plugin opens it anew."""
+        """Return the key that stays the same when the plugin opens the file again."""
         return self.key, self.target
 
 
 def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
-    """The files of one process; None where its descriptors may not be read, or it is gone."""
+    """Return the files of one process; None where its descriptors may not be read, or it is gone."""
     files = proc.open_files(key.pid, lambda _target: False)
     stat = proc.stat(key.pid)
     if files is None or stat is None or stat.key != key:
@@ -58,7 +58,7 @@ def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held
 
 
 def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> list[T]:
-    """So many of them at most: the first of each user's, then the second of each, in their order."""
+    """Return at most ``most`` of them: the first of each user's, then the second of each, in their order."""
     turns: Counter[object] = Counter()
     ordered: defaultdict[int, list[T]] = defaultdict(list)
     for thing in things:

@@ -60,7 +60,7 @@ class MeansProcess(msgspec.Struct, frozen=True):
 
     @property
     def environment(self) -> Mapping[str, str] | None:
-        """The variables of its environment that are kept."""
+        """Return the variables of its environment that are kept."""
         return None if self.process.facts is None else self.process.facts.environment
 
 
@@ -103,7 +103,7 @@ class InspectorPromExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Say that nobody reads these files any more."""
+        """Release these files: this exporter reads them no more."""
         self._ctx.ranks.read_otherwise = frozenset()
         for file in self._files:
             self._ctx.admit.release(file)
@@ -153,7 +153,7 @@ class InspectorPromExporter:
         return MeansRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
 
     def _take(self, held: HeldMeans, text: MeansText, rank: MeansProcess) -> None:
-        """Take in what a file holds; its series must find room anew."""
+        """Take in the text of a file; its series are admitted again."""
         self._ctx.admit.release(held.file)
         group = (rank.uid, rank.views[0].label.job_id)
         self._skipped += self._file(held).take(text, partial(self._ctx.admit.admit, held.file, group=group))
@@ -186,7 +186,7 @@ class InspectorPromExporter:
     def _state(
         self, rank: MeansProcess, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
     ) -> tuple[MeansState, MeansFile | None]:
-        """How it stands with one rank, and its file."""
+        """Return how it stands with one rank, and its file."""
         files = self._held.get(rank.key, [])
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
@@ -208,7 +208,7 @@ def parse_all(raw: Mapping[HeldMeans, bytes]) -> dict[HeldMeans, MeansText]:
 
 
 def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, MeansProcess]:
-    """The rank processes that run and of which no record was seen: this mode replaces the records."""
+    """Return the running rank processes without records: this mode replaces the records."""
     found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
         process = view.process
@@ -218,7 +218,7 @@ def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, MeansProcess]:
 
 
 def own_file(rank: MeansProcess, view: RankView, files: Iterable[HeldMeans]) -> HeldMeans | None:
-    """The file of one rank of a process: its only one, or that of the rank's own GPU; None where it cannot be told."""
+    """The file of one rank of a process: its only one, or that of the rank's own GPU; None where that is unknown."""
     held = list(files)
     if len(rank.process.slots or ()) == 1 and len(held) == 1:
         return held[0]

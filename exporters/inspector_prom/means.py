@@ -11,11 +11,11 @@ from exporters.inspector_prom.reading import Place
 from exporters.inspector_prom.text import MeansKind, MeansRow, MeansText
 
 STALE_INTERVALS = 3
-"""What was not written anew for so many intervals is old: the plugin leaves the last values of an idle GPU there."""
+"""Values not rewritten for this many intervals are old: the plugin leaves the last values of an idle GPU there."""
 SERIES_PER_ROW = 2
 
 Admit = Callable[[int], bool]
-"""Asked for so many series more; False where there is no room."""
+"""Requests a number of additional series; returns False when the limit is reached."""
 
 
 class MeansFile(msgspec.Struct):
@@ -55,5 +55,5 @@ class MeansFile(msgspec.Struct):
         return text.skipped + Counter(series=len(text.rows) - len(self.rows))
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
-        """Whether it has rows of the last STALE_INTERVALS."""
+        """Return whether it has rows of the last STALE_INTERVALS."""
         return bool(self.rows) and now - self.read_at[0] <= STALE_INTERVALS * interval_seconds

@@ -1,6 +1,6 @@
 """The helper's side: looks at files that ranks hold open, and reads those that were at rest since the last look.
 
-The plugin empties a file and writes it anew in several pieces, in place. So what it holds is taken once it has stood
+The plugin empties a file and writes it again in several pieces, in place. So what it holds is taken once it has stood
 still from one look to the next. A file is opened by way of the descriptor that the rank has, whatever its directory.
 """
 

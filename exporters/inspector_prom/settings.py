@@ -13,9 +13,9 @@ PROM_DUMP = "NCCL_INSPECTOR_PROM_DUMP"
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 VARIABLES = frozenset({PLUGIN, ENABLE, THREAD, PROM_DUMP, INTERVAL})
 LEAST_INTERVAL_SECONDS = 30.0
-"""The plugin writes no more often, whatever it is told. Taken also where nccl.conf tells it, which is not seen."""
+"""The plugin writes no more often, whatever its setting. Also used for a setting in nccl.conf, which is not read."""
 MOST_INTERVAL_SECONDS = 3600.0
-"""A longer one is taken for this: what is hours old says nothing of now."""
+"""A longer one is taken for this: values that are hours old are useless."""
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:
@@ -32,6 +32,6 @@ def will_write(environment: Mapping[str, str] | None) -> bool:
 
 
 def interval_seconds(environment: Mapping[str, str] | None) -> float:
-    """How far apart the plugin writes, at least."""
-    told = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
-    return min(max(told, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
+    """Return how far apart the plugin writes, at least."""
+    seconds = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
+    return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)

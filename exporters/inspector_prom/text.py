@@ -22,7 +22,7 @@ MAX_NAME_CHARACTERS = 255
 MAX_GIGABYTES_PER_SECOND = 1e5
 """Beyond any wire, and beyond any memory."""
 MAX_MICROSECONDS = 1e12
-"""Eleven days: no operation is so long, a clock that was set back may say so."""
+"""Eleven days: no operation takes this long; a longer time is a clock error."""
 OPERATIONS = frozenset(
     {
         *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"),
@@ -57,9 +57,9 @@ class MeansKind(msgspec.Struct, frozen=True):
     algo_proto: str
 
     def size_bytes(self) -> int:
-        """The least size of the messages."""
-        found = _SIZE.fullmatch(self.message_size)
-        return 0 if found is None else int(found[1]) * _UNITS[found[2]]
+        """Return the least size of the messages."""
+        match = _SIZE.fullmatch(self.message_size)
+        return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 class MeansRow(msgspec.Struct):
@@ -100,19 +100,19 @@ def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[Mean
         return ""
     if len(line) > MAX_LINE_BYTES:
         return "line_size"
-    found = _LINE.fullmatch(line.decode("utf-8", "replace"))
-    if found is None:
+    match = _LINE.fullmatch(line.decode("utf-8", "replace"))
+    if match is None:
         return "malformed"
-    name, value = found[1], _number(found[3])
+    name, value = match[1], _number(match[3])
     if name not in BANDWIDTHS | TIMES:
         return ""  # a sum over the GPU, or what follows from the others
-    key = _key(_labels(found[2]))
+    key = _key(_labels(match[2]))
     if key is None:
         return "malformed"
     kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
     row = rows.setdefault(key, MeansRow())
     seen[key, kind] += 1
-    if seen[key, kind] > 1:  # which of them is true cannot be told
+    if seen[key, kind] > 1:  # it is unknown which one is true
         setattr(row, kind, None)
         return "twice"
     if not 0 < value <= most:
@@ -122,7 +122,7 @@ def _take(line: bytes, rows: dict[MeansKind, MeansRow], seen: Counter[tuple[Mean
 
 
 def _labels(text: str) -> dict[str, str]:
-    """The labels of a line; empty where they make no sense."""
+    """Return the labels of a line; empty where they make no sense."""
     found = list(_LABEL.finditer(text))
     if not found or found[0].start() or not text.endswith('"'):
         return {}
@@ -154,7 +154,7 @@ def _key(labels: Mapping[str, str]) -> MeansKind | None:
 
 
 def _number(text: str) -> float:
-    """The number, NaN for what is none."""
+    """Return the number, NaN for what is none."""
     try:
         return float(text)
     except ValueError:

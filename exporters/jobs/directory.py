@@ -1,4 +1,4 @@
-"""A directory whose files are believed: root's, and of nobody else's making. Blocking; used from one thread."""
+"""A directory with trusted files: only root may write to it. Blocking; used from one thread."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class TrustedDirectory(Generic[T]):
         return found
 
     def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotBelieved]]) -> T:
-        told = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        version = (told.st_dev, told.st_ino, told.st_mtime_ns, told.st_ctime_ns)
+        status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = before.get(name)
         if known is None or known[0] != version:
             known = (version, self._read(directory, name))
@@ -99,10 +99,10 @@ class TrustedDirectory(Generic[T]):
         except OSError:
             return NotBelieved("kind")  # a symbolic link, a socket, one that may not be read
         try:
-            told = os.fstat(file)
-            if not stat.S_ISREG(told.st_mode):
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
                 return NotBelieved("kind")
-            if not self._is_theirs(told):
+            if not self._is_theirs(status):
                 return NotBelieved("owner")
             content = os.read(file, MAX_FILE_BYTES + 1)
         except OSError:
@@ -117,6 +117,6 @@ class TrustedDirectory(Generic[T]):
             return NotBelieved("content")
 
     def _is_theirs(self, told: os.stat_result) -> bool:
-        """True where one of the owners has it and nobody else may write to it, but root's group and ours."""
+        """Return True if one of the owners has it and only the owner, root's group and ours may write to it."""
         by_group = told.st_mode & stat.S_IWGRP and told.st_gid not in (0, os.getegid())
         return told.st_uid in self._owners and not by_group and not told.st_mode & stat.S_IWOTH

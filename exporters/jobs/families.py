@@ -32,7 +32,7 @@ GPU = Family(
 REQUEUES = Family(
     "rankwatch_job_requeues",
     "gauge",
-    "How often the scheduler has begun the job anew.",
+    "How often the scheduler has restarted the job.",
     ("job_id",),
     _RUNNING,
     "max",

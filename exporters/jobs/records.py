@@ -15,7 +15,7 @@ MAX_GPUS = 64
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0
-"""So long after its end a job is shown."""
+"""How long a job is shown after its end."""
 MAX_RUNNING = 512
 MAX_ENDED = 128
 """Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""
@@ -34,7 +34,7 @@ STATES = frozenset(
         "TIMEOUT",
     }
 )
-"""How a job ends, in Slurm's words; REQUEUED: it will come back, and nobody says why it went."""
+"""How a job ends, in Slurm's words; REQUEUED: it will run again; the reason is unknown."""
 OTHER, UNKNOWN = "OTHER", "UNKNOWN"
 REASONS = frozenset(
     {
@@ -67,7 +67,7 @@ _GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 class JobFile(msgspec.Struct, frozen=True):
     """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 where they are not known.
 
-    ``ended`` None: it runs. ``state``: the scheduler's word, empty where nobody asked for it. ``records``: what went
+    ``ended`` None: it runs. ``state``: the scheduler's word, empty where it is not known. ``records``: what went
     wrong with the directory for the job's records. The files have more.
     """
 
@@ -110,7 +110,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True):
-    """One job of this node. ``gpus``: the driver's numbers; empty where nobody says which it has."""
+    """One job of this node. ``gpus``: the driver's numbers; empty where they are not known."""
 
     file: JobFile
     gpus: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ def job_of(file: JobFile) -> ScheduledJob:
 
 
 def is_over(file: JobFile, now: float) -> bool:
-    """True for a job that ended too long ago to be told of, at ``now`` in epoch seconds."""
+    """Return True for a job that ended too long ago to be shown, at ``now`` in epoch seconds."""
     return file.ended is not None and now - file.ended > KEPT_SECONDS
 
 
@@ -137,7 +137,7 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 
 
 def ending(file: JobFile) -> Ending:
-    """How the job of this file ended.
+    """Return how the job of this file ended.
 
     Without the scheduler's word a status says that it failed, and one of 0 says nothing: a job that was cancelled has
     it too.
@@ -153,7 +153,7 @@ def ending(file: JobFile) -> Ending:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, its number where it has none, empty for 0."""
+    """Return the name of a signal, its number where it has none, empty for 0."""
     if not number:
         return ""
     try:
@@ -175,7 +175,7 @@ def gpu_numbers(text: str) -> tuple[str, ...]:
 
 
 def is_gpu(name: str) -> bool:
-    """True for the number of a GPU, or of a part of one ("0.1")."""
+    """Return True for the number of a GPU, or of a part of one ("0.1")."""
     return _GPU_NAME.fullmatch(name) is not None
 
 

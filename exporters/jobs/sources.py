@@ -1,4 +1,4 @@
-"""The directories that tell of jobs, looked at together. Blocking; used from one thread."""
+"""The directories with files of jobs, read together. Blocking; used from one thread."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JobSources:
         return shown, refused
 
     def _note_untimely(self, files: Iterable[JobFile], now: float) -> None:
-        """Note the files with an end that is still to come: it is not told of when its time comes either."""
+        """Note the files with an end in the future: that end is not shown when its time comes either."""
         self._untimely = {
             file
             for file in files

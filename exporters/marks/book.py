@@ -11,7 +11,7 @@ from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import MarkRequest
 
 MAX_MARKS = 256
-"""Of all users of a node; beyond it the oldest of whoever has most gives way."""
+"""Maximum of all users of a node; beyond it the user with most loses the oldest."""
 MAX_MARKS_PER_JOB = 8
 MARKS_PER_MINUTE = 6
 """Of one user."""
@@ -30,7 +30,7 @@ MARK = Family(
 REFUSED = Family(
     "rankwatch_job_marks_refused_total",
     "counter",
-    "Marks that were not set: of other users' jobs, too many, or no text. The sender was told why.",
+    "Marks that were not set: of other users' jobs, too many, or no text. The sender received the reason.",
     aggregate="sum",
 )
 
@@ -60,7 +60,7 @@ class MarkBook:
     def __init__(self) -> None:
         self._marks: dict[Mark, _Set] = {}
         self._shares: FairTable[Mark] = FairTable()
-        self._lately: dict[int, deque[float]] = {}
+        self._recent: dict[int, deque[float]] = {}
 
     def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
         """Set a mark at time ``at`` since the epoch; return why not, or nothing.
@@ -74,10 +74,10 @@ class MarkBook:
             return f"no rank of job {request.job_id} runs on this node"
         if uid not in (ROOT, *users):
             return f"job {request.job_id} is another user's"
-        lately = self._lately.setdefault(uid, deque(maxlen=MARKS_PER_MINUTE))
-        if len(lately) == MARKS_PER_MINUTE and now - lately[0] < MINUTE_SECONDS:
+        recent = self._recent.setdefault(uid, deque(maxlen=MARKS_PER_MINUTE))
+        if len(recent) == MARKS_PER_MINUTE and now - recent[0] < MINUTE_SECONDS:
             return f"more than {MARKS_PER_MINUTE} marks a minute"
-        lately.append(now)
+        recent.append(now)
         self._put(Mark(request.job_id, request.text), Share(uid, request.job_id), _Set(at, now + SHOWN_SECONDS))
         return ""
 
@@ -85,10 +85,10 @@ class MarkBook:
         """Forget what was shown for long enough."""
         for mark in [mark for mark, when in self._marks.items() if when.expires_at <= now]:
             self._drop(mark)
-        self._lately = {uid: times for uid, times in self._lately.items() if now - times[-1] < MINUTE_SECONDS}
+        self._recent = {uid: times for uid, times in self._recent.items() if now - times[-1] < MINUTE_SECONDS}
 
     def marks(self) -> dict[Mark, float]:
-        """The marks, and when each was set."""
+        """Return the marks, and when each was set."""
         return {mark: when.at_seconds for mark, when in self._marks.items()}
 
     def _put(self, mark: Mark, share: Share, when: _Set) -> None:
@@ -108,7 +108,7 @@ class MarkBook:
 
 
 def render(found: Marks) -> Iterable[Metric]:
-    """The series of marks."""
+    """Return the series of marks."""
     rows = MARK.rows()
     for mark, seconds in found.marks.items():
         rows.add(tuple(mark), seconds)

@@ -61,7 +61,7 @@ class MarksExporter:
         self._book.expire(self._ctx.clock.monotonic())
 
     def _listener(self) -> socket.socket:
-        """The socket, every user's: the kernel says who it is that opens it. Blocking."""
+        """Return the socket, every user's: the kernel says who it is that opens it. Blocking."""
         self._path.unlink(missing_ok=True)  # of an agent that was killed
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -118,7 +118,7 @@ class MarksExporter:
         return refused
 
     def _owners(self) -> dict[str, frozenset[int]]:
-        """The users of each job with ranks here."""
+        """Return the users of each job with ranks here."""
         found: dict[str, frozenset[int]] = {}
         for key, process in self._ctx.ranks.processes().items():
             if process.facts is not None and process.facts.uid is not None:
@@ -127,7 +127,7 @@ class MarksExporter:
         return found
 
     def snapshot(self) -> Marks:
-        """The marks, and when each was set."""
+        """Return the marks, and when each was set."""
         return Marks(self._book.marks(), self._refused)
 
     def families(self, snapshot: Marks) -> Iterable[Metric]:

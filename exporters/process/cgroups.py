@@ -1,4 +1,4 @@
-"""What a process' control groups say of kills for want of memory. Blocking."""
+"""Counts OOM kills from the control groups of a process. Blocking."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COUNT = re.compile(rb"\d{1,18}")
 
 
 def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """The files that count OOM kills for these cgroup paths, the process' own first; empty where there are none.
+    """Return the files that count OOM kills for these cgroup paths, the process' own first; empty where there are none.
 
     Version 2: memory.events of the unified hierarchy, also of the groups above, which count what happens below them and
     outlive it. Version 1: memory.oom_control (both have an `oom_kill` line, the latter since Linux 4.13), which counts
@@ -33,7 +33,7 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """The directories of the process' group and those above it in the unified hierarchy, nearest first."""
+    """Return the directories of the process' group and those above it in the unified hierarchy, nearest first."""
     if "" not in paths:
         return ()
     own = PurePosixPath(paths[""].lstrip("/"))
@@ -42,13 +42,15 @@ def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def oom_kills(counter_file: str) -> OomKills | None:
-    """The OOM kills counted; None when they cannot be read (the group may be gone with its process)."""
+    """Return the OOM kills counted; None when they cannot be read (the group may be gone with its process)."""
     try:
         with open(counter_file, encoding="ascii", errors="replace") as file:
-            found = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
+            counters = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
     except OSError:
         return None
-    return OomKills(int(found["oom_kill"]), int(found.get("oom_group_kill", 0))) if "oom_kill" in found else None
+    return (
+        OomKills(int(counters["oom_kill"]), int(counters.get("oom_group_kill", 0))) if "oom_kill" in counters else None
+    )
 
 
 def oomd_kills(directory: str) -> int | None:

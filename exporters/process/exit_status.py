@@ -55,7 +55,7 @@ def from_pidfd(pidfd: int) -> ExitStatus | None:
 
 
 def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
-    """The status of a process nobody has reaped yet; None when it is gone, or we may not see it.
+    """Return the exit status of a zombie; None when it is gone, or the agent may not read it.
 
     ``may_ptrace`` must be False where its environment could not be read: the kernel then shows 0 for every status.
     """

@@ -1,6 +1,6 @@
 """Waits for rank processes by pidfd on the event loop, tells the rank table at once, and learns how each ended.
 
-Many may leave at once. Their statuses are asked for together, on a thread, and their jobs are judged together: at once
+Many may leave at once. A thread reads their exit statuses together, and their jobs are judged together: at once
 after a pause, then every JUDGE_PAUSE_SECONDS while more leave.
 """
 
@@ -23,7 +23,7 @@ from exporters.process.exit_status import from_pidfd, from_zombie
 from exporters.process.oom import OomCount, OomLedger, OomNow
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""When, after the one before, a dead process is asked for its status again: its parent may reap it late."""
+"""Pauses between tries to read a dead process' exit status: its parent may reap it late."""
 JUDGE_PAUSE_SECONDS = 0.05
 """A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds."""
 
@@ -32,7 +32,7 @@ class _Exit(msgspec.Struct):
     """A process that left and whose status is not known yet.
 
     ``early``: the status read when it left. ``may_ptrace``: whether a zombie's status may be believed. ``oom``: what
-    was known of its groups before. ``tries``: how often it was asked for; ``due_at``: when it is again (loop time).
+    was known of its groups before. ``tries``: number of tries so far; ``due_at``: the next try (loop time).
     """
 
     key: ProcessKey
@@ -73,7 +73,7 @@ class ExitWatch:
         self.pidfd_errors = 0
 
     def watched(self) -> frozenset[ProcessKey]:
-        """The processes that are waited for."""
+        """Return the processes that are waited for."""
         return frozenset(self._pidfds)
 
     def watch(self, pidfds: Mapping[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
@@ -119,7 +119,7 @@ class ExitWatch:
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
 
     async def stop(self) -> None:
-        """Wait for nobody any more. Statuses that are not known yet are asked for once more; the rest are unknown."""
+        """Stop waiting. Try each missing exit status once more; those that are still missing are unknown."""
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.wait({self._learning})
@@ -207,7 +207,7 @@ class ExitWatch:
             return _Answer(error=error)
 
     def _who(self, key: ProcessKey) -> dict[str, object]:
-        """The fields of a line about a process: lines of one user hold back no other user's."""
+        """Return the fields of a line about a process: lines of one user hold back no other user's."""
         process = self._ranks.process(key)
         user = "" if process is None else process.user
         return {**label_fields(self._ranks.labels_of(key)), "pid": key.pid, "user": user}

@@ -33,7 +33,7 @@ PROCESS_STATES = {
     "X": "zombie",
 }
 REFUSED_SECONDS = 30.0
-"""A process for which the rank table had no room is offered to it again after so long."""
+"""A process that the full rank table refused is offered to it again after this time."""
 
 PROCESS_STATE = Family(
     "rankwatch_rank_process_state",

@@ -74,7 +74,7 @@ def _is_foreign(pid: int, ranks: Iterable[int], processes: Mapping[int, GpuUser]
 
 
 def _belongs(process: GpuUser, rank: GpuUser, processes: Mapping[int, GpuUser]) -> bool:
-    """Whether a process is of a rank's job."""
+    """Return whether a process is of a rank's job."""
     if process.name == MPS_SERVER and process.uid in (ROOT_UID, rank.uid):
         return True
     above = (processes[pid] for pid in process.ancestors if pid in processes)
@@ -93,7 +93,7 @@ def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
-    """The users with most processes by name, then all others together."""
+    """Return the users with most processes by name, then all others together."""
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
     rest = counts.total() - sum(count for _, count in named)
     return [*named, (None, rest)] if rest else named

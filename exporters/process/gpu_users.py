@@ -12,9 +12,9 @@ from exporters.process.foreign import FOREIGN, GpuUser, foreign
 from exporters.process.ownership import OwnerSearch
 
 INTERVAL_SECONDS = 10.0
-"""GPUs are asked for their processes no more often."""
+"""Shortest time between two queries for the processes of GPUs."""
 MAX_PROCESSES = 512
-"""That are remembered; of more nothing is said."""
+"""Maximum number of remembered processes; those beyond it are not shown."""
 MAX_NEW = 64
 """Looked at in one turn; the others are in the next ones."""
 MAX_ANCESTORS = 64
@@ -105,7 +105,7 @@ class GpuUsers:
 
 
 def render(shown: Shown) -> Metric:
-    """The family; pure."""
+    """Return the family; pure."""
     rows: Rows = FOREIGN.rows()
     for *labels, count in shown:
         rows.add(tuple(labels), count)

@@ -46,7 +46,7 @@ class OomLedger:
         self._assigned: dict[str, int] = {}
 
     def assign(self, before: OomCount | None, now: OomNow | None) -> bool:
-        """True when the process of which this was known was killed for want of memory; the kill is then no other's."""
+        """Return True when the OOM killer killed the process with the count ``before``; the kill is then assigned."""
         if before is None or now is None:
             return False
         if now.by_oomd:
@@ -65,7 +65,7 @@ class OomLedger:
         return True
 
     def keep(self, counts: Iterable[OomCount]) -> None:
-        """Forget all groups but these: one made anew under an old name counts from zero."""
+        """Forget all groups but these: a new group with an old name counts from zero."""
         files = {file for count in counts for file, _ in count.counters}
         self._assigned = {file: kills for file, kills in self._assigned.items() if file in files}
 

@@ -98,7 +98,7 @@ class OwnerSearch:
         self._pods = roots.log / "pods"
 
     def look(self, stat: Stat, uid: int | None, paths: Mapping[str, str]) -> tuple[Owner, str]:
-        """The owner of a process and the container it is in (empty: none is known).
+        """Return the owner of a process and the container it is in (empty: none is known).
 
         ``uid``: its real one, None where it is not known; ``paths``: its control groups by controllers.
         """
@@ -125,7 +125,7 @@ class OwnerSearch:
                 yield group
 
     def _is_roots(self, controllers: str, directory: str) -> bool:
-        """True when the group's directory belongs to root; of a mixed hierarchy, version 2 lies in `unified`."""
+        """Return True when the group's directory belongs to root; of a mixed hierarchy, version 2 lies in `unified`."""
         mounts = [self._groups / controllers] if controllers else [self._groups, self._groups / "unified"]
         for mount in mounts:
             try:
@@ -135,14 +135,14 @@ class OwnerSearch:
         return False
 
     def _job(self, stat: Stat, groups: Mapping[str, Group]) -> tuple[str, str, Proof]:
-        """The scheduler and the job that a process is of, and what proves it."""
+        """Return the scheduler and the job that a process is of, and what proves it."""
         for scheduler in _SCHEDULERS & groups.keys():
             return scheduler, groups[scheduler].name, "cgroup"
         job_id = self._job_of_parents(stat)
         return ("slurm", job_id, "parent") if job_id else ("", "", "none")
 
     def _job_of_parents(self, stat: Stat) -> str:
-        """The job of the slurmstepd that the process descends from; empty when there is none.
+        """Return the job of the slurmstepd that the process descends from; empty when there is none.
 
         A user cannot have an ancestor's title so where it and all above it are root's, and it is of no login and in no
         container: whose first process is root's and has the title that it gives itself.
@@ -165,7 +165,7 @@ class OwnerSearch:
         return status is not None and status.root
 
     def _is_a_users(self, pid: int) -> bool:
-        """True for a process of a login or in a pod or container."""
+        """Return True for a process of a login or in a pod or container."""
         for path in self._proc.cgroup(pid).values():
             upwards = _UPWARDS.match(path)
             group = group_of(path)

@@ -15,7 +15,7 @@ from agent.sdk.system import ProcFS, Stat
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
 NAMED_SECONDS = 2.0
-"""And once so long after its number of threads changed: a thread gets its name after it began."""
+"""And once this long after its number of threads changed: a thread gets its name after its start."""
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
@@ -87,7 +87,7 @@ class RankSearch:
         return stats, unread
 
     def _stat(self, pid: int) -> tuple[Stat | None]:
-        """A process' stat line, None when it has left; in a tuple, to be told from a line that makes no sense."""
+        """Return a process' stat line, None when it has left; in a tuple, to differ from an unreadable line."""
         return (self._proc.stat(pid),)
 
     def forget(self, present: set[int]) -> None:
@@ -96,11 +96,11 @@ class RankSearch:
             del self._seen[pid]
 
     def count(self) -> int:
-        """How many processes are remembered, kernel threads not counted."""
+        """Return how many processes are remembered, kernel threads not counted."""
         return sum(not seen.kernel for seen in self._seen.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
-        """The processes below each of these, but for those below another of them; only of those that have any.
+        """Return the processes below each of these, but for those below another of them; only of those that have any.
 
         By the parent that a process had when it was first seen: one that an ancestor's end leaves to init is lost.
         """
@@ -128,7 +128,7 @@ class RankSearch:
         writer_keys: Mapping[WriterKey, int | None],
         ranks: Container[ProcessKey],
     ) -> list[tuple[ProcessKey, str]]:
-        """The ranks among ``strangers``, each with what proves it.
+        """Return the ranks among ``strangers``, each with what proves it.
 
         ``writer_keys``: writers to find; ``ranks``: the rank processes found before, whose children are none.
         """
@@ -163,7 +163,7 @@ class RankSearch:
         return "" if seen.inherited else "library"
 
     def _wrote(self, key: ProcessKey, files: FilesByPid) -> bool:
-        """True when the process is the writer of one of these files.
+        """Return True when the process is the writer of one of these files.
 
         A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
         decides, only outside containers and of files of the process' user.

@@ -30,8 +30,8 @@ T = TypeVar("T")
 class ScanRequest(msgspec.Struct, frozen=True):
     """What a look needs of the rank table.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those for which
-    it lately had no room; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those
+    that the full table refused; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
     ``variables``: the environment variables to read of new ranks.
     """
 
@@ -132,7 +132,7 @@ class Scanner:
                 rank.logs_at = float("-inf")
 
     def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
-        """The first of each user's, then the second of each: one user's many keep nobody waiting."""
+        """Return the first of each user's, then the second of each: one user's many do not delay other users'."""
         if len(found) <= MAX_NEW:
             return found
         turns: Counter[int | None] = Counter()
@@ -178,24 +178,24 @@ class Scanner:
     def _known_rank(self, namespace_pid: int, uid: int | None, groups: Mapping[str, str]) -> KnownRank:
         files = memory_files(groups, self._sys)
         kills = tuple(map(oom_kills, files))
-        told = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
-        oomd = tuple((directory, count) for directory, count in told if count is not None)
+        kills_by_group = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
+        oomd = tuple((directory, count) for directory, count in kills_by_group if count is not None)
         return KnownRank(namespace_pid, uid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
 
     def _standings(self, stats: list[Stat], now: float, *, threads_are_due: bool) -> dict[ProcessKey, ProcessStanding]:
         kills: dict[str, OomKills | None] = {}
         self._searched.clear()
-        found = {}
+        standings = {}
         for stat in stats:
             told = self._attempt(stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due))
             if told is not None:
-                found[stat.key] = told
-        return found
+                standings[stat.key] = told
+        return standings
 
     def _standing(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
     ) -> ProcessStanding:
-        """How one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
+        """Return how one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._facts(stat.key, ""))
         rank = self._ranks[stat.key]
@@ -244,7 +244,7 @@ class Scanner:
         return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
-        """True for a process outside containers whose descriptors may not be read: its pid alone must do."""
+        """Return True for a process outside containers whose descriptors may not be read: its pid alone must do."""
         is_outside = self._ranks[key].namespace_pid == key.pid
         return is_outside and self._proc.open_files(key.pid, is_record_file) is None
 

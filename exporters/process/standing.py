@@ -71,8 +71,8 @@ def standing(
     """Look at a rank process that runs; ``rank`` keeps what the next look needs.
 
     ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known;
-    ``threads``: their lines, None where they are not looked at this time. ``searched``: new ranks of which this look
-    searched the descriptors, by user.
+    ``threads``: their lines, None where they are not looked at this time. ``searched``: new ranks by user whose
+    descriptors this look searched.
     """
     key = stat.key
     status = proc.status(key.pid)

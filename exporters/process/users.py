@@ -9,7 +9,7 @@ from collections.abc import Callable
 from agent.sdk.exporter import Logger, OwnThread
 
 MAX_USERS = 1024
-"""Names that are remembered, the oldest gives way; and uids whose names are waited for."""
+"""Maximum number of remembered names, the oldest is dropped, and of uids whose names are pending."""
 SINGLE_PASS_SECONDS = 2.0
 """How long a single pass waits for names."""
 
@@ -60,7 +60,7 @@ class UserNames:
 
 
 def _name_of(uid: int) -> str | None:
-    """The user's name (blocking); None where there is none."""
+    """Return the user's name (blocking); None where there is none."""
     try:
         return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
     except (KeyError, OverflowError):

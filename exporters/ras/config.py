@@ -18,9 +18,9 @@ MAX_ADDRESSES = 16
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node asks.
 
-    With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the first
-    that is asked or heard; one before 2.29.2 can crash of being asked, and tells no events.
-    ``min_interval_seconds``: no job is asked more often; ``max_ranks``: one with more ranks is never asked.
+    With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the
+    first that the exporter queries or hears; one before 2.29.2 can crash of a query, and sends no events.
+    ``min_interval_seconds``: between queries of a job; ``max_ranks``: a job with more ranks gets no query.
     """
 
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
@@ -39,15 +39,15 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
             raise ValueError(f"role: true is none of {', '.join(get_args(Configured))}")
 
     def configured_role(self) -> Configured:
-        """The role; a bare `off` comes as YAML's false."""
+        """Return the role; a bare `off` comes as YAML's false."""
         return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The addresses, localhost as both that it may mean; ValueError names one that is none."""
+        """Return the addresses, localhost as both that it may mean; ValueError names one that is none."""
         found = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(found)
 
     def oldest(self) -> Version:
-        """The first version that is asked."""
+        """Return the first version that the exporter queries."""
         major, minor, patch = map(int, self.oldest_version.split("."))
         return major, minor, patch

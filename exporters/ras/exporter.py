@@ -185,7 +185,7 @@ class RasExporter:
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
-        """Look, and again after files were read of which the look depends: settings, then the library."""
+        """Look, and look again after reading the files that the look needs: settings, then the library."""
         sites = await self._thread.call(lambda: self._search.look(keys))
         for _ in range(FILE_ROUNDS):
             if not await self._files.read_for(self._search):
@@ -201,7 +201,7 @@ class RasExporter:
         return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
-        """True when a rank's process that listens at the address has accepted a connection."""
+        """Return True when a rank's process that listens at the address has accepted a connection."""
         site = self._sites.get(endpoint)
         return site is not None and await self._reach.server_of(site, endpoint, client) is not None
 

@@ -76,7 +76,7 @@ def _refused(error: str) -> StackAnswer:
 
 
 def _run(command: list[str]) -> tuple[bytes, str]:
-    """Run a program for so long; return what it prints, at most one byte more than the bound, and its first error."""
+    """Run a program within its time limit; return its output, cut one byte after the bound, and its first error."""
     with subprocess.Popen(  # noqa: S603  # root configured it
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=True
     ) as process:
@@ -96,7 +96,7 @@ def _run(command: list[str]) -> tuple[bytes, str]:
 
 
 def _states(request: StackRequest) -> str | None:
-    """The states of its threads; None where it is not there any more."""
+    """Return the states of its threads; None where it is not there any more."""
     home = f"{request.proc_root}/{request.pid}"
     fields = _stat(f"{home}/stat")
     if len(fields) < 20 or fields[19] != str(request.start_ticks):
@@ -109,7 +109,7 @@ def _states(request: StackRequest) -> str | None:
 
 
 def _stat(path: str) -> list[str]:
-    """The fields of a stat file from the third on (proc(5)); none where there is no such file."""
+    """Return the fields of a stat file from the third on (proc(5)); none where there is no such file."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(4096).rpartition(b")")[2].decode().split()
@@ -119,13 +119,13 @@ def _stat(path: str) -> list[str]:
 
 def _ids(request: StackRequest) -> set[int]:
     """Its main thread's ids: of our pid namespace and of its own."""
-    found = {request.pid}
+    pids = {request.pid}
     try:
         with open(f"{request.proc_root}/{request.pid}/status", "rb", buffering=0) as file:
             lines = file.read(8192).decode(errors="replace").splitlines()
     except OSError:
-        return found
+        return pids
     for line in lines:
         if line.startswith("NSpid:"):
-            found.add(int(line.split()[-1]))
-    return found
+            pids.add(int(line.split()[-1]))
+    return pids

@@ -26,7 +26,7 @@ LOOK_SECONDS = 2.0
 PART_SECONDS = 8.0
 """Likewise of a bundle's part, which has 20 s in all by default."""
 AGAIN_SECONDS = 600.0
-"""A rank is looked at once in so long, and none for so long after a look that did not come back."""
+"""Time between two looks at a rank, and until any look after one that did not come back."""
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128
 """Stacks that are held, of all jobs of the node."""
@@ -39,9 +39,9 @@ TAKER = HelperSpec(
 
 
 class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``py_spy``: the program, which the site installs; it must belong to root and be writable by nobody else.
+    """``py_spy``: the program, which the site installs; it must belong to root and be writable by root alone.
 
-    ``silence_seconds``: a rank that had completed operations and completes none for so long, and for longer than ever
+    ``silence_seconds``: a rank that had completed operations and completes none for this long, and for longer than ever
     before, has fallen silent: then its job is looked at.
     """
 
@@ -105,7 +105,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """The jobs of which a rank here has fallen silent, or which stand still for as long by RAS."""
+        """Return the jobs with a silent rank here, or that RAS shows without progress for as long."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
@@ -120,7 +120,7 @@ class StacksExporter:
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:
-        """Drop the stacks of ranks that have left, were started anew or went on, and old ones of jobs that go on."""
+        """Drop the stacks of ranks that have left, restarted or went on, and old ones of jobs that go on."""
         running = {view.label: view for view in _running(views)}
         now, live = self._ctx.clock.monotonic(), {_key(view) for view in running.values()}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
@@ -134,7 +134,7 @@ class StacksExporter:
                 self._drop(label)
 
     def _due(self, views: Iterable[RankView]) -> list[RankView]:
-        """The ranks to look at now: of each user's jobs one after the other, at most so many of a job."""
+        """Return the ranks to look at now, at most MAX_RANKS_PER_JOB of a job: each user's jobs in turn."""
         of_job: Counter[str] = Counter()
         of_user: Counter[int] = Counter()
         found: list[tuple[int, RankView]] = []
@@ -191,8 +191,8 @@ class StacksExporter:
     async def _part(self, wanted: Wanted) -> Offered:
         """The stacks of a job for a bundle: those held and, looked at now, of suspects and two others, or of all."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
-        found = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
-        rest = [view for view in views if view.label.rank not in found and self._may_look_at(view)]
+        stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
+        rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]
         rest.sort(key=lambda view: view.label.rank not in wanted.suspects)
         suspects = sum(view.label.rank in wanted.suspects for view in rest)
         most = suspects + WAITING if wanted.suspects else MAX_RANKS_PER_JOB
@@ -205,11 +205,11 @@ class StacksExporter:
             except HelperError:
                 break  # it is counted; what was read before is kept
             if stack is not None:
-                found[view.label.rank] = stack
-        return offered(found)
+                stacks[view.label.rank] = stack
+        return offered(stacks)
 
     def snapshot(self) -> StacksSnapshot:
-        """The stacks of silent jobs, and what became of looks."""
+        """Return the stacks of silent jobs, and what became of looks."""
         shown = {label: each.stack.label for label, each in self._held.items() if label.job_id in self._silent}
         return StacksSnapshot(shown, dict(self._counts))
 

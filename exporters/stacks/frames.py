@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 TOP_FRAMES = 5
-"""Of a stack so many are compared: further down all ranks of a program are the same."""
+"""Number of frames of a stack that are compared: further down all ranks of a program are the same."""
 MAX_THREADS = 64
 MAX_FRAMES = 64
 MAX_NAME = 48
@@ -69,7 +69,7 @@ def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
 def others(stacks: Mapping[str, str]) -> dict[str, str]:
     """Return the ranks that are elsewhere, with their stacks, by the stacks of the ranks of a job.
 
-    More than half of the ranks must share one stack, and at most a quarter another one; nobody is different otherwise.
+    More than half of the ranks must share one stack, and at most a quarter another one; else no rank is.
     The rules judge the ranks of all nodes alike (deploy/prometheus/sources/stacks.yml).
     """
     counts = Counter(stacks.values())
@@ -80,7 +80,7 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(frames: Sequence[Frame]) -> str:
-    """The top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
+    """Return the top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
     top = frames[:TOP_FRAMES]
     names = [_clean(each.name) for each in top]
     names[0] += f" ({_file(top[0])})"

@@ -24,6 +24,79 @@ AVOIDED = {
     r"\b(very|simply|obviously|of course|please note)\b": "leave it out",
 }
 """What is not written, as a regular expression, and what is instead."""
+PLAIN = {
+    r"\bso (many|much)\b": "a number of, at most MAX_..., this much",
+    r"\bso long\b": "this long, after this time",
+    r"\b(is|are|was|were|be) (told|asked)\b": "knows, is shown, is queried",
+    r"(?-i:\b([Nn]o|[Ss]ome)body\b)": "no rank, no user, another user: name it",
+    r"\bfor (want|lack) of\b": "without, by the OOM killer",
+    r"\blately\b": "recently, or the time",
+    r"\bg(ives?|ave) way\b": "is evicted, loses",
+    r"\bof which\b": "a new sentence, or whose",
+    r"\b(who has most|whoever)\b": "the user with the most, a user who",
+    r"\btells? of\b": "shows, reports",
+    r"\bsays what\b": "names, raises ... with",
+    r"\banew\b": "again; restarts",
+    r"\bby the words? of\b": "name the source: NCCL watchdog logs",
+    r"\bgives back at its end\b": "is released when it ends",
+    r"\bone too many\b": "the limit is reached",
+    r"\bthat there are have\b": "current, existing",
+    r"\bmissing source for an absent\b": "is not an error",
+    r"\bnothing said why\b": "without a known cause",
+    r"\brun nothing of\b": "has no process on",
+    r"\bcause of its end\b": "if it stops",
+    r"\bshow as they are\b": "appear without configuration",
+    r"\bhardware well\b": "healthy",
+    r"\bexact over any window\b": "counters, plus a counter of lost records",
+    r"\bnot known of\b": "... unavailable: the reason",
+    r"\bright counts for\b": "restart jobs after granting a right",
+    r"\bleft with status\b": "exited with code",
+}
+"""Likewise, in the texts of PLAIN_TEXTS."""
+PLAIN_TEXTS = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("install", "jobs", "security", "troubleshooting")),
+    "deploy/systemd/*",
+    "agent/**/*.py",
+    "exporters/**/*.py",
+)
+NOT_YET_PLAIN = (
+    *("nvml", "amdgpu", "rdma", "netdev", "storage", "kernel_log", "nvrx", "nixl_ep", "madengine", "job_log"),
+    *("flight_recorder", "hardware", "job_texts.py", "text_files.py"),
+)
+"""Folders and files of PLAIN_TEXTS that still have such words."""
+BETTER = {
+    "What one run of an exporter has of the agent, and gives back at its end, however it ends.": "Resources lent to "
+    "one exporter run, released when it ends.",
+    "The files followed: so many at most, and who has most of them gives way.": "A bounded set of followed files with "
+    "fair eviction per user.",
+    "Gives None for a writer that is one too many.": "Returns None when the writer limit is reached.",
+    "whoever is above an equal share is refused long before the room is spent": "Groups above an equal share are "
+    "refused early, so capacity remains for new ones.",
+    "Since when the series that there are have been shown.": "First-exported time of each current series.",
+    "auto takes a missing source for an absent one, true for a fault": "auto: a missing source is not an error. "
+    "true: it is.",
+    "operations that waited for nobody": "the transfer time without waiting",
+    "The first line that says that others failed, where for a minute nothing said why.": "First secondary failure in "
+    "the log when no root cause was logged within 60 s.",
+    "Its end is nobody's death.": "Its exit does not alert.",
+    "Memory of 2 GPU(s) on n1 is held by nobody who runs": "2 GPU(s) on n1 have memory allocated but no running "
+    "process",
+    "2 node(s) of job 7 run nothing of it": "Job 7 has no process on 2 allocated node(s)",
+    "left, and nobody knows how": "exited, status unknown",
+    "By the words of watchdogs the others waited for rank 3.": "NCCL watchdog logs: other ranks were waiting for "
+    "rank 3.",
+    "The kernel of n1 told lately of: oom_kill.": "Recent kernel events on n1: oom_kill.",
+    "Likely cause of its end is that alerts no longer reach you.": "If it stops, alert delivery is broken.",
+    "Ranks show as they are.": "Running NCCL jobs appear without configuration.",
+    "says what is not right, and the remedy": "checks the installation and prints fixes",
+    "is its hardware well": "is its hardware healthy",
+    "exact over any window, with what is missing counted": "counters, plus a counter of lost records",
+    "not known of 8 rank(s): the pressure in their control groups": "control group pressure unavailable: cgroup v2 or "
+    "psi=1 missing (8 rank(s))",
+    "A right counts for ranks that start afterwards.": "Restart jobs after granting a right.",
+}
+"""Sentences that stood in the texts, and what is there now."""
 READ = (
     "README.md",
     "CONTRIBUTING.md",
@@ -59,6 +132,29 @@ def test_plain_words(pattern: str) -> None:
         if avoided.search(line)
     ]
     assert found == [], AVOIDED[pattern]
+
+
+def test_plainer_words() -> None:
+    """The texts that were made plain stay plain."""
+    avoided = {pattern: re.compile(pattern, re.IGNORECASE) for pattern in PLAIN}
+    plain = [path for path in texts(*PLAIN_TEXTS) if not set(path.relative_to(ROOT).parts) & set(NOT_YET_PLAIN)]
+    assert [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}: {PLAIN[pattern]}"
+        for path in plain
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        for pattern, words in avoided.items()
+        if words.search(line)
+    ] == []
+
+
+def test_pairs_of_sentences() -> None:
+    """Each sentence that was hard to read has words that are avoided; the one in its place has none."""
+
+    def has_avoided(text: str) -> bool:
+        return any(re.search(pattern, text, re.IGNORECASE) for pattern in (*AVOIDED, *PLAIN))
+
+    assert [text for text in BETTER if not has_avoided(text)] == []
+    assert [text for text in BETTER.values() if has_avoided(text)] == []
 
 
 @pytest.mark.parametrize("name", STARTED_WITH)

@@ -107,7 +107,7 @@ def test_root_asks_for_one(tmp_path: Path) -> None:
         assert [str(path) for path in bundles(folder)] == [taken.stdout.strip()]
         listed = evidence(folder, "list").stdout
         assert f"job {machine.job_id}" in listed
-        assert "it was asked for" in listed
+        assert "it was requested" in listed
         assert evidence(folder, "show", "nothing").returncode == 1
 
 

@@ -188,7 +188,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
         "last progress | NCCL's records",
         "page CommunicatorStalled | alerts",
         "rank 3 | n1 | crashed (SIGABRT): first to go | process",
-        "all ranks are started anew | process",
+        "all ranks restarted | process",
         "the job works again | NCCL's records",
     ]
     assert when[2].startswith("08:20:07 | "), "the hang"

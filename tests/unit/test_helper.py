@@ -152,12 +152,12 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("what", "amount", "said"),
     [
-        ("leave", 3, "left with status 3"),
+        ("leave", 3, "exited with status 3"),
         ("crash", 0, "killed by SIGSEGV"),
-        ("fail", 0, "left with status 1"),
+        ("fail", 0, "exited with status 1"),
         ("speak out of turn", 0, "REQUEST in the place of an answer"),
         ("speak out of turn", 1, "a payload of 4294967295 bytes"),
-        ("no such order", 0, "left with status 1"),
+        ("no such order", 0, "exited with status 1"),
     ],
 )
 async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str, amount: int, said: str) -> None:
@@ -192,7 +192,7 @@ async def test_memory_is_bounded(bench: Bench) -> None:
     margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since
     pids = {(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}
     assert len(pids) == 1
-    assert await bench.fails("take memory", MEMORY_BYTES + margin) == "left with status 1"
+    assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
     with pytest.raises(HelperFailed):
         await bench.helper.call_with_body(
             Order(), pieces(MEMORY_BYTES // MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES), LONG
@@ -204,15 +204,15 @@ async def test_an_answer_is_bounded(bench: Bench) -> None:
     empty = msgspec.msgpack.encode(await bench.do("answer at length", MAX_PAYLOAD_BYTES // 2))
     most = MAX_PAYLOAD_BYTES - (len(empty) - MAX_PAYLOAD_BYTES // 2)
     assert len((await bench.do("answer at length", most)).found[0]) == most
-    assert await bench.fails("answer at length", most + 1) == "left with status 1"
+    assert await bench.fails("answer at length", most + 1) == "exited with status 1"
 
 
 async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
     """From the second failure in a row on calls fail at once for a while, which doubles up to a most."""
-    with pytest.raises(HelperFailed, match="left with status 1"):
+    with pytest.raises(HelperFailed, match="exited with status 1"):
         await bench.do("fail")
     for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
-        with pytest.raises(HelperFailed, match="left with status 1"):
+        with pytest.raises(HelperFailed, match="exited with status 1"):
             await bench.do("fail")
         bench.clock.advance(wait - 0.001)
         with pytest.raises(HelperFailed, match="starts again in"):
@@ -220,7 +220,7 @@ async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
         assert await children() == []
         bench.clock.advance(0.001)
     await bench.do()
-    with pytest.raises(HelperFailed, match="left with status 1"):
+    with pytest.raises(HelperFailed, match="exited with status 1"):
         await bench.do("fail")
     await bench.do()
 

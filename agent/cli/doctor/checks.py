@@ -18,7 +18,7 @@ Level = Literal["wrong", "note"]
 
 
 class Diagnosis(NamedTuple):
-    """One thing. ``wrong`` has to be mended, a ``note`` is a choice that somebody may not know of."""
+    """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
 
     check: str
     level: Level
@@ -165,7 +165,7 @@ def _exporters(facts: Facts) -> Iterator[Diagnosis]:
 def _ras(facts: Facts) -> Iterator[Diagnosis]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
-        "version_old": "NCCL 2.24 and later has RAS that may be asked",
+        "version_old": "RAS needs NCCL 2.24 or later",
         "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
         "too_large": "raise `max_ranks` of the exporter ras, knowing what a query costs (docs/benchmarks.md)",
     }
@@ -217,7 +217,7 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
         elif not watcher.targets[job]:
             yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
     if not watcher.alertmanagers:
-        yield wrong("alertmanager", "no Alertmanager is told", "alerting.alertmanagers in prometheus.yml")
+        yield wrong("alertmanager", "Prometheus has no Alertmanager", "alerting.alertmanagers in prometheus.yml")
     elif watcher.unsent:
         yield wrong("alertmanager", "alerts could not be sent in the last 5 minutes", "Prometheus' log says why")
     ahead = watcher.clock_ahead_seconds

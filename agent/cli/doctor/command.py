@@ -18,8 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     """Ask, judge and print; returns the exit status: 0 all is well (notes aside), 1 something is wrong."""
     parser = argparse.ArgumentParser(
         prog="rankwatch doctor",
-        description="Say what is not right with this node's installation, and the remedy. Exit status: 0 all is well, "
-        "1 something is wrong.",
+        description="Check this node's installation and print fixes. Exit status: 0 all is well, 1 something is wrong.",
     )
     own_agent.add_flags(parser)
     parser.add_argument("--prometheus", metavar="URL", help="also ask whether this Prometheus scrapes and watches us")
@@ -29,16 +28,16 @@ def main(arguments: Sequence[str]) -> int:
         place = own_agent.place_of(flags)
     except ConfigError:  # said by the configuration's own check
         place = own_agent.DEFAULT_PLACE
-    found = examine(gather(place, flags.config_file, flags.prometheus))
+    diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
     if flags.json:
-        print(plain_json(msgspec.json.encode([each._asdict() for each in found]).decode()))  # noqa: T201  # its answer
+        print(plain_json(msgspec.json.encode([each._asdict() for each in diagnoses]).decode()))  # noqa: T201  # its answer
     else:
-        print(told(found))  # noqa: T201  # its answer
-    return 1 if any(each.level == "wrong" for each in found) else 0
+        print(told(diagnoses))  # noqa: T201  # its answer
+    return 1 if any(each.level == "wrong" for each in diagnoses) else 0
 
 
 def told(found: Sequence[Diagnosis]) -> str:
-    """The findings as lines of text, each with its remedy."""
+    """Return the findings as lines of text, each with its remedy."""
     lines = [
         f"{each.level.upper():5}  {each.check}: {plain(each.text)}\n       -> {plain(each.remedy)}" for each in found
     ]

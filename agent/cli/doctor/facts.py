@@ -87,27 +87,27 @@ class Facts:
 def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if _may_be_there(own_agent.CONFIG_FILE) else None)
-    found, loaded = Facts(config_file=str(path or "")), None
+    facts, loaded = Facts(config_file=str(path or "")), None
     try:
         loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
         config = loaded.config
-        found = replace(found, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
+        facts = replace(facts, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
     except ConfigError as error:
-        found = replace(found, config_error=str(error))
+        facts = replace(facts, config_error=str(error))
     try:
         document = read(own_agent.read(place, PATH, ASK_SECONDS))
         text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
-        found = replace(found, document=document, samples=_samples(text))
+        facts = replace(facts, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
-        found = replace(found, agent_error=f"{place}: {error}")
+        facts = replace(facts, agent_error=f"{place}: {error}")
     watcher = None if url is None else ask_prometheus(url)
     return replace(
-        found, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
+        facts, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
     )
 
 
 def _may_be_there(path: Path) -> bool:
-    """Whether there is a file, or one's rights do not tell."""
+    """Return whether there is a file, or one's rights do not tell."""
     try:
         return path.exists()
     except PermissionError:
@@ -184,7 +184,7 @@ def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _shipped_rules() -> set[str]:
-    """The names of the rules that the package has on this machine; none without it."""
+    """Return the names of the rules that the package has on this machine; none without it."""
     found: set[str] = set()
     for folder in SHARED_RULES:
         with suppress(OSError):
@@ -194,7 +194,7 @@ def _shipped_rules() -> set[str]:
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
-    """Whether a target is this node's agent: by its name, or an address of this machine."""
+    """Return whether a target is this node's agent: by its name, or an address of this machine."""
     host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
     return host.partition(".")[0] == node.partition(".")[0] or host in _own_addresses()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from agent.evidence.summary import Summary, Word
 
 SHOWN_EVENTS = 40
-"""Of the time line the first half and the last half of so many."""
+"""Events of the time line that are printed: half of them the first, half the last."""
 SHOWN_RANKS = 32
 
 

@@ -22,15 +22,15 @@ STEP_SECONDS = 5.0
 """How often the rules of liveness are evaluated; a multiple of it where the range is long."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A time that was seen first so long after it is believed, an older one is a clock's mistake."""
+"""A timestamp first seen within this time is believed; an older one is a clock error."""
 SAME_SECONDS = 5.0
-"""Times that are computed from ages differ by so much at most, from one scrape to the next."""
+"""Largest difference between two scrapes of a time that is computed from an age."""
 MAX_DEATHS = 8
 """Deaths at one time: the first ones of as many nodes."""
 EPISODE_SECONDS = 60.0
-"""Deaths within so long have one first."""
+"""Deaths within this time are one episode with one first death."""
 GOES_ON_SECONDS = 60
-"""A job that completes operations so long after a death goes on without the rank."""
+"""A job that completes operations this long after a death goes on without the rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error"
@@ -42,14 +42,14 @@ class Ask(Protocol):
     """Asks one Prometheus; errors as those of ``prometheus.get``."""
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
-        """The result of an expression at a time."""
+        """Return the result of an expression at a time."""
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-        """The results over a range."""
+        """Return the results over a range."""
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
-    """The labels of the job, for an expression."""
+    """Return the labels of the job, for an expression."""
     return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
@@ -93,7 +93,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 
 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
-    """How the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
+    """Return how the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
     # Asked for twice, an hour later or now, what was at a time is the same: the steps are the clock's.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step
@@ -155,7 +155,7 @@ def _first_deaths(labels: str) -> str:
 
 
 def _all_killed(labels: str) -> str:
-    """Exits by SIGKILL of a job that nothing else ended, and of which no rank lives."""
+    """Exits by SIGKILL of a job without live ranks, where nothing else explains the end."""
     others = f'rank:rankwatch_exit:time{{{labels}, class!="killed"}}'
     explained = (f"job:rankwatch_ranks_live:sum{{{labels}}} > 0", others, f"job:rankwatch_ended:time{{{labels}}}")
     return (
@@ -164,13 +164,13 @@ def _all_killed(labels: str) -> str:
 
 
 def _late(labels: str) -> str:
-    """The share of time that the job waits for its latest rank, while that is a straggler."""
+    """Return the share of time that the job waits for its latest rank, while that is a straggler."""
     late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
     return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
 
 
 def first_root(labels: str, back: str = "") -> str:
-    """The first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
+    """Return the first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
 
     def of(which: str) -> str:
         info = f"rankwatch_job_log_first_root_info{{{labels}, category{which}{quoted(WEAK_CATEGORIES)}}}"
@@ -200,7 +200,7 @@ def lost_nodes(labels: str) -> str:
 
 
 def ended(labels: Mapping[str, str]) -> str:
-    """How a rank ended, by the labels reason, signal and code."""
+    """Return how a rank ended, by the labels reason, signal and code."""
     code = labels.get("code", "")
     known = RankEnd(
         0.0, labels.get("reason", "unknown"), labels.get("signal", ""), int(code) if code.isdecimal() else None
@@ -219,9 +219,9 @@ def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, flo
 
 
 def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
-    """When all ranks that run were started anew: after the others were last seen to run."""
+    """Times when all running ranks were restarted, after the old ones were last seen."""
     return [
-        Happened(value, "back", "", "", "all ranks are started anew", "verdict")
+        Happened(value, "back", "", "", "all ranks restarted", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)
         if abs(value - old) > SAME_SECONDS and value > before - step
     ]
@@ -249,18 +249,18 @@ def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
 
 
 def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:
-    found = []
+    events = []
     for line in lines:
-        told: set[float] = set()
+        seen: set[float] = set()
         for at, value in line.points:
-            if value in told:
+            if value in seen:
                 continue
-            told.add(value)
+            seen.add(value)
             when = believed(value, at)
             what = f"its log: {line.labels.get('category', '').replace('_', ' ')}"
             rank, node = line.labels.get("rank", ""), line.labels.get("host", "")
-            found.append((Span("log", when, when), Happened(when, "log", rank, node, what, "job_log")))
-    return found
+            events.append((Span("log", when, when), Happened(when, "log", rank, node, what, "job_log")))
+    return events
 
 
 def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
@@ -269,11 +269,11 @@ def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> l
 
 def _since(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
     """Spans whose start their own value says."""
-    told = dict(points)
-    return [Span(kind, believed(told[first], first), last) for first, last in incident.spans(points, step)]
+    value_at = dict(points)
+    return [Span(kind, believed(value_at[first], first), last) for first, last in incident.spans(points, step)]
 
 
 def _silent(points: tuple[tuple[float, float], ...], step: float, start: float) -> list[Span]:
     """Spans of a silence, whose length their values are."""
-    told = dict(points)
-    return [Span("silent", max(first - told[first], start), last) for first, last in incident.spans(points, step)]
+    value_at = dict(points)
+    return [Span("silent", max(first - value_at[first], start), last) for first, last in incident.spans(points, step)]

@@ -21,7 +21,7 @@ MAX_WORDS = 64
 MAX_NAMED = 8
 """Files that are named with what is wrong with them; the rest is counted."""
 LATE_SECONDS = 1800.0
-"""A bundle is taken at most so long after an incident that it is of."""
+"""A bundle belongs to an incident that is at most this much older."""
 EARLY_SECONDS = 120.0
 TOGETHER_SECONDS = 0.05
 """Ends that are no further apart have no order: agents see the end of a process within a few milliseconds."""
@@ -44,7 +44,7 @@ class Evidence(NamedTuple):
 
 
 def read(folder: Path, job_id: str) -> Read:
-    """The summaries of the job in ``folder``; OSError where the folder cannot be listed."""
+    """Return the summaries of the job in ``folder``; OSError where the folder cannot be listed."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
     failed = []
     if len(names) > MAX_FILES:

@@ -68,7 +68,7 @@ class _Rules(msgspec.Struct):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, and print the page; returns the exit status: 0 it is told, 1 there is no such job, 2 no answer."""
+    """Ask, and print the page; return the exit status: 0 printed, 1 no such job, 2 no answer."""
     flags = _parser().parse_args(list(arguments))
     end = time.time() if flags.until is None else flags.until
     try:
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
 def explain(
     asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
-    """The page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
+    """Return the page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
     job = ask.job(asker, job_id, cluster, end, most)
     if len(job.clusters) > 1:
@@ -136,7 +136,7 @@ def _page(
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
-    """The incident that the last bundles are of, where metrics know none."""
+    """Return the incident that the last bundles are of, where metrics know none."""
     times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
     last = max(times)
     first = min(each for each in times if last - each <= bundles.LATE_SECONDS)
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch explain",
         description="Tell the last incident of a job: what happened when, who caused it by which witnesses, what it "
-        "cost and what to do. Exit status: 0 it is told (or nothing happened), 1 there is no such job, 2 no answer.",
+        "cost and what to do. Exit status: 0 printed (or nothing happened), 1 there is no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
     parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
@@ -168,8 +168,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _span(text: str) -> float:
-    found = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
-    seconds = int(found[1]) * _UNITS[found[2]] if found else 0
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= ask.MAX_HOURS * 3600:
         raise argparse.ArgumentTypeError(f"{text!r} is no span such as 90m, 6h or 7d, at most 7d")
     return float(seconds)

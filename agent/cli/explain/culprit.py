@@ -1,4 +1,4 @@
-"""Who caused an incident, by the words of independent witnesses, and where they disagree. Pure."""
+"""Which ranks caused an incident: weighs independent witnesses and shows where they disagree. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Blame(NamedTuple):
 
 
 class WeighedWords(NamedTuple):
-    """The culprits, None where nobody is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
+    """The culprits, None where no rank is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
 
     ``against``: of witnesses that blame others and none of the culprits. ``other``: what does not blame.
     """
@@ -56,8 +56,8 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
 
     A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
-    outvote nobody. Where metrics have a witness' word, which is of the whole job, that of a bundle, which is of one
-    node, blames no further rank. Ranks that the same witnesses blame are blamed together.
+    outvote no other witness. Metrics speak for the whole job, a bundle for one node:
+    where a witness is in both, its bundle blames no further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)
@@ -88,7 +88,7 @@ def order(rank: str) -> tuple[int, int, str]:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """The words, those of bundles without blame where metrics have the same witness blame other ranks."""
+    """Return the words, those of bundles without blame where metrics have the same witness blame other ranks."""
     whole: dict[Witness, set[str]] = {}
     for each in said:
         if each.blames and each.source == "metrics":
@@ -98,14 +98,14 @@ def _of_the_whole(said: Sequence[Said]) -> list[Said]:
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
     """What each witness says of a rank, once by metrics and once by bundles, where that is another text."""
-    found: dict[tuple[str, str, bool, bool], Said] = {}
-    told: set[tuple[str, str, str]] = set()
+    kept: dict[tuple[str, str, bool, bool], Said] = {}
+    texts: set[tuple[str, str, str]] = set()
     for each in sorted(said, key=lambda word: (word.source != "metrics", word)):
-        if (each.rank, each.witness, each.says) not in told:
-            found.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
-        told.add((each.rank, each.witness, each.says))
+        if (each.rank, each.witness, each.says) not in texts:
+            kept.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
+        texts.add((each.rank, each.witness, each.says))
     return sorted(
-        found.values(),
+        kept.values(),
         key=lambda word: (
             trust.index(word.witness),
             order(word.rank),

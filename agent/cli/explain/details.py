@@ -1,4 +1,4 @@
-"""Asks Prometheus what its witnesses say of one incident: at most so many series of each, the worst first."""
+"""Queries Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ MAX_SERIES = 16
 MAX_ENDS = 8
 """Ends of ranks in the time line; the rest is counted."""
 AROUND_SECONDS = 120
-"""What belongs to an incident is sought so long before and after it."""
+"""Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
-"""Nodes that are lost within so long are lost together: two evaluations of the rules. Later ones follow the first."""
+"""Nodes lost within this time are lost together: two evaluations of the rules. Later ones follow the first."""
 NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors|StorageHung"
 """Alerts of nodes, without a job's id."""
 ADVICE = {
@@ -50,7 +50,7 @@ class _Window:
         self._back = math.ceil(self.end - self.start)
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
-        """The result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
+        """Return the result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
         ``<most>`` for one more than MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
         """
         words = {
@@ -131,7 +131,7 @@ def _hardware(window: _Window) -> _Found:
 
 
 def _faults(window: _Window) -> _Found:
-    """What drivers told of GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
+    """Driver reports about GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
     found = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
     happened = []
     for each in found:
@@ -189,7 +189,7 @@ def _log_words(window: _Window) -> _Found:
         "- on (cluster, job_id, group) group_right () "
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
-    said += _words(behind, "job_log", lambda each: "by the words of watchdogs the others waited for it")
+    said += _words(behind, "job_log", lambda each: "NCCL watchdog logs: the others were waiting for it")
     return [], [each for each in said if each.rank.isdecimal()]
 
 

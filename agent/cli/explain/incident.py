@@ -9,7 +9,7 @@ from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
 APART_SECONDS = 900.0
 """Symptoms that are further apart are of two incidents, if the job worked in between or not."""
 HANG_SECONDS = 120.0
-"""A job whose last progress is so long before its first death hung first: a longer pause than an operation's."""
+"""A job whose last progress is this long before its first death hung first: no operation takes this long."""
 
 NODE_SECONDS = 120.0
 """A node that is lost so soon after the last progress is why there is none: the rules take a minute to be sure."""
@@ -27,7 +27,7 @@ def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[floa
 
 
 def incidents(course: Course) -> list[Incident]:
-    """The incidents of the range, in order of time."""
+    """Return the incidents of the range, in order of time."""
     made: list[list[Span]] = []
     last = 0.0
     for each in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):
@@ -65,7 +65,7 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
 
 
 def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
-    """When work was done again: the first progress after ranks were started anew, or after the last symptom is over.
+    """Return when work was done again: the first progress after ranks restarted, or after the last symptom ended.
 
     What survivors of a death still complete is no progress: it comes while the death is shown.
     """
@@ -74,9 +74,9 @@ def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
     starts = [value for _, value in course.running_since if value > after]
     seen = [value for at, value in course.progress if at > after]
     if starts:
-        anew = min(starts)
-        again = [value for value in seen if value > anew]
-        return min(again) if again else (None if course.progress else anew)
+        restart = min(starts)
+        again = [value for value in seen if value > restart]
+        return min(again) if again else (None if course.progress else restart)
     is_over = over < course.end - 2 * course.step
     again = [value for value in seen if value > max(after, over - course.step)]
     return min(again) if again and is_over else None

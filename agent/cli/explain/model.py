@@ -64,7 +64,7 @@ class Incident(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """Whether the job did no work."""
+        """Return whether the job did no work."""
         return self.what != "went_on"
 
 

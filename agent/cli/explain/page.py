@@ -15,7 +15,7 @@ _STYLE = (
 
 
 def as_text(page: StoryPage) -> str:
-    """The page as plain text; nothing in it that a terminal obeys."""
+    """Return the page as plain text; nothing in it that a terminal obeys."""
     lines = [plain(page.title), *map(plain, page.sentences)]
     for section in page.sections:
         lines += ["", plain(section.heading)]

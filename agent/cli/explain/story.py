@@ -23,7 +23,7 @@ WHAT: Mapping[What, str] = {
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
 SAME_SECONDS = 20.0
-"""A thing that two sources tell of one rank within so long is one thing: they look every 15 s."""
+"""Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
 NAMES: Mapping[Witness, str] = {
     "verdict": "process",
     "records": "NCCL's records",
@@ -52,7 +52,7 @@ class StoryPage(NamedTuple):
 
 
 def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
-    """The page of a job that nothing happened to."""
+    """Return the page of a job that nothing happened to."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
     return StoryPage(_title(job), (nothing, *_rules(job)), ())
 
@@ -65,7 +65,7 @@ def told(
     spent: Cost,
     runbooks: Mapping[str, str],
 ) -> StoryPage:
-    """The page of the last incident of ``found``."""
+    """Return the page of the last incident of ``found``."""
     incident = found[-1]
     sections = [
         PageSection("Who", _who(details, judgement)),
@@ -106,7 +106,7 @@ def _source(happened: Happened) -> str:
 
 
 def _same(one: Happened, other: Happened) -> bool:
-    """Whether both are one thing, which two queries or a bundle and the metrics tell."""
+    """Return whether both are one thing, which two queries or a bundle and the metrics tell."""
     if one.kind == other.kind and one.kind in ("died", "unresponsive"):
         return one.rank == other.rank and abs(one.at - other.at) < SAME_SECONDS
     return (one.rank, one.node, one.what) == (other.rank, other.node, other.what) and (
@@ -143,15 +143,15 @@ def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> 
 
 def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ...]:
     if judgement.culprit is None:
-        return (("nobody is blamed by any witness", "", ""),)
+        return (("no witness blames a rank", "", ""),)
     ranks, witnesses = judgement.culprit
     of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
     nodes = sorted({each.node for each in judgement.for_them if each.node})
-    place = of or ", ".join(nodes[:4])
+    position = of or ", ".join(nodes[:4])
     against = len({each.witness for each in judgement.against})
     all_of = len(witnesses) + against
     votes = f"{len(witnesses)} of {all_of} witnesses" if all_of > 1 else "the only witness that blames a rank"
-    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({place})' if place else ''}, by {votes}"
+    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}, by {votes}"
     return ((head, "", ""), *_rows(judgement.for_them))
 
 
@@ -160,7 +160,7 @@ def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
 
 
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
-    """Rows of witness, ranks and sentence; ranks of which a witness says the same are together."""
+    """Return rows of witness, ranks and sentence; ranks with the same sentence of a witness share a row."""
     together: dict[tuple[str, str, str], list[str]] = {}
     for each in said:
         source = "" if each.source == "metrics" else f" (bundle of {each.source})"
@@ -201,7 +201,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
         )
     if spent.late > 0:
         rows.append((f"{spent.late:.2f} GPU-hours", f"all waited for a late rank{guess}"))
-    return tuple(rows) or (("nothing", "the job did not stop and waited for nobody"),)
+    return tuple(rows) or (("nothing", "the job did not stop and did not wait for a rank"),)
 
 
 def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:

@@ -18,7 +18,7 @@ STEP = "15s"
 """How far back ranks are sought that are not seen any more, and how often in between: the interval of scrapes."""
 
 UNSEEN = "unseen"
-"""The state of a rank that nobody shows now, though somebody did within MEMORY."""
+"""The state of a rank that no agent exports now, though one did within MEMORY."""
 
 
 class RankKey(NamedTuple):

@@ -15,7 +15,7 @@ _WELL = frozenset({"alive", "finished"})
 
 
 def told(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
-    """The job as lines of text; ``every``: also the ranks that are well."""
+    """Return the job as lines of text; ``every``: also the ranks that are well."""
     if len(facts.clusters) > 1:
         names = ", ".join(plain(each) or "(none)" for each in facts.clusters)
         return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
@@ -83,10 +83,10 @@ def _missing(facts: JobFacts) -> list[str]:
 
 
 def _alerts(facts: JobFacts) -> list[str]:
-    told = Counter((each.severity, each.name) for each in facts.alerts)
+    alerts = Counter((each.severity, each.name) for each in facts.alerts)
     return [
         f"{plain(severity) or 'alert'}: {plain(name)}{f' ({count})' if count > 1 else ''}"
-        for (severity, name), count in sorted(told.items())
+        for (severity, name), count in sorted(alerts.items())
     ]
 
 

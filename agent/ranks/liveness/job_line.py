@@ -148,5 +148,5 @@ class JobLine(msgspec.Struct):
         )
 
     def is_over(self, now: float) -> bool:
-        """True when the job has no series any more."""
+        """Return True when the job has no series any more."""
         return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads

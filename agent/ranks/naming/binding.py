@@ -71,7 +71,7 @@ class RankBinder:
     ) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
-        ``processes``: all, of which those of another owner may lose their job's id to it.
+        ``processes``: all; those of another owner may lose their job's id to it.
         """
         if any(process.slots or ()):
             return False
@@ -148,7 +148,7 @@ class RankBinder:
         )
 
     def _rivals(self, process: RankProcess) -> list[RankProcess]:
-        """The processes that claim the same rank and live at the same time, this one among them."""
+        """Return the processes that claim the same rank and live at the same time, this one among them."""
         return [
             each
             for each in self._claimants.get(_claimed(process), [])
@@ -174,7 +174,7 @@ class RankBinder:
         return False
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """The id under which its job is shown; another owner's processes that had it give way."""
+        """Return the id under which its job is shown; another owner's processes that had it lose it."""
         was_asked = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
         process.shown_job_id, taken = self.owners.name(plain, process, processes.values())
@@ -222,7 +222,7 @@ class RankBinder:
 
 
 def _has_place(process: RankProcess) -> bool:
-    """True for one of several workers of a task, by its title: the others may come later."""
+    """Return True for one of several workers of a task, by its title: the others may come later."""
     return process.facts is not None and bool(place_of(process.facts.title))
 
 
@@ -232,7 +232,7 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """The processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
+    """Return the processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
     found: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
         if process.claim.rank is not None and len(same := found[_claimed(process)]) <= MAX_SIBLINGS:

@@ -1,7 +1,7 @@
 """Whose a job id is on this node: one owner has it plain, others' processes get it with a suffix.
 
-The environment that names a job is its user's to forge, and schedulers' ids follow one another: whoever guesses the
-next one could take it before the job starts. A claim that the scheduler proves takes the plain id, also later.
+The environment that names a job is its user's to forge, and schedulers' ids follow one another: a user who
+guesses the next one could take it before the job starts. A proven claim takes the plain id, also later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Holder(msgspec.Struct):
 class JobOwners:
     """The ids of jobs on this node and who holds each.
 
-    ``schedulers``: those of which a job was proven here; what claims one of their ids without proof is suspect.
+    ``schedulers``: those with a proven job on this node; what claims one of their ids without proof is suspect.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class JobOwners:
         self.schedulers: set[str] = set()
 
     def __contains__(self, shown: str) -> bool:
-        """True while a process is shown under this id."""
+        """Return True while a process is shown under this id."""
         return shown in self._holders
 
     def name(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
@@ -86,7 +86,7 @@ class JobOwners:
             self._holders[process.shown_job_id] = _holder(process)
 
     def _may_have(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """True when nobody else has the id, or who had it left and is started anew (a container of the same user)."""
+        """Return True when the id is free, or its last owner exited and this is its restart (container, same user)."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -113,7 +113,7 @@ class JobOwners:
 def party(process: RankProcess) -> str:
     """The key of who may share an id: the user, but for pods and for root in a container, which are their owners'.
 
-    Root in a container is whoever started that; a user's processes may be in several jobs and containers.
+    Root in a container counts as the user who started it; a user's processes may be in several jobs and containers.
     """
     owner, uid = process.owner, _uid(process)
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
@@ -122,7 +122,7 @@ def party(process: RankProcess) -> str:
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
-    """The id of the process' job before it is known whose it is; ``otherwise``: where nothing names the job.
+    """Return the id of the process' job before it is known whose it is; ``otherwise``: where nothing names the job.
 
     Ids of pods carry the namespace, where that is known.
     """
@@ -132,7 +132,7 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
 
 
 def is_proven(process: RankProcess) -> bool:
-    """True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
+    """Return True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
     owner, claim = process.owner, process.claim
     if owner.kind == "pod":
         return bool(owner.namespace)
@@ -147,7 +147,7 @@ def proof_of(process: RankProcess) -> str:
 
 
 def is_disproved(process: RankProcess) -> bool:
-    """True when the scheduler shows the process in another job than it claims."""
+    """Return True when the scheduler shows the process in another job than it claims."""
     owner, claim = process.owner, process.claim
     return bool(owner.scheduler) and claim.scheduler == owner.scheduler and claim.job_id != owner.job_id
 
@@ -160,12 +160,12 @@ def suffixed(plain: str, process: RankProcess) -> list[str]:
 
 
 def has_plain(process: RankProcess) -> bool:
-    """True for a process that is shown under its job's id without an owner's suffix."""
+    """Return True for a process that is shown under its job's id without an owner's suffix."""
     return bool(process.plain_job_id) and process.shown_job_id == process.plain_job_id
 
 
 def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
-    """The label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
+    """Return the label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
     return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
 
 

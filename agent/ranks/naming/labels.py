@@ -8,7 +8,7 @@ from agent.ranks.rank.process import RankProcess
 
 
 class LabelBook:
-    """Assigns labels. A live process keeps its label; one that left, or was never seen, gives way to a live one."""
+    """Assigns labels. A live process keeps its label; one that left, or was never seen, loses it to a live one."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}
@@ -40,15 +40,15 @@ class LabelBook:
                 self._holders[label] = process
 
     def holder(self, label: RankLabel) -> RankProcess | None:
-        """The process whose ``label`` is; None while it is free."""
+        """Return the process whose ``label`` is; None while it is free."""
         return self._holders.get(label)
 
     def holds(self, process: RankProcess, label: RankLabel) -> bool:
-        """True while ``label`` is this process'."""
+        """Return True while ``label`` is this process'."""
         return self._holders.get(label) is process
 
     def held(self, process: RankProcess) -> RankLabel | None:
-        """The first label that is this process'; None once a new incarnation took them all."""
+        """Return the first label that is this process'; None once a new incarnation took them all."""
         return next((label for label in process.slots or () if label is not None and self.holds(process, label)), None)
 
     def _give(self, label: RankLabel, process: RankProcess) -> bool:

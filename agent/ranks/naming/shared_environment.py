@@ -21,7 +21,7 @@ Place = tuple[tuple[str, int], ...]
 
 
 def are_siblings(one: RankProcess, other: RankProcess) -> bool:
-    """True for processes of one task: the scheduler's, or children of one parent.
+    """Return True for processes of one task: the scheduler's, or children of one parent.
 
     A rank's own child is none: it may be a helper that the rank ends as it likes.
     """
@@ -37,14 +37,14 @@ def are_siblings(one: RankProcess, other: RankProcess) -> bool:
 @lru_cache(maxsize=4096)
 def place_of(title: str) -> Place:
     """The parallel axes and numbers that a process title names, the outermost first; empty when it names none."""
-    found = _TITLE.match(title)
-    if found is None:
+    match = _TITLE.match(title)
+    if match is None:
         return ()
-    return tuple((axis, int(number)) for axis, number in _AXIS.findall(found[1]) if axis not in _NO_AXIS)
+    return tuple((axis, int(number)) for axis, number in _AXIS.findall(match[1]) if axis not in _NO_AXIS)
 
 
 def number_of(own: Place, places: Sequence[Place]) -> int | None:
-    """The rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
+    """Return the rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
     axes = [axis for axis, _ in own]
     if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
         return None

@@ -39,7 +39,7 @@ _JOB_VARIABLES = {
     "JOBSET_NAME": "",
 }
 _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
-# torchrun's: how often its ranks may be started anew, and how often they were.
+# torchrun's: how often its ranks may be restarted, and how often they were.
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
@@ -132,12 +132,12 @@ def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict
 
 
 def communicator_job_id(comm: str) -> str:
-    """The id of a job that nothing names: a hash of its world communicator."""
+    """Return the id of a job that nothing names: a hash of its world communicator."""
     return short_hash("job", comm)
 
 
 def group_job_id(job_id: str, group: str) -> str:
-    """The id of one of several groups under one scheduler's id."""
+    """Return the id of one of several groups under one scheduler's id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 
@@ -164,7 +164,7 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
 
 
 def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, str]:
-    """The job's id and the scheduler that gave it; empty where none is named."""
+    """Return the job's id and the scheduler that gave it; empty where none is named."""
     for name in (*before, *_JOB_VARIABLES):
         job_id = clean_label(environment.get(name, ""))
         if job_id.lower() not in _NO_RUN_ID:
@@ -176,8 +176,8 @@ def _rendezvous(environment: Mapping[str, str], hostname: str) -> str:
     address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
     if not address or not port:
         return ""
-    place = hostname if _LOOPBACK.match(address) else address
-    return f"{place[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
+    host = hostname if _LOOPBACK.match(address) else address
+    return f"{host[:MAX_GROUP_CHARACTERS]}:{port[:MAX_GROUP_CHARACTERS]}"
 
 
 def _restarts_left(environment: Mapping[str, str]) -> int | None:

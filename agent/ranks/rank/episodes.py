@@ -19,7 +19,7 @@ _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 
 def killed_before_teardown(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """The processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
+    """Return the processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
 
     ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
     episodes are so far apart that no exit by SIGTERM is looked at for two of them.
@@ -42,7 +42,7 @@ def killed_before_teardown(exits: Sequence[ProcessEvidence], numbers: Numbers = 
 
 
 def preceded(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """The processes that left after another one in the same episode, and so may have been torn down with it.
+    """Return the processes that left after another one in the same episode, and so may have been torn down with it.
 
     Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
     with it, the first by ``_order``, which is the first struck one or the first of all. ``exits``: in order.
@@ -65,7 +65,7 @@ def left_at_of(process: ProcessEvidence) -> float:
 
 
 def _precedes(other: ProcessEvidence, process: ProcessEvidence, numbers: Numbers) -> bool:
-    """True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
+    """Return True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at

@@ -25,7 +25,7 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
     @property
     def signal_name(self) -> str:
-        """The name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
+        """Return the name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
         if not self.signal:
             return ""
         try:

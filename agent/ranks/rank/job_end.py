@@ -10,7 +10,7 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
-"""Ends that somebody meant: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
+"""Intended ends: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 """Ends that excuse no exit which speaks for itself: a script may end well, or ask for a new begin, after a crash."""
 _FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
@@ -25,7 +25,7 @@ class JobEnd(msgspec.Struct, frozen=True):
     state: str
 
     def explains(self, exited_seconds: float, status: ExitStatus | None, numbers: Numbers = NUMBERS) -> bool:
-        """True for an exit at this time (epoch seconds) that is no more than the end of the job."""
+        """Return True for an exit at this time (epoch seconds) that is no more than the end of the job."""
         late = exited_seconds - self.ended_seconds
         is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
         if not is_near or exited_seconds < self.started_seconds:

@@ -26,7 +26,7 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     job: time to save, and KillWait.
     ``after_end_seconds``: the longest time after the end of the job in which its ranks leave.
     ``short_seconds``: a rank that lived no longer died early, as bugs strike.
-    ``blocked_seconds``: a rank in state D without a context switch for so long does not respond; longer than the
+    ``blocked_seconds``: a rank in state D without a context switch for this long does not respond; longer than the
     slowest single write of a checkpoint.
     """
 

@@ -51,7 +51,7 @@ class RankProcess(msgspec.Struct):
     """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. ``plain_job_id``: its job's id before it was asked whose that is,
+    label of another live process is None. ``plain_job_id``: its job's id before a suffix for its owner,
     ``shown_job_id``: with the owner's suffix if need be.
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
@@ -102,12 +102,12 @@ class RankProcess(msgspec.Struct):
 
     @property
     def share(self) -> str:
-        """Whose share of a bounded table it counts in: the user's; in containers, most of which run as root, theirs."""
+        """Return the share of bounded tables that it counts in: its container's (most run as root), else its user's."""
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property
     def environment_readable(self) -> bool:
-        """True when its environment could be read: the right that also shows its exit status."""
+        """Return True when its environment could be read: the right that also shows its exit status."""
         return self.facts is not None and self.facts.environment is not None
 
     @property
@@ -119,7 +119,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks the job has, as its own environment says; None where that does not."""
+        """Return how many ranks the job has, as its own environment says; None where that does not."""
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
@@ -189,7 +189,7 @@ class RankProcess(msgspec.Struct):
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
         """Note which GPUs it uses; what it used before the driver fell silent stays.
 
-        So does one that was lost, of which no process is known any more, though it uses others as well.
+        A lost GPU stays too: the driver names no process of it any more, even if the process uses other GPUs.
         """
         if found := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
@@ -198,16 +198,16 @@ class RankProcess(msgspec.Struct):
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 
     def has_no_records(self, since: float) -> bool:
-        """True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
+        """Return True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
+        """Return True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
         return self.facts is not None and self.facts.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
-        """The rank label of a process whose number nobody knows, not even its environment, which was read."""
+        """Return the rank label of a process whose rank number is unknown, though its environment was read."""
         facts = self.facts
         if facts is None or facts.environment is None or not self.is_surely_a_rank():
             return []
@@ -226,7 +226,7 @@ class RankProcess(msgspec.Struct):
         return [str(rank) for rank in local], "communicator"
 
     def contradicts(self, membership: Membership) -> bool:
-        """True when a place in the world communicator is another rank than the published labels say."""
+        """Return True when a place in the world communicator is another rank than the published labels say."""
         if not self.slots or membership.size != self.claim.world_size:
             return False
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)

@@ -20,7 +20,7 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""So long, and in so many reports of RAS, is a process missed: neighbours of a dead one are for up to 12 s."""
+"""RAS must miss a process for this long and in this many reports: it misses a dead one's neighbours up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
@@ -108,7 +108,7 @@ def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
 
 
 def _outlived_seconds(process: ProcessEvidence, job: _Job) -> float:
-    """How long a peer was alive after ``process`` left; 0 or less where none was.
+    """Return how long a peer was alive after ``process`` left; 0 or less where none was.
 
     A peer was there when it left: a process of a later restart proves nothing. The process itself is among those
     looked at, which changes nothing: it was not alive after it left.

@@ -44,10 +44,10 @@ class FileContext(msgspec.Struct):
         return found
 
     def end(self) -> None:
-        """Lines were lost, maybe a batch's first: until the next one nobody can say whose the lines are."""
+        """Lines were lost, maybe a batch's first: until the next one it is unknown whose the lines are."""
         self.header = self.metadata = None
         self.lines = 0
 
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """Return whether there is nothing to keep."""
         return self.header is None and self.run is None

@@ -1,4 +1,4 @@
-"""Passes in a file, for plugins that do not say what their rings dropped. Pure.
+"""Passes in a file, for plugins that do not report what their rings dropped. Pure.
 
 Each pass of the plugin empties the rings: the lines of one ring are written together, at times that follow each other
 closely. A pass with as many lines as the ring holds has found it full, which shows only at the pass' end.
@@ -100,7 +100,7 @@ def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
 
 
 def _continues(run: Run, record: InspectorRecord) -> bool:
-    """Whether ``record`` was written together with the run's last line."""
+    """Return whether ``record`` was written together with the run's last line."""
     header, metadata = record.header, record.metadata
     if header is None or metadata is None or (record.coll_perf is None) is not run.p2p:
         return False

@@ -21,7 +21,7 @@ class Plausibility:
         self.implausible = 0
 
     def least_us(self, bus_bytes: int) -> int:
-        """The shortest time in which an operation may move so many bytes of bus bandwidth."""
+        """Return the shortest plausible time (us) of an operation that moves ``bus_bytes`` of bus bandwidth."""
         return -(-bus_bytes // self._bytes_per_us)
 
     def note(self, times: Sequence[int], least_us: int) -> None:

@@ -1,7 +1,7 @@
 """Inspector's JSON lines as typed records: the keys we read, and what a line is.
 
-Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). Lines are told apart by the keys present,
-never by `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
+Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). The keys present tell lines apart,
+never `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _decode(line: bytes) -> InspectorRecord:
 
 
 def kind(record: InspectorRecord) -> Result:
-    """Say what a line is, of those that are not an operation with its header and metadata."""
+    """Return what a line is when it is not an operation with its header and metadata."""
     if record is BROKEN:
         return Result.MALFORMED
     if record.header is None or record.metadata is None:

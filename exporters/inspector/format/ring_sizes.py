@@ -25,11 +25,11 @@ class RingSizes(NamedTuple):
     p2p: int = DEFAULT_RING_LINES
 
     def smallest_watched(self) -> int:
-        """The smaller of the sizes that are watched."""
+        """Return the smaller of the sizes that are watched."""
         return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
 
     def of(self, *, p2p: bool) -> int:
-        """The size of one of the two."""
+        """Return the size of one of the two."""
         return self.p2p if p2p else self.collective
 
 

@@ -20,7 +20,7 @@ class SeriesKey(NamedTuple):
     """One accumulator of a writer; ``size`` is a label of SIZE_LABELS, or `other` when the series was not admitted.
 
     ``comm`` is `other` only beyond MAX_COMMUNICATORS: what was refused keeps its communicator here, so that its rank
-    can be told, and is shown under `other`.
+    is known, and is shown under `other`.
     """
 
     comm: str

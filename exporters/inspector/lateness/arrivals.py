@@ -18,7 +18,7 @@ SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 TIE_US = 2
 """Times are whole microseconds, rounded down, of timers that often step by one."""
 TIE_PARTS = 100
-"""A lead of no more than one part in so many of the shortest time is how transfers end, not how they began."""
+"""A lead of at most the shortest time divided by this is how transfers end, not how they began."""
 CLOCK_TIE_US = 100
 """Start times are when a polling thread saw the kernel: leads below this are left to the kernels' own times."""
 CLOCK_DOUBT_US = 1000

@@ -80,7 +80,7 @@ class BoardMember:
         self.starts: dict[int, int] = {}
 
     def is_wanted(self) -> bool:
-        """Whether operations are waited for: another writer may have the place, or members be elsewhere."""
+        """Return whether operations are waited for: another writer may have the place, or members be elsewhere."""
         return self.board is not None and not self.board.given_up
 
     def note(self, numbers: list[int], highest: int, times: list[int], starts: list[int]) -> None:
@@ -136,7 +136,7 @@ class OperationBoard:
         self._leave(members, late)
 
     def open(self) -> int:
-        """How many times wait."""
+        """Return how many times wait."""
         return sum(len(member.times) for member in self.members.values())
 
     def clear(self) -> None:
@@ -206,7 +206,7 @@ class Matching:
         """Return the place of a rank's operations of one kind; None when they cannot be matched.
 
         ``key.size`` is their size class, ``group`` whose writer it is, ``uid`` the user of its file. Another writer of
-        that user in the same place takes over: the job began anew.
+        that user in the same place takes over: the job restarted.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None

@@ -31,7 +31,7 @@ class Trouble:
         self.told = False
 
     def is_over(self, now: float) -> bool:
-        """Whether the file may be tried (again)."""
+        """Return whether the file may be tried (again)."""
         return now >= self.retry_at
 
 

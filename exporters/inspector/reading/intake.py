@@ -35,7 +35,7 @@ class WriterName(NamedTuple):
 GroupKey = tuple[str, int, int, str, int, str, int]
 """A RecordKey and the writer's pid: a rank of a communicator is on one host."""
 AggregateOf = Callable[[WriterName], Aggregate | None]
-"""Gives None for a writer that is one too many."""
+"""Returns None when the writer limit is reached."""
 
 
 def take(

@@ -20,10 +20,10 @@ TAIL_BYTES = 64 * 1024
 """Of a file: some two hundred operations."""
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
-"""Of a file's end so many last lines are looked at for an operation: users can write what is none, in short lines."""
+"""Number of last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""From such shares of the last minute on that others waited for a rank alone, that is told, and it is blamed."""
+"""Shares of the last minute that others waited for one rank alone: shown from the first on, blamed from the second."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int
 
 
 def last_operation(lines: bytes) -> str:
-    """Return the last operation of a file's end in words; empty where the last lines tell of none."""
+    """Return the last operation of a file's end in words; empty where the last lines have none."""
     for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
         try:
             read = msgspec.json.decode(line, type=_Line)
@@ -109,7 +109,7 @@ def offered(
 
 
 def _end(file: FollowedFile) -> bytes:
-    """The end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
+    """Return the end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

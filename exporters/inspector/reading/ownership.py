@@ -34,12 +34,12 @@ class Ownership(NamedTuple):
 
 
 def is_log(name: str) -> bool:
-    """Whether a file name can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with its end kept."""
+    """Return whether a file name can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with its end kept."""
     return "-pid" in name and name.endswith(SUFFIXES)
 
 
 def named_hostname(path: str) -> str | None:
-    """The host name in a file's name, if it is there."""
+    """Return the host name in a file's name, if it is there."""
     match = _NAME.fullmatch(path.rpartition("/")[2])
     return None if match is None else match["hostname"]
 
@@ -59,7 +59,7 @@ def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
 
 
 def state_of(identity: tuple[int, int], hostname: str | None, ownership: Ownership) -> FileState:
-    """Say what to do with a file whose writer's host name is known, or None."""
+    """Return what to do with a file by its writer's host name, or None for an unknown one."""
     if ownership.everyone or identity in ownership.held:
         return FileState.FOLLOWED
     if hostname is None:
@@ -68,7 +68,7 @@ def state_of(identity: tuple[int, int], hostname: str | None, ownership: Ownersh
 
 
 def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
-    """Whether a file's name alone says that another host writes it, and no local process holds it open."""
+    """Return whether a file's name alone says that another host writes it, and no local process holds it open."""
     if ownership.everyone or identity in ownership.held:
         return False
     hostname = named_hostname(name)

@@ -22,7 +22,7 @@ class Published(msgspec.Struct, frozen=True):
     implausible: int = 0
 
     def withheld(self) -> Published:
-        """The same as of a reader whose totals stand still: no series with a part in them is to be shown."""
+        """Return the same as of a reader whose totals stand still: no series with a part in them is to be shown."""
         nothing = {"windows": (), "transfers": (), "pairs": ()}
         writers = tuple(msgspec.structs.replace(one, caught_up=False, **nothing) for one in self.writers)
         return msgspec.structs.replace(self, writers=writers, caught_up=False)

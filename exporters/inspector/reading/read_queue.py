@@ -14,7 +14,7 @@ from exporters.inspector.reading.failures import FileFailures
 from exporters.inspector.reading.record_files import RecordFile, RecordFiles
 
 PIECE_SECONDS = 0.02
-"""A piece that takes longer makes the next one of the same share smaller: nobody can interrupt it."""
+"""A piece that takes longer makes the next one of the same share smaller: it cannot be interrupted."""
 LEAST_PART = 1 / 32
 
 M = TypeVar("M", bound=Hashable)
@@ -126,5 +126,5 @@ class ReadQueue:
 
 
 def part_after(part: float, seconds: float) -> float:
-    """How large the next piece is to be when one of that ``part`` took so long; it may grow to the double at once."""
+    """Return the size of the next piece after one of size ``part`` took ``seconds``; it at most doubles."""
     return max(LEAST_PART, min(1.0, 2 * part, part * PIECE_SECONDS / max(seconds, 1e-6)))

@@ -32,8 +32,8 @@ from exporters.inspector.totals.shared import Shared
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
 CATCH_UP_SECONDS = 30.0
-"""After a restart, counts of the whole node wait so long for files that are not read up to where they were: one that
-cannot be read must not withhold them for good."""
+"""After a restart, counts of the whole node wait this long for files that are not read up to where they were: an
+unreadable file must not withhold them for good."""
 LOOKS_SHARE = 0.01
 """Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15  # one turn reads at most this long; the rest waits for the next
@@ -44,7 +44,7 @@ PUBLISH_SECONDS = 1.0
 SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
 BATCH_IDLE_SECONDS = 2.0
-"""When nothing more came for so long the last pass is over; the writer may have stopped in the middle of it."""
+"""After this long without a line the last pass is over; the writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
 """Counted among what is skipped: contexts, or all of a directory's state, that could not be put into the checkpoint."""
 
@@ -115,8 +115,8 @@ class DirectoryReader:
     ) -> Turn:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet.
 
-        ``rings``: the ring sizes of the writers of which they are known; ``left``: writers that are gone, whose files
-        hold all that there is of them. What a turn that raises would have told comes with the next one.
+        ``rings``: the ring sizes of writers, where known; ``left``: writers that are gone, whose files
+        hold all that there is of them. The results of a turn that raises come with the next one.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -139,7 +139,7 @@ class DirectoryReader:
         return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
-        """The files that are ours."""
+        """Return the files that are ours."""
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
     def totals(self) -> tuple[WriterTotals, ...]:
@@ -212,7 +212,7 @@ class DirectoryReader:
         with self._failures.of(file, trouble, now):
             finish_run(self._contexts[key], self._writers.known(key))
 
-    # What is told.
+    # What is published.
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and (
@@ -282,7 +282,7 @@ class DirectoryReader:
                 del self._contexts[key]
 
     def _restored_contexts(self, saved: Iterable[tuple[FileKey, msgspec.Raw]]) -> Iterable[tuple[FileKey, FileContext]]:
-        """The contexts of an earlier turn, but for those that cannot be read."""
+        """Return the contexts of an earlier turn, but for those that cannot be read."""
         for key, raw in saved:
             try:
                 yield key, msgspec.msgpack.decode(raw, type=FileContext)

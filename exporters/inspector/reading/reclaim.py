@@ -30,9 +30,9 @@ RUN_SECONDS = 5.0
 RUN_BUDGET_SECONDS = 0.1
 """How long one run goes on to a next file; what is left waits for the next run."""
 KEPT_BYTES = 4096
-"""Kept at a file's front: by its first record it is told apart, and whose it is."""
+"""Kept at a file's front: its first record identifies the file and its owner."""
 PUNCH_STEP_BYTES = 1 << 20
-"""A hole is made, or made longer, when so much can go into it."""
+"""A hole is made, or made longer, in steps of this size."""
 MAX_TAIL_BYTES = 1 << 20
 """A file with more than this after its last whole line is not wholly read."""
 MIN_DELETE_AFTER_SECONDS = 60.0
@@ -48,8 +48,8 @@ _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whether disk is given back: by holes in what is read of every file, and by deleting files of gone writers that
-    nobody wrote to for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
+    """Whether disk is given back: by holes in what is read of every file, and by deleting files of gone writers
+    without a write for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
 
     enabled: bool = False
     punch_holes: bool = True
@@ -130,7 +130,7 @@ class Reclaimer:
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, position: Position, file: FollowedFile) -> None:
-        """Do what is due for one file; nothing is asked of the file system when nothing is."""
+        """Do what is due for one file; make no system call when nothing is."""
         file_key = (position.device, position.inode, position.generation)
         due = self._config.punch_holes and position.offset - self._punched.get(file_key, 0) >= PUNCH_STEP_BYTES
         old = self._is_old(file.modified_ns)
@@ -153,7 +153,7 @@ class Reclaimer:
             status = os.fstat(descriptor)
             if not _is_same(descriptor, status, position):
                 self._errors["replaced"] += 1
-            elif status.st_nlink != 1:  # it may be somebody else's under another name
+            elif status.st_nlink != 1:  # it may be another user's under another name
                 self._errors["linked"] += 1
             elif self._may_go(descriptor, status, name, position):
                 os.unlink(name, dir_fd=parent)
@@ -205,13 +205,13 @@ class Reclaimer:
 
 
 def _positions(durable: bytes, path: str) -> list[Position]:
-    """The positions in ``path`` that a section of the checkpoint holds."""
+    """Return the positions in ``path`` that a section of the checkpoint holds."""
     section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(path)
     return [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Whether the open file is what was read up to the position, its front included."""
+    """Return whether the open file is what was read up to the position, its front included."""
     if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (position.device, position.inode):
         return False
     front = position.fingerprint
@@ -219,6 +219,6 @@ def _is_same(descriptor: int, status: os.stat_result, position: Position) -> boo
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Whether no whole line lies beyond the position."""
+    """Return whether no whole line lies beyond the position."""
     tail_bytes = status.st_size - position.offset
     return tail_bytes <= MAX_TAIL_BYTES and b"\n" not in os.pread(descriptor, tail_bytes, position.offset)

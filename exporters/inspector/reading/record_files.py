@@ -46,7 +46,7 @@ class RecordFile:
 
     @property
     def key(self) -> FileKey:
-        """The generation of the file that is there now."""
+        """Return the generation of the file that is there now."""
         return self.file.device, self.file.inode, self.file.generation
 
 
@@ -84,21 +84,21 @@ class RecordFiles:
         return bool(held)
 
     def get(self, identity: tuple[int, int]) -> RecordFile | None:
-        """The file of that device and inode, if it is there."""
+        """Return the file of that device and inode, if it is there."""
         return self._files.get(identity)
 
     def followed(self) -> list[RecordFile]:
-        """The files that are ours."""
+        """Return the files that are ours."""
         return [record_file for record_file in self._files.values() if record_file.state is FileState.FOLLOWED]
 
     def states(self) -> Counter[FileState]:
-        """How many files are in each state."""
+        """Return how many files are in each state."""
         writable = sum(record_file.file.shared for record_file in self.followed())
         more = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
         return Counter(record_file.state for record_file in self._files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
-        """Whether a writer's totals are those of before the agent's restart, or more."""
+        """Return whether a writer's totals are those of before the agent's restart, or more."""
         record_file = self._files.get((writer_key.device, writer_key.inode))
         if record_file is None:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
@@ -112,7 +112,7 @@ class RecordFiles:
         return state_of(file.identity, self._hostname(record_file, ownership), ownership)
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
-        """The writer's host name: by the file's name if that is foreign already, else by its first record."""
+        """Return the writer's host name: by the file's name if that is foreign already, else by its first record."""
         file = record_file.file
         named = named_hostname(file.path)
         if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):

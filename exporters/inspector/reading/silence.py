@@ -113,7 +113,7 @@ class SilenceWatch:
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
-    """Return where the plugin puts its file; empty when that cannot be told: a container has paths of its own."""
+    """Return where the plugin puts its file; empty when that is unknown: a container has paths of its own."""
     if facts.container or facts.pod or facts.namespace_pid != facts.key.pid:
         return ""
     job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)
@@ -125,6 +125,6 @@ def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
 
 
 def _is_read(directory: str, paths: Sequence[str]) -> bool:
-    """Whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
+    """Return whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
     ours = {os.path.normpath(path) for path in paths}
     return directory in ours or os.path.dirname(directory) in ours

@@ -25,7 +25,7 @@ WAIT_SECONDS = 1.0
 ENDS_SECONDS = 5.0
 """How long a bundle's part waits for the ends of files; other parts have 20 s by default."""
 STALE_SECONDS = 10.0
-"""A reader not back for so long shows no series: they would stand still."""
+"""A reader that does not return for this long exports no series: they would be out of date."""
 
 
 class Slot:
@@ -87,11 +87,11 @@ class Slot:
         self.published = turn.published or self.published
 
     def is_idle(self) -> bool:
-        """Whether the directory, as it was published last, holds no file to read."""
+        """Return whether the directory, as it was published last, holds no file to read."""
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
     def is_busy(self, seconds: float) -> bool:
-        """Whether a turn has been under way for longer than ``seconds``."""
+        """Return whether a turn has been under way for longer than ``seconds``."""
         return self.running is not None and self._ctx.clock.monotonic() - self._started_at > seconds
 
     def shown(self) -> Published | None:
@@ -100,7 +100,7 @@ class Slot:
         return self.published.withheld() if withheld and self.published is not None else self.published
 
     def _learn_ring_sizes(self) -> None:
-        """Ask how the processes of writers were told to size their rings, until their environments are known."""
+        """Look up the ring sizes that the writers' processes are configured with, until all are known."""
         for writer_key in self._writer_keys - self._rings.keys():
             settings = self._ctx.ranks.recording_settings(writer_key)
             if settings is not None:
@@ -109,13 +109,13 @@ class Slot:
     # In the reader's thread.
 
     def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """The ends of the files of these ranks."""
+        """Return the ends of the files of these ranks."""
         return ends(self.reader.owned(), ranks)
 
     def _make(
         self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool
     ) -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
-        """The reader, and the totals that it knows from before."""
+        """Return the reader, and the totals that it knows from before."""
         ctx = self._ctx
         bound = Plausibility(gigabytes_per_second)
         make = partial(

@@ -30,8 +30,8 @@ UNKNOWN = Share(-1, "")
 class Writers:
     """The writers that live, MAX_WRITERS at most: of who has too many, one is let go of in favour of another's.
 
-    What those let go of left waits in ``left`` until a turn tells it. ``shares``: whose the files of the ``saved``
-    writers are, by device and inode. Counts in ``skipped`` what gave way or found no room.
+    Totals of released writers wait in ``left`` for a turn. ``shares``: whose the files of the ``saved``
+    writers are, by device and inode. Counts evicted and refused ones in ``skipped``.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Writers:
     # Of one file.
 
     def of(self, record_file: RecordFile, writer: WriterName) -> Aggregate | None:
-        """The totals of one writer of a file; None when it is one too many."""
+        """Return the totals of one writer of a file; None when the writer limit is reached."""
         aggregate = record_file.writers.get(writer)
         if aggregate is not None:
             return aggregate
@@ -96,9 +96,9 @@ class Writers:
         self._shares.put(aggregate.writer_key, share)
 
     def _has_room(self, share: Share) -> bool:
-        """Make room for one more of ``share``, if need be at the cost of who has most: the one who wrote least lately.
+        """Return whether ``share`` may have one more writer; if need be evict the oldest-written of the largest share.
 
-        What a writer that is let go of had added up is told like that of one that ended.
+        The totals of an evicted writer are published like those of one that ended.
         """
         if len(self._aggregates) < MAX_WRITERS:
             return True
@@ -116,11 +116,11 @@ class Writers:
         return min((one.rings.smallest_watched() for one in own), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
-        """The totals of the writers of a file that has some already."""
+        """Return the totals of the writers of a file that has some already."""
         return lambda writer: self._aggregates.get(WriterKey(*key, *writer))
 
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:
-        """How to add what matched operations say to a writer's totals; None when it is not there."""
+        """Return how to add what matched operations say to a writer's totals; None when it is not there."""
         aggregate = self._aggregates.get(writer_key)
         return None if aggregate is None else partial(aggregate.credit, key)
 
@@ -153,14 +153,14 @@ class Writers:
             aggregate.serve_first(watch.first)
 
     def has_left(self) -> bool:
-        """Whether something ended that no turn has told of yet."""
+        """Return whether a writer or communicator ended that no turn has published yet."""
         return bool(self._retired or self._ended)
 
     def take_left(self) -> tuple[tuple[WriterTotals, ...], tuple[WriterTotals, ...]]:
-        """The last totals of writers let go, and those of idle communicators of others; each is told once."""
-        left = (tuple(self._retired), tuple(self._ended))
+        """Return the last totals of writers let go, and those of idle communicators of others, each once."""
+        totals = (tuple(self._retired), tuple(self._ended))
         self._retired, self._ended = [], []
-        return left
+        return totals
 
     # What a turn does with all of them.
 
@@ -175,7 +175,7 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Whoever has most kinds of record remembered forgets them, until they are few enough."""
+        """Clear the kinds of record of the writer with the most, until they are few enough."""
         remembered = sum(aggregate.remembered() for aggregate in self)
         if remembered <= MAX_BINDINGS_IN_ALL:
             return
@@ -191,8 +191,8 @@ class Writers:
                 aggregate.forget()
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
-        """What their records say that no turn has told of yet."""
-        found = []
+        """Return the evidence in their records that no turn has published yet."""
+        evidence = []
         for writer_key, aggregate in self._aggregates.items():
             memberships = aggregate.new_memberships()
             progress_us = aggregate.last_progress_us
@@ -200,5 +200,5 @@ class Writers:
                 self._reported[writer_key] = progress_us
                 progress_seconds = progress_us / 1_000_000 if progress_us else None
                 uid = self._shares.share_of(writer_key).uid
-                found.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
-        return tuple(found)
+                evidence.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
+        return tuple(evidence)

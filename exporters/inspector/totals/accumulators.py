@@ -11,7 +11,7 @@ from exporters.inspector.format.series import MAX_TOTAL, Total
 from exporters.inspector.lateness.arrivals import Arrivals
 
 REORDER = 1024
-"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as begun anew."""
+"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -47,7 +47,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
 
     def add(self, lowest: int, highest: int, count: int) -> None:
         """Take in the numbers of ``count`` records, in any order."""
-        if highest + REORDER < self.highest:  # begun anew
+        if highest + REORDER < self.highest:  # restarted
             self.seen_before = self.seen_in_all()
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)

@@ -143,7 +143,7 @@ class Aggregate:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
     def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
-        """Add records one by one, of which some cannot be true or were not timed."""
+        """Add records one by one: some are implausible or have no time."""
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
             known = 0 <= number <= MAX_SEQUENCE_NUMBER
@@ -192,7 +192,7 @@ class Aggregate:
             self.losses.hold(ring)
 
     def release(self, header: Header, *, p2p: bool, lines: int) -> None:
-        """The pass is over, and had so many lines: as many as the ring holds, and it was full."""
+        """End a pass of ``lines`` lines: the ring was full if it holds that number."""
         if (ring := self._ring(header, p2p=p2p)) is not None:
             self.losses.release(ring, full=lines == self.rings.of(p2p=p2p))
 
@@ -211,7 +211,7 @@ class Aggregate:
         return binding
 
     def remembered(self) -> int:
-        """How many kinds of record have their accumulator remembered."""
+        """Return how many kinds of record have their accumulator remembered."""
         return len(self._bindings)
 
     def forget(self) -> None:
@@ -235,8 +235,8 @@ class Aggregate:
         _move(self.windows, ended.windows, comms)
         _move(self.transfers, ended.transfers, comms)
         _move(self.durations, ended.durations, comms)
-        told = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
-        self._reported -= len(told)
+        reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
+        self._reported -= len(reported)
         self._places.leave(comms)
         self.pairs.leave(comms)
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
@@ -334,7 +334,7 @@ class Aggregate:
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)
 
-    # What others are told.
+    # For other parts of the agent.
 
     def new_memberships(self) -> tuple[Membership, ...]:
         """Memberships not returned before."""

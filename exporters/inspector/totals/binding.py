@@ -60,7 +60,7 @@ class Binding:
             self.sequence.fill()
 
     def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took so many microseconds each."""
+        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
         count = len(times)
         self.see(lowest, highest, count)
         if self.result is not Result.ACCEPTED:

@@ -1,7 +1,7 @@
 """Series that are shown for the first time begin at 0, so that `increase` sees what was done before a scrape. Pure.
 
 The first value of a series is no increase: what a job did before it was first scraped would be in none. So a new series
-is 0 for BIRTH_SECONDS, whoever scrapes, and then what it is. See docs/decisions/0017-series-begin-at-zero.md.
+is 0 for BIRTH_SECONDS, for every scraper, and then its value. See docs/decisions/0017-series-begin-at-zero.md.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Labels = Mapping[Place, RankLabel]
 
 
 class Births:
-    """Since when the series that there are have been shown. One that is gone is forgotten: if it returns it is new.
+    """First-exported time of each current series; a series that disappears is forgotten: if it returns it is new.
 
     ``restored`` and ``inherited`` are from before the agent's restart: what they have a part in was shown already.
     """
@@ -74,12 +74,12 @@ class Births:
             self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
 
     def young(self, now: float) -> frozenset[SeriesId]:
-        """The series that are 0 still at monotonic time ``now``."""
+        """Return the series that are 0 still at monotonic time ``now``."""
         return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
 
 
 def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
-    """The series with a part of these writers', as far as they have labels, or of what others left."""
+    """Return the series with a part of these writers', as far as they have labels, or of what others left."""
     series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
     for key, sums in inherited.sums.items():
         series.update((kind, msgspec.structs.astuple(key)) for kind in _kinds(sums.arrivals))
@@ -99,7 +99,7 @@ def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheri
 
 
 def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
-    """Whether a writer lives of which not all labels are known yet."""
+    """Return whether a writer of the totals lives whose labels are not all known yet."""
     writer_key = restored.writer_key
     named = all((writer_key, *place) in labels for place in restored.places)
     return not named and any(writer.writer_key == writer_key for writer in writers)

@@ -12,10 +12,10 @@ SERIES_PER_COMMUNICATORS_ARRIVALS = 4
 
 
 def series_of_arrivals(comm_rank: int) -> int:
-    """How many series matched operations of one kind give a rank."""
+    """Return how many series matched operations of one kind give a rank."""
     return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
 
 
 def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
-    """How many series an accumulator takes that was admitted."""
+    """Return how many series an accumulator takes that was admitted."""
     return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))

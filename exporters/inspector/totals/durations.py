@@ -39,7 +39,7 @@ class Durations:
         self.microseconds = 0
 
     def add(self, times: Iterable[int]) -> None:
-        """Take in operations that took so many microseconds each."""
+        """Add operations that took ``times`` microseconds."""
         for time in times:
             self.counts[bisect_left(BOUNDS_US, time)] += 1
             self.microseconds += time

@@ -54,7 +54,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places`` are all (communicator, rank in it) that need a label, ``windows`` bus bytes and microseconds by
     (communicator, rank in it, collective), ``tallies`` by (communicator, rank in it, what is counted), ``lost``
     collective operations that the plugin's ring or slot lost by (communicator, rank in it), ``transfers`` the
-    microseconds of operations that waited for nobody, where they are not known from all members; ``gauges``: how many
+    microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
     series of windows were admitted. ``pairs``: those that are worth a series. ``durations`` by series, where they are
     counted.
     """
@@ -103,6 +103,6 @@ class WriterTotals(msgspec.Struct, frozen=True):
         )
 
     def series(self) -> int:
-        """How many series its accumulators and gauges took of the budget."""
+        """Return how many series its accumulators and gauges took of the budget."""
         admitted = sum(series_of(one.key, one.sums.arrivals) for one in self.totals if one.key.size != OTHER)
         return admitted + self.gauges * SERIES_PER_GAUGE

@@ -17,14 +17,14 @@ from exporters.inspector.totals.places import MAX_COMMUNICATORS
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
-"""Without a record for so long a communicator is over when one was made since with the same place, size and name; and
-when another has no room, of those that stand still so long the one that does the longest; as long as that is not enough
-two at the next look, then four, and so on."""
+"""After this long without a record a communicator is over if a newer one has the same place, size and name. If another
+has no room, the one without a record for longest is over, too; while that is not enough, two at the next look, then
+four, and so on."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; the times begin anew when the agent restarts.
+    """Watches one writer's communicators; the times start again when the agent restarts.
 
     ``first``: the oldest that was used without room since the look before; it is to have what becomes free.
     """
@@ -63,7 +63,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """The communicators in the place of which others were made after their last record, and are used."""
+        """Return the communicators that newer, used ones replaced after their last record."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [each for each in aggregate.memberships.values() if each.comm in still]
         for each in members:

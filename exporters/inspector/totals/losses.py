@@ -50,7 +50,7 @@ class Loss(msgspec.Struct, gc=False, array_like=True):
     held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
-        """Give each of ``gaps``, so many in all, its cause."""
+        """Give each of ``gaps``, a total, its cause."""
         known = gaps if self.held_at is None else min(gaps, self.held_at)
         new = known - self.overflow - self.otherwise
         if new > 0:
@@ -161,13 +161,13 @@ class LossBook:
         return SavedLosses(self._one_slot, list(self._losses.items()), untimed)
 
     def _gaps(self, ring: RingKey) -> int | None:
-        """The gaps of a ring; None when what its first records leave out will be no gap."""
+        """Return the gaps of a ring; None when what its first records leave out will be no gap."""
         own = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
         return min(MAX_TOTAL, sum(sequence.gaps() for sequence in own)) if own or self._from_start else None
 
 
 def ring_of(key: SequenceKey) -> RingKey:
-    """The ring that operations of a sequence stand in."""
+    """Return the ring that operations of a sequence stand in."""
     return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
 
 

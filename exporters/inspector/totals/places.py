@@ -28,7 +28,7 @@ class Places:
         self._of_communicator: Counter[str] = Counter()
 
     def have(self, comm: str, comm_rank: int) -> bool:
-        """Whether this is one of the places; a new one is, while there is room."""
+        """Return whether this is one of the places; a new one is, while there is room."""
         if (comm, comm_rank) in self._places:
             return True
         known = comm in self._of_communicator

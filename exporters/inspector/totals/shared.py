@@ -25,7 +25,7 @@ class Shared:
         self.histograms = histograms
 
     def refused(self) -> dict[str, int]:
-        """How often there was no room, by what for."""
+        """Return how often there was no room, by what for."""
         return {
             "place_limit": self.room.refused,
             "match_limit": self.matching.room.refused,

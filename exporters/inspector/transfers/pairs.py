@@ -1,7 +1,7 @@
 """The bandwidth of each pair of ranks that send to each other, and which of them are worth a series. Pure.
 
-An operation's time holds the wait for the peer, so that a mean tells of the schedule. What a tenth of the operations
-reach is free of waiting at one of the two ends at least, whoever is late: docs/decisions/0026-slow-pairs.md.
+An operation's time holds the wait for the peer, so that a mean shows the schedule. The fastest tenth of
+the operations is free of waiting at one of the two ends at least, whichever is late: docs/decisions/0026-slow-pairs.md.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ MAX_MEASURED_IN_ALL = 8192
 MAX_SAMPLES = 64
 """Operations of one window that are kept; of more, every second, every fourth ..."""
 MIN_OPERATIONS = 20
-"""A window lasts until it has so many, or their fastest tenth would be chance."""
+"""Minimum of operations in a window: of fewer, the fastest tenth would be chance."""
 WINDOW_ROLLS = 2
-"""And at least so many rolls of the gauges' windows: ten seconds."""
+"""Minimum length of a window in rolls of the gauges' windows: ten seconds."""
 IDLE_ROLLS = 60
-"""A pair without an operation for so long (five minutes) has no series any more."""
+"""A pair without an operation for this long (five minutes) has no series any more."""
 TURN_ROLLS = 24
 """How long (two minutes) it is the turn of MAX_PEERS of the peers."""
 LEAST_BYTES = 512 * 1024
 """The time of messages up to this size is latency: it says little of a link, and the bandwidth depends on the size."""
 KEEP_FACTOR = 1.25
-"""A pair that is shown gives way only to one that is worse by this factor: series must not come and go by chance."""
+"""Only a pair that is worse by this factor replaces one that is shown: series must not come and go by chance."""
 FADE = 0.9995
 """What is left of a pair's best bandwidth after each window: half after four hours."""
 
@@ -94,7 +94,7 @@ class Pair:
         self._seen += 1
 
     def samples(self) -> int:
-        """How many operations of the window are kept."""
+        """Return how many operations of the window are kept."""
         return len(self._sample)
 
     def roll(self) -> bool:
@@ -112,7 +112,7 @@ class Pair:
 class Pairs:
     """The pairs of one writer. ``room`` is that of all writers, ``group`` whose share of it this one takes.
 
-    ``admit`` asks for so many series more.
+    ``admit`` requests a number of additional series.
     """
 
     def __init__(self, room: FairBudget, group: Group, admit: Callable[[int], bool]) -> None:
@@ -157,7 +157,7 @@ class Pairs:
         }
 
     def roll(self, ranks: int) -> None:
-        """End the windows that are due, and choose what is shown; the writer has so many ``ranks``."""
+        """End the windows that are due, and choose what is shown; ``ranks``: how many ranks the writer has."""
         self._rolls += 1
         self._drop([key for key, pair in self.measured().items() if not pair.roll()])
         self._choose(MAX_PAIRS * ranks)
@@ -191,7 +191,7 @@ class Pairs:
         self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
     def shown(self) -> tuple[PairBandwidth, ...]:
-        """The pairs that are worth a series."""
+        """Return the pairs that are worth a series."""
         return tuple(
             PairBandwidth(key, pair.bandwidth * 1_000_000)
             for key, pair in self.measured().items()
@@ -205,5 +205,5 @@ def _speed(pair: Pair) -> float:
 
 
 def _fall(pair: Pair) -> float:
-    """How many times better its best was, likewise."""
+    """Return how many times better its best was, likewise."""
     return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

@@ -1,7 +1,7 @@
 """How long operations take without any waiting: a low percentile over a short window. Pure.
 
 An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
-seconds' operations on one rank, the shortest waited for (nearly) nobody, and that of all ranks is the fabric's.
+seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MAX_SAMPLES = 256
 ROLLS = 2
 """The reader's windows (5 s) that one of these lasts at least ..."""
 MIN_SAMPLES = 3
-"""... and until it has so many operations ..."""
+"""... and until it has this number of operations ..."""
 MAX_ROLLS = 12
-"""... but no longer than these (60 s): of fewer operations nothing is told."""
+"""... but no longer than these (60 s): fewer operations give no value."""
 
 
 class TransferWindow:
-    """The times of one rank's operations of one kind; ``last_us`` is the percentile of the last window, if lately."""
+    """The times of one rank's operations of one kind; ``last_us`` is the percentile of the last window, if recent."""
 
     __slots__ = ("_rolls", "_skip", "_step", "_times", "_told", "last_us")
 
@@ -46,7 +46,7 @@ class TransferWindow:
             self._step *= 2
 
     def kept(self) -> int:
-        """How many times are kept."""
+        """Return how many times are kept."""
         return len(self._times)
 
     def roll(self) -> None:

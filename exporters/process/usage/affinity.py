@@ -15,18 +15,18 @@ _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """The CPUs of a list such as `0-3,8` (cpuset(7)); none of what is no list, or beyond MAX_CPUS."""
+    """Return the CPUs of a list such as `0-3,8` (cpuset(7)); none of what is no list, or beyond MAX_CPUS."""
     if _LIST.fullmatch(text) is None:
         return frozenset()
-    found: set[int] = set()
+    cpus: set[int] = set()
     for piece in text.split(","):
         first, _, last = piece.partition("-")
-        found.update(range(int(first), min(int(last or first), MAX_CPUS - 1) + 1))
-    return frozenset(found)
+        cpus.update(range(int(first), min(int(last or first), MAX_CPUS - 1) + 1))
+    return frozenset(cpus)
 
 
 def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:
-    """The CPUs of each NUMA node (blocking); empty where the kernel has no such folder."""
+    """Return the CPUs of each NUMA node (blocking); empty where the kernel has no such folder."""
     found = {}
     for name in sysfs.entries(sys_root / "devices/system/node"):
         if (match := _NODE.fullmatch(name)) is not None:
@@ -36,5 +36,5 @@ def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:
 
 
 def nodes_of(cpus: frozenset[int], nodes: Mapping[int, frozenset[int]]) -> str:
-    """The NUMA nodes that have some of these CPUs, with commas."""
+    """Return the NUMA nodes that have some of these CPUs, with commas."""
     return ",".join(str(node) for node, own in sorted(nodes.items()) if cpus & own)

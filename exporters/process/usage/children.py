@@ -15,7 +15,7 @@ MAX_IN_ALL = 2048
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
-    """The oldest descendants of each rank: no rank's many take the place of another's."""
+    """Return the oldest descendants of each rank: no rank's many take the place of another's."""
     each = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
     return {rank: nsmallest(each, keys, key=_age) for rank, keys in list(children.items())[:MAX_IN_ALL]}
 
@@ -28,7 +28,7 @@ class ChildrenCpu:
     """The CPU time of one rank's descendants since it was first looked at; ``ticks`` None while it has had none.
 
     What its live descendants used and what was added for those that it waited for is one sum, which no child's end
-    changes. Only a child that nobody waits for (or an adopted one) takes its time out of the sum: that is no increase.
+    changes. Only a child without a wait() (or an adopted one) takes its time out of the sum: that is no increase.
     """
 
     def __init__(self) -> None:

@@ -14,8 +14,8 @@ class RankUsage(msgspec.Struct, frozen=True):
     """What a rank process used and waited for; totals are since its start or since the agent first looked at it.
 
     ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by what they wait for.
-    ``groups``: the directories of its control groups. ``unread``: the sources that say nothing of it. ``cpus``: a list
-    of those that its main thread may run on, ``numa_nodes``: of which nodes they are.
+    ``groups``: the directories of its control groups. ``unread``: the sources without data about it. ``cpus``: a list
+    of those that its main thread may run on, ``numa_nodes``: their NUMA nodes.
     """
 
     cpu_seconds: float

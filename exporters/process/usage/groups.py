@@ -28,7 +28,7 @@ class GroupPaths(msgspec.Struct, frozen=True):
 
 
 def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
-    """The directories for the cgroup paths of a process (by controllers, '' is version 2).
+    """Return the directories for the cgroup paths of a process (by controllers, '' is version 2).
 
     A root is no group of a job, and a path that leaves our cgroup namespace names nothing here.
     """
@@ -57,7 +57,7 @@ class GroupReader:
         self._next = 0
 
     def tells_pressure(self, directory: str) -> bool:
-        """True when a group told of PSI when it was last read."""
+        """Return True when the group had PSI values when it was last read."""
         return directory in self._pressed
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
@@ -81,10 +81,10 @@ class GroupReader:
         if not pressure:
             self._known[directory] = GroupTotals(throttled=throttled)
             return
-        told = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
-        cpu, memory, io = (0 if found is None else int(found[1]) for found in told)
+        pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
+        cpu, memory, io = (0 if found is None else int(found[1]) for found in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
-        if any(told):
+        if any(pressures):
             self._pressed.add(directory)
         else:
             self._pressed.discard(directory)
@@ -92,10 +92,10 @@ class GroupReader:
 
 def _throttled(text: str) -> int:
     """Microseconds of version 2, nanoseconds of version 1; 0 where a group has no limit."""
-    found = _THROTTLED.search(text)
-    if found is None:
+    match = _THROTTLED.search(text)
+    if match is None:
         return 0
-    return int(found[2]) if found[1] == "usec" else int(found[2]) // 1000
+    return int(match[2]) if match[1] == "usec" else int(match[2]) // 1000
 
 
 def _text(path: str) -> str:

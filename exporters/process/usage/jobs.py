@@ -27,14 +27,14 @@ class JobTotals:
         self._groups, self._waited = groups, waited
 
     def shown(self) -> tuple[JobUsage, ...]:
-        """The jobs and what their groups waited for."""
+        """Return the jobs and what their groups waited for."""
         return tuple(JobUsage(job_id, waited) for job_id, waited in self._waited.items())
 
 
 def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
-    """The total and the increase; a smaller number is of a group that was made anew under the old name.
+    """Return the total and the increase; a smaller number belongs to a new group with the old name.
 
-    Nothing after a 0, which is also what was not told: else a group's whole past would be a wait of now.
+    Add nothing after a 0, which also stands for a missing value: else a group's whole past would count as new.
     """
     increases = ((new - old if new >= old else new) if old else 0 for old, new in zip(before, now, strict=True))
     return GroupTotals(*(sum(pair) for pair in zip(total, increases, strict=True)))

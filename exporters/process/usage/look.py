@@ -22,7 +22,7 @@ from exporters.process.usage.threads import ThreadTotals
 from exporters.process.usage.waits import wait_of, wait_on
 
 MAX_WAITS_READ = 64
-"""Blocked threads of one rank of which is read what they wait for; the others count as other."""
+"""Blocked threads of one rank whose wait channel is read; the others count as other."""
 UNINTERRUPTIBLE = "DI"
 """Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers."""
 
@@ -93,7 +93,7 @@ class UsageLook:
         stat, pid, kept = rank.stat, rank.stat.pid, self._kept[rank.stat.key]
         kept.threads.note(rank.threads, pid, partial(self._proc.run_queue_wait, pid))
         children = [child for key in chosen if (child := self._proc.stat(key.pid)) is not None and child.key == key]
-        if len(children) == len(chosen):  # else one ended just now, and its time is in nobody's line, or in two
+        if len(children) == len(chosen):  # else one ended just now, and its time is in no line, or in two
             kept.children.note(stat, children)
         status = self._proc.status(pid)
         blocked, are_known = self._blocked(pid, rank.threads, children)

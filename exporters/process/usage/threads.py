@@ -21,7 +21,7 @@ class ThreadTotals:
     """Adds up what each thread waited between two looks, so that no thread's end takes any of it back.
 
     ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first look: the kernel has no sum over a process' threads
-    that would outlive a restart of the agent. ``counts_run_queue``: the kernel tells of the main thread's wait.
+    that would outlive a restart of the agent. ``counts_run_queue``: the kernel has the main thread's wait.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class ThreadTotals:
     def note(self, threads: Sequence[Stat], main_tid: int, run_queue_wait: Callable[[int], int | None]) -> None:
         """Take a look at all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
-        It is asked of the main thread, of those that are ready or ran since the last look, and of new ones: what did
-        not run has hardly waited for a CPU, and what it waited is counted when it runs.
+        It is read for the main thread, for new ones, and for those that are ready or ran since the last look. A
+        thread that did not run has hardly waited for a CPU; its wait is counted when it runs.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}

@@ -26,7 +26,7 @@ _KINDS: tuple[tuple[Wait, re.Pattern[str]], ...] = (
 
 
 def wait_on(file_system: str) -> Wait:
-    """The kind of wait for a file of a file system of this type."""
+    """Return the kind of wait for a file of a file system of this type."""
     kind = file_system.partition(".")[0]
     if kind in ("nfs", "nfs4"):
         return "nfs"
@@ -36,7 +36,7 @@ def wait_on(file_system: str) -> Wait:
 
 
 def wait_of(frames: Sequence[str]) -> Wait:
-    """The kind of wait; ``frames``: the functions, the innermost first, or that one alone."""
+    """Return the kind of wait; ``frames``: the functions, the innermost first, or that one alone."""
     for wait, names in _KINDS:
         if any(names.match(frame) for frame in frames):
             return wait

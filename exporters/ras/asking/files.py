@@ -11,7 +11,7 @@ from exporters.ras.local.listeners import ListenerSearch
 MAX_REQUESTS = 256
 """In one call; the others wait for the next look, and those that were not answered for all others."""
 CALL_SECONDS = 3.0
-"""The helper answers in one, whoever hangs."""
+"""The helper answers in one, whichever file system hangs."""
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024
 )

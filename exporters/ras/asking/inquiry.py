@@ -53,7 +53,7 @@ class Aim(NamedTuple):
     job_id: str = ""
 
     def attempts(self) -> int:
-        """How many connections to make: each reaches any of the site's processes."""
+        """Return how many connections to make: each reaches any of the site's processes."""
         chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 

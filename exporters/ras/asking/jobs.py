@@ -60,7 +60,7 @@ class JobStanding(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> OwnedJob:
-        """The job."""
+        """Return the job."""
         return OwnedJob(self.job_id, self.owner)
 
 
@@ -73,7 +73,7 @@ class Question(NamedTuple):
 
     @property
     def job(self) -> OwnedJob:
-        """The job."""
+        """Return the job."""
         return OwnedJob(self.job_id, self.owner)
 
 
@@ -131,12 +131,12 @@ def _standing(
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
-    """The number of ranks of the job that these processes are of, 0 where it is not known."""
+    """Return the number of ranks of the job that these processes are of, 0 where it is not known."""
     return max((each.world_size or 0 for each in members), default=0)
 
 
 def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
-    """The jobs to query, each with its address, and this node's role."""
+    """Return the jobs to query, each with its address, and this node's role."""
     return {
         Question(each.endpoint, *each.job): each.role
         for each in found
@@ -145,7 +145,7 @@ def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
 
 
 def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
-    """The libraries of the jobs' processes that listen: job, flavor and version."""
+    """Return the libraries of the jobs' processes that listen: job, flavor and version."""
     return frozenset(
         (processes[key].job_id, server.flavor, ".".join(map(str, server.version)))
         for site in sites
@@ -155,7 +155,7 @@ def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site
 
 
 def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
-    """The running rank processes of the rank table; ``own_namespace``: the agent's network namespace (inode)."""
+    """Return the running rank processes of the rank table; ``own_namespace``: the agent's network namespace (inode)."""
     found = {}
     for key, process in ranks.processes().items():
         if process.facts is None:
@@ -175,7 +175,7 @@ def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, Lo
 
 
 def _owner(facts: ProcessFacts) -> str:
-    """Its owner's key; where that is not known its user, and without that nobody but itself."""
+    """Return its owner's key; where that is unknown its user's, and without a user a key of its own."""
     if facts.owner.name:
         return facts.owner.key
     return f"uid/{facts.uid}" if facts.uid is not None else f"process/{facts.key.pid}/{facts.key.start_ticks}"

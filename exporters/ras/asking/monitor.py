@@ -23,7 +23,7 @@ PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
 """Pause between two pieces: bounds the work at about 500 events/s, more than RAS ever sends for long."""
 SILENCE_SECONDS = 10.0
-"""After so long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
+"""After this long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
@@ -162,7 +162,7 @@ class Monitors:
 
 
 async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """The next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
+    """Return the next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             return await reader.read(PIECE_BYTES)

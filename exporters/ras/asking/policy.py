@@ -1,6 +1,6 @@
 """Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
 
-Every query is a collective over the whole job, its cost quadratic in the job's size, whoever asks. So one node of a job
+Every query is a collective over the whole job, its cost quadratic in the job's size. So one node of a job
 asks, one more stands by at a quarter of what the job can afford, and the others do not. Listening to the events costs
 nothing: every node does.
 """
@@ -45,7 +45,7 @@ YOUNG_SECONDS = 120.0
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
-"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) is asked less often."""
+"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
 COST_SHARE = 0.01
 """The share of time that queries of one job may take."""
 SECONDS_PER_SQUARE_RANK = 30e-6
@@ -65,7 +65,7 @@ ALERT_SECONDS = 300.0
 """How long after an alarm a standby queries as often as the reporter."""
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-"""Until a stream is tried again, doubling; one that lasted for the latter begins anew with the former."""
+"""Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ class Pace(msgspec.Struct, frozen=True):
 
 
 class Timing(msgspec.Struct, frozen=True):
-    """When (monotonic) a job is asked next and was asked last; ``hastened_at``: the last query put forward.
+    """Times (monotonic) of a job's next query and last query; ``hastened_at``: the last query put forward.
 
     ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace.
     """
@@ -94,7 +94,7 @@ class Timing(msgspec.Struct, frozen=True):
 
 
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
-    """The node of global rank 0 reports, that of the last rank stands by; a configured role comes first.
+    """Return its role: the node of global rank 0 reports, that of the last one stands by; a configured role wins.
 
     ``ranks``: the job's on this node, None while nothing has named them; ``world_size``: how many it has in all, None
     where that is not known.
@@ -135,12 +135,12 @@ def may_monitor(site: Site, oldest: Version) -> bool:
 
 
 def looks_isolated(report: Report) -> bool:
-    """True when so many ranks are missing that the process which answered may itself be cut off."""
+    """Return True when more ranks are missing than ISOLATED_SHARE: the process that answered may be cut off."""
     return report.missing() > ISOLATED_SHARE * report.ranks()
 
 
 def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int) -> Pace:
-    """The pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
+    """Return the pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
 
     Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
     has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not known.
@@ -180,13 +180,13 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
 
 
 def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: float) -> Timing:
-    """The timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
+    """Return the timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
     interval = interval_seconds(role, pace, jitter, alert=now < before.alert_until)
     return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
 
 
 def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float) -> Timing:
-    """The timing after a wake: the next query comes soon, but not sooner than the job can afford.
+    """Return the timing after a wake: the next query comes soon, but not sooner than the job can afford.
 
     One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
     interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
@@ -209,10 +209,10 @@ def retry_seconds(failures: int, jitter: float) -> float:
 
 
 def _affordable_seconds(pace: Pace) -> float:
-    """The shortest interval that keeps the cost to the job within its bounds."""
+    """Return the shortest interval that keeps the cost to the job within its bounds."""
     return max(pace.least_seconds, _cost_seconds(pace))
 
 
 def _cost_seconds(pace: Pace) -> float:
-    """The interval that what a query costs the job demands."""
+    """Return the interval that what a query costs the job demands."""
     return max(pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

@@ -22,7 +22,7 @@ class Reach:
         self._search = search
 
     async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The process of ``site`` that accepted the connection from ``client``; None when none did in time."""
+        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
         now = asyncio.get_running_loop().time
         until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
         while (found := await self._look(site, server, client)) is None and now() < until:

@@ -48,14 +48,14 @@ class Reports:
         return True
 
     def is_news(self, job: OwnedJob, kept: bool) -> bool:
-        """True when it was not said of the job before that its reports are kept, or that they find no room."""
+        """Return True when it was not said of the job before that its reports are kept, or that they find no room."""
         if (job, kept) in self._told:
             return False
         self._told.add((job, kept))
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
-        """The reports of jobs with a name; in a single pass a job is named after its report came."""
+        """Return the reports of jobs with a name; in a single pass a job is named after its report came."""
         found: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
@@ -96,7 +96,7 @@ def _budget(job: OwnedJob) -> tuple[str, ...]:
 
 
 def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
-    """How many series a communicator may take; lags and suspects it has only while it is stalled."""
+    """Return how many series a communicator may take; lags and suspects it has only while it is stalled."""
     launches = each.launches
     collectives = len(launches.extremes) if launches else 0
     behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0

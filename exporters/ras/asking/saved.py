@@ -39,13 +39,13 @@ class SavedJob(msgspec.Struct, frozen=True):
 
 
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
-    """The jobs' watches, as many as there is room for."""
+    """Return the jobs' watches, as many as there is room for."""
     found: dict[OwnedJob, list[SavedWatch]] = {}
-    left = MAX_SAVED_BYTES
+    room = MAX_SAVED_BYTES
     for job, name, each in _in_turns(watches):
-        if each.size_bytes > left:
+        if each.size_bytes > room:
             continue
-        left -= each.size_bytes
+        room -= each.size_bytes
         saved = SavedWatch(
             name,
             each.marks,
@@ -72,7 +72,7 @@ def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
-    """The watches that were saved; marks of another length than any have are damage, and left out."""
+    """Return the watches that were saved; marks of another length than any have are damage, and left out."""
     return {
         OwnedJob(job.job_id, job.owner): {
             each.hash: Watch(

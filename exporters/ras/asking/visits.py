@@ -56,7 +56,7 @@ class Visits:
                 visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
 
     def due(self, wanted: Mapping[Question, Role], now: float) -> Due | None:
-        """The query of ``wanted`` that was due first; None when none is due."""
+        """Return the query of ``wanted`` that was due first; None when none is due."""
         for question, role in wanted.items():
             if question not in self._known:
                 wait = 0.0 if self._once else first_wait_seconds(role, self._random.random())
@@ -77,5 +77,5 @@ class Visits:
         visit.timing = after_query(visit.timing, due.role, visit.pace, now, self._random.random())
 
     def of(self, asked: Collection[Question]) -> dict[Question, Visit]:
-        """The visits of these questions."""
+        """Return the visits of these questions."""
         return {question: visit for question, visit in self._known.items() if question in asked}

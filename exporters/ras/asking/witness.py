@@ -79,7 +79,7 @@ class Witness:
 
 
 def memberships(report: Report, host: Host) -> list[Membership]:
-    """The places of a process in communicators."""
+    """Return the places of a process in communicators."""
     return [
         Membership(comm_label(member.hash), member.comm_rank, member.size)
         for member in report.members
@@ -88,7 +88,7 @@ def memberships(report: Report, host: Host) -> list[Membership]:
 
 
 def unheard(report: Report) -> set[Host]:
-    """The processes that did not answer."""
+    """Return the processes that did not answer."""
     return {
         (rank.place.host, rank.place.pid)
         for each in report.communicators

@@ -42,7 +42,7 @@ def addresses_in(folder: Path) -> Addresses:
 
 
 def may_be_named(host: str) -> bool:
-    """False for an address that no job's settings can bring the agent to, whoever listens there.
+    """Return False for an address that no job's settings can bring the agent to.
 
     Those mean another one (IPv4 in IPv6), depend on the interface, or are no single machine's.
     """
@@ -57,7 +57,7 @@ def may_be_named(host: str) -> bool:
 
 
 def parse_fib_trie(table: str) -> list[IPv4Network]:
-    """The local networks of a table like /proc/net/fib_trie, each once."""
+    """Return the local networks of a table like /proc/net/fib_trie, each once."""
     found: dict[IPv4Network, None] = {}
     for address, length in _LOCAL.findall(table):
         try:
@@ -68,7 +68,7 @@ def parse_fib_trie(table: str) -> list[IPv4Network]:
 
 
 def parse_if_inet6(table: str) -> list[IPv6Address]:
-    """The addresses of a table like /proc/net/if_inet6."""
+    """Return the addresses of a table like /proc/net/if_inet6."""
     return [IPv6Address(int(digits, 16)) for digits in _IPV6.findall(table)[:MAX_ADDRESSES]]
 
 

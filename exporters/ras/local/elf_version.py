@@ -16,7 +16,7 @@ _SECTION_BYTES = 64
 
 
 def version_in(fd: int) -> tuple[int, int, int] | None:
-    """The version in the read-only text of an ELF library (elf(5)); struct.error when it is cut short."""
+    """Return the version in the read-only text of an ELF library (elf(5)); struct.error when it is cut short."""
     header = os.pread(fd, _HEADER_BYTES, 0)
     if header[:5] != b"\x7fELF\x02" or header[5:6] != b"\x01":  # 64 bits, little-endian
         return None

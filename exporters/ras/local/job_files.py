@@ -1,6 +1,6 @@
 """The helper's side: reads files that jobs name, on whatever file system they are. One thread for each user's.
 
-A call to a file system that hangs never returns, and cannot be ended. It costs its user the answers, nobody else.
+A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _read_all(requests: list[FileRequest], numbers: list[int], found: list[FileF
 
 
 def read_one(request: FileRequest) -> FileFacts:
-    """Read what is asked for; what cannot be read is not there."""
+    """Read the requested files; one that cannot be read counts as missing."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
     return FileFacts(settings, _version(folder, request) if request.library or request.mapping else None)
@@ -99,12 +99,12 @@ def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
         return None
     try:
         info = os.fstat(fd)
-        place = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        if place not in _versions:
+        version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        if version not in _versions:
             if len(_versions) >= MAX_VERSIONS:
                 _versions.clear()
-            _versions[place] = version_in(fd)
-        return _versions.get(place)
+            _versions[version] = version_in(fd)
+        return _versions.get(version)
     except (OSError, struct.error):  # the file is the job's: it may be anything, and change
         return None
     finally:

@@ -1,7 +1,7 @@
 """Which processes listen where RAS threads do, from /proc alone: it costs a job nothing. Blocking; for one thread.
 
 All processes of a node share one address (SO_REUSEPORT) and a connection reaches any of them. A forked child holds its
-parent's listener without a thread to serve it, and keeps it when the parent is gone: nobody ever answers there.
+parent's listener without a thread to serve it, and keeps it when the parent is gone: no thread ever answers there.
 
 Jobs name addresses, and the agent reaches more than they do. So an address is a site only where the agent's own tables
 have it on one of this network namespace's interfaces, and a rank's process holds a listener of its own user there.
@@ -88,7 +88,7 @@ class ListenerSearch:
         self.namespace = self._proc.namespace(os.getpid(), "net")
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
-        """The sites that have a listener; ``processes`` are the rank processes that run."""
+        """Return the sites that have a listener; ``processes`` are the rank processes that run."""
         known = set(processes)
         self._wanted = {}
         self._versions = {key: version for key, version in self._versions.items() if key in known}
@@ -103,7 +103,7 @@ class ListenerSearch:
         return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The process of ``site`` that has accepted the connection from ``client``; None while nobody known has.
+        """Return the process of ``site`` that accepted the connection from ``client``; None while no known one has.
 
         A connection that was led elsewhere has no such end in this network namespace.
         """
@@ -158,7 +158,7 @@ class ListenerSearch:
         return {at: listeners for at, listeners in found.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
-        """The addresses that jobs of this network namespace name, but for those that none may."""
+        """Return the addresses that jobs of this network namespace name, but for those that none may."""
         for place in self._places.values():
             if place.namespace == self.namespace and place.settings is not None:
                 yield from (at for each in place.settings.endpoints if may_be_named((at := _reachable(each)).host))
@@ -209,16 +209,16 @@ class ListenerSearch:
         return len(names) > 1
 
     def _sockets(self, pid: int) -> dict[int, str]:
-        """The sockets that a process holds, and a descriptor of each."""
+        """Return the sockets that a process holds, and a descriptor of each."""
         try:
             names = os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]
-        except OSError:  # gone, or not ours to read: nobody is known to serve its listeners
+        except OSError:  # gone, or not ours to read: no thread is known to serve its listeners
             return {}
         key = ProcessKey(pid, 0)
         return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
 
     def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
-        """The socket that a process holds there."""
+        """Return the socket that a process holds there."""
         try:
             match = _SOCKET.match(os.readlink(f"{self._root}/{key.pid}/fd/{descriptor}"))
         except OSError:  # closed since
@@ -242,6 +242,6 @@ def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:
-    """An address to connect to: a job that listens on every one is asked over the loopback."""
+    """Return an address to connect to: the loopback for a job that listens on every address."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host)  # noqa: S104  # compared with
     return Endpoint(loopback, endpoint.port) if loopback else endpoint

@@ -18,7 +18,7 @@ _SYSTEM_FILE = "/etc/nccl.conf"
 
 
 def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """The files that a process with this environment reads, none where they can add nothing."""
+    """Return the files that a process with this environment reads, none where they can add nothing."""
     if all(name in environment for name in WANTED):
         return ()
     user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"

@@ -26,7 +26,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """The settings of a process, by what it sees of its environment (nccl_conf.py).
+    """Return the settings of a process, by what it sees of its environment (nccl_conf.py).
 
     An address that names a host, as RAS allows, counts as none.
     """
@@ -38,7 +38,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def parse_address(text: str) -> tuple[Endpoint, ...]:
-    """The endpoints of localhost:port (both loopbacks), IPv4:port or [IPv6]:port; ValueError when it is none."""
+    """Return the endpoints of localhost:port (both loopbacks), IPv4:port or [IPv6]:port; ValueError when it is none."""
     form = _ADDRESS.fullmatch(text)
     if form is None or not 0 < int(form[3]) < 65536:
         raise ValueError(f"{text!r} is not localhost:port, an IPv4 address:port or [an IPv6 address]:port")

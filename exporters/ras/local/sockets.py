@@ -22,7 +22,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """A row of /proc/net/tcp: ``uid`` made it; a connection that nobody has accepted yet has inode 0."""
+    """A row of /proc/net/tcp: ``uid`` made it; a connection that is not accepted yet has inode 0."""
 
     local: Endpoint
     remote: Endpoint
@@ -41,7 +41,7 @@ def sockets(folder: Path, state: str) -> Iterator[Socket]:
 
 
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
-    """The established connection with these ends; None where there is none, or not within MAX_SEARCHED_BYTES.
+    """Return the established connection with these ends; None where there is none, or not within MAX_SEARCHED_BYTES.
 
     A server that listens on every address of both families has IPv4's connections in the table of IPv6.
     """
@@ -56,7 +56,7 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
 
 
 def parse_sockets(table: str, state: str) -> list[Socket]:
-    """The sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
+    """Return the sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
     found = []
     for line in table.splitlines():
         fields = line.split()
@@ -107,5 +107,5 @@ def _endpoint(text: str) -> Endpoint:
 
 
 def unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that an IPv6 one stands for, else the address itself."""
+    """Return the IPv4 address that an IPv6 one stands for, else the address itself."""
     return getattr(address, "ipv4_mapped", None) or address

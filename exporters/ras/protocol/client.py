@@ -14,7 +14,7 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import msgspec
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: nobody listens, no RAS (or none of the job) answers, a command is not understood, no end of the
+"""Where a query failed: no listener, no RAS (or none of the job) answers, a command is not understood, no end of the
 report in time, a line or report beyond its cap, the connection broke or ended within the report, the report cannot be
 read."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
@@ -121,7 +121,7 @@ async def greet(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect until a RAS thread answers that is accepted, or raise QueryError.
 
-    To others nothing is sent. No collective runs yet, so that leaving costs nobody anything.
+    To others nothing is sent. No collective runs yet, so that leaving costs no rank anything.
     """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
@@ -133,7 +133,7 @@ async def greet(
         greeted = False
         try:
             if not await accept(Endpoint(*writer.get_extra_info("sockname")[:2])):
-                raise QueryError("command", "no process that is to be asked has accepted the connection")
+                raise QueryError("command", "no process of the job has accepted the connection")
             greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
             greeted = greeting.startswith("SERVER PROTOCOL ")
             if not greeted:
@@ -195,7 +195,7 @@ class _Incoming:
             piece = await self._piece()
 
     async def _piece(self) -> bytes:
-        """The next bytes, none at the end."""
+        """Return the next bytes, none at the end."""
         try:
             async with asyncio.timeout_at(self._deadline_at):
                 piece = await self._reader.read(_PIECE_BYTES)

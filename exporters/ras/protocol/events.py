@@ -59,7 +59,7 @@ class EventSplitter:
         self._object_is_bad = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """The events that ``piece`` completes, each one of EVENTS or OTHER."""
+        """Return the events that ``piece`` completes, each one of EVENTS or OTHER."""
         found = []
         *lines, rest = piece.split(b"\n")
         for line in lines:
@@ -87,7 +87,7 @@ class EventSplitter:
             self._line += part
 
     def _take(self, line: bytes) -> str | None:
-        """The event that a whole line completes, if it does."""
+        """Return the event that a whole line completes, if it does."""
         if line == _BEGIN:
             if self._object is not None and not self._object_is_bad:
                 self.unread["unreadable"] += 1  # the one before has no end

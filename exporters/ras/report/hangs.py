@@ -3,9 +3,9 @@
 A communicator whose launch counts stay as they are while its ranks differ, or while some do not answer, is stalled: a
 job that runs changes them between two reports. So is one that a few ranks have left, when nothing is launched for
 minutes. The ranks that have launched less are suspects, unless they wait themselves, in another stalled communicator,
-for somebody else. A rank that was stopped for a minute is dead to RAS for good, though it goes on: one that does not
-answer is no suspect where launches went on without its answers, unless nobody else is. Counts that are equal and stay
-so may be a hang on the GPUs or a pause: since when is told, and nobody is blamed.
+for another rank. A rank that was stopped for a minute is dead to RAS for good, though it goes on: one that does not
+answer is no suspect where launches went on without its answers, unless no other rank is. Counts that are equal and
+stay so may be a hang on the GPUs or a pause: its start is exported, and no rank is blamed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from exporters.ras.report.model import BehindRank, Communicator, MissingReason, 
 STALLED_REPORTS = 2
 """Reports in a row with the same counts."""
 LEFT_SECONDS = 300.0
-"""For so long nothing is launched before ranks that left the communicator are what it waits for. In a job that runs,
+"""After this long without a launch a communicator waits for the ranks that left it. In a job that runs,
 and at its end, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
-"""Launches so much later than a rank's last answer show that the others do not wait for it: beyond what a host launches
-ahead of its GPU."""
+"""Launches this long after a rank's last answer show that the others do not wait for it: a host launches less far ahead
+of its GPU."""
 MAX_SUSPECTS = 32
 """Named in one communicator."""
 WATCH_BYTES = 512
@@ -41,8 +41,8 @@ class Watch(msgspec.Struct, frozen=True):
     """A communicator's launch counts: since when (epoch seconds) and in how many reports they are what they are.
 
     ``marks`` are the last of each rank that answered in any of these reports, ``seen_seconds`` is the time of the last.
-    ``unheard``: the ranks (in the communicator) that do not answer, and the time of the first report of which that is
-    true; something was launched later than ``launched_after_seconds``.
+    ``unheard``: the ranks (in the communicator) that do not answer, and the time of the first report without their
+    answer; something was launched later than ``launched_after_seconds``.
     """
 
     marks: Marks
@@ -54,7 +54,7 @@ class Watch(msgspec.Struct, frozen=True):
 
     @property
     def frozen(self) -> bool:
-        """True when nothing was launched between the last two reports."""
+        """Return True when nothing was launched between the last two reports."""
         return self.reports >= STALLED_REPORTS
 
     @property
@@ -68,7 +68,7 @@ class Watch(msgspec.Struct, frozen=True):
         return self.seen_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
-        """True when launches went on long after a rank was first unheard."""
+        """Return True when launches went on long after a rank was first unheard."""
         since = self.unheard.get(comm_rank)
         return since is not None and self.launched_after_seconds >= since + UNHEARD_SECONDS
 
@@ -83,8 +83,8 @@ class Suspect(msgspec.Struct, frozen=True):
 def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_seconds: float) -> dict[str, Watch]:
     """Compare a report with what was known; communicators that have launched nothing yet are not watched.
 
-    One that the report lacks, or of which nobody answers, is watched on: it stands still all the same. After the clock
-    was set back it stands still since this report at the latest.
+    One that the report lacks, or without a rank that answers, is watched on: it stands still all the same. If
+    the clock was set back it stands still since this report at the latest.
     """
     after = {}
     for each in found:
@@ -111,11 +111,11 @@ def _watched(known: Watch | None, each: Communicator, marks: Marks, now_seconds:
 
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
-    """The watches that were seen last, as many as take so many bytes."""
-    kept, left = {}, max_bytes
+    """Return the watches that were seen last, up to ``max_bytes`` of them."""
+    kept, room = {}, max_bytes
     for name, known in sorted(watches.items(), key=lambda item: -item[1].seen_seconds):
-        left -= known.size_bytes
-        if left < 0:
+        room -= known.size_bytes
+        if room < 0:
             break
         kept[name] = known
     return kept
@@ -169,7 +169,7 @@ def _silent(each: Communicator) -> list[NamedRank]:
 
 
 def _left(each: Communicator, known: Watch) -> list[NamedRank]:
-    """The ranks that left, if they are fewer than half: else it is the others that have not left yet."""
+    """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
     left = _missing(each, "no_communicator")
     return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
 

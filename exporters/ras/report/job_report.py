@@ -13,7 +13,7 @@ from exporters.ras.report.hangs import Watch
 from exporters.ras.report.model import Report
 
 ABORT_SHOWN_SECONDS = 60.0
-"""For so long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
+"""How long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
 MAX_ABORTED = 1024
 """Of one job; the first that were seen are shown."""
 
@@ -26,14 +26,14 @@ class AbortedRank(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """When (epoch seconds) a report last told of it; ``rank``: its rank in the largest communicator then, if known."""
+    """When (epoch seconds) a report last showed it; ``rank``: its rank in the largest communicator then, if known."""
 
     seconds: float
     rank: int | None
 
 
 def aborted(before: Mapping[AbortedRank, Abort], report: Report, now_seconds: float) -> dict[AbortedRank, Abort]:
-    """The ranks that aborted a communicator by this report, or by one not long before."""
+    """Return the ranks that aborted a communicator by this report, or by one not long before."""
     found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for each in report.communicators:
         for one in each.troubled:
@@ -46,8 +46,8 @@ class JobReport(msgspec.Struct, frozen=True):
     """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
 
     ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
-    ``asked_seconds``: when (epoch) it was asked for; ``count``: how many of its reports were kept one after the other.
-    ``aborted``: the ranks that aborted a communicator lately.
+    ``asked_seconds``: time of its query (epoch); ``count``: how many of its reports were kept one after the other.
+    ``aborted``: the ranks that recently aborted a communicator.
     """
 
     owner: ProcessKey

@@ -68,7 +68,7 @@ class _Status(msgspec.Struct, gc=False):
         return "running" if self.init_state == 0 else "initializing"
 
     def trouble(self) -> tuple[Trouble, str] | None:
-        """The gravest thing that is wrong: (trouble, error); None when nothing is."""
+        """Return the gravest thing that is wrong: (trouble, error); None when nothing is."""
         if self.async_error not in (0, _IN_PROGRESS):
             return "async_error", error_name(self.async_error)
         if self.init_state not in (0, _IN_PROGRESS):
@@ -101,7 +101,7 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    """Without ``missing_ranks`` nobody is said to be missing."""
+    """Without ``missing_ranks`` no rank counts as missing."""
 
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
@@ -239,12 +239,12 @@ class _Reading:
 
 
 def _stages(ranks: list[_Present]) -> dict[str, int]:
-    """How many ranks are in which stage; empty where the report does not tell of all."""
+    """Return how many ranks are in which stage; empty where the report lacks some."""
     statuses = [rank.status for rank in ranks if rank.status is not None]
     if len(statuses) < len(ranks):
         return {}
-    found = Counter(status.stage() for status in statuses)
-    return {stage: found[stage] for stage in ("initializing", "finalizing", "aborted")}
+    counts = Counter(status.stage() for status in statuses)
+    return {stage: counts[stage] for stage in ("initializing", "finalizing", "aborted")}
 
 
 def _troubled(ranks: list[_Present], places: list[Place]) -> tuple[TroubledRank, ...]:

@@ -102,7 +102,7 @@ def _is_overtaken(place: Place, abreast: Mapping[Place, Counts], going_on: Itera
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
     """Those behind and those ahead. Where all have launched as many, but not the same, the majority is right.
 
-    The behind are few: when they are more than the others, the others may as well be too far, and nobody is named.
+    The behind are few: when they are more than the others, the others may as well be too far, and no rank is named.
     """
     totals = [sum(rank.counts) for rank in ranks]
     most = max(totals)

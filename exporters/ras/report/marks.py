@@ -16,7 +16,7 @@ MARK_BYTES = 8
 
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
-    """The marks of ranks, each with its launches by collective."""
+    """Return the marks of ranks, each with its launches by collective."""
     found = array("I")
     for rank, launched in counts:
         found.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
@@ -24,7 +24,7 @@ def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
 
 
 def differ(before: Marks, after: Marks) -> bool:
-    """True when a rank that is in both has another mark."""
+    """Return True when a rank that is in both has another mark."""
     if before == after:
         return False
     known = _by_rank(before)
@@ -32,7 +32,7 @@ def differ(before: Marks, after: Marks) -> bool:
 
 
 def taken_together(before: Marks, after: Marks) -> Marks:
-    """The marks of ``after``, and of the ranks that only ``before`` has."""
+    """Return the marks of ``after``, and of the ranks that only ``before`` has."""
     if before == after:
         return after
     found = array("I")

@@ -90,7 +90,7 @@ class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
     """A rank that has launched less than others: ``lags`` by collective.
 
     ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them;
-    ``beside_silent``: others of which some ranks do not answer, so that it may wait there too; ``overtaken_in``: those
+    ``beside_silent``: others with ranks that do not answer, so that it may wait there too; ``overtaken_in``: those
     of them where a rank has launched as much, and yet is ahead of it here.
     """
 
@@ -104,7 +104,7 @@ class Launches(msgspec.Struct, frozen=True):
     """What a communicator's ranks have launched: the least and the most by collective.
 
     ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
-    majority: then it cannot be told. ``differ``: not all have launched the same.
+    majority: then it is unknown. ``differ``: not all have launched the same.
     """
 
     extremes: dict[str, tuple[int, int]]
@@ -116,9 +116,9 @@ class Launches(msgspec.Struct, frozen=True):
 class Communicator(msgspec.Struct, frozen=True):
     """One communicator: its hash (hex), ranks in all, and how many gave data.
 
-    ``missing`` counts those that did not, of which ``unresponsive`` are of processes that did not answer and ``dead``
+    ``missing`` counts those that did not: ``unresponsive`` ones of processes that did not answer, and ``dead`` ones
     of processes declared dead; ``named`` are those of them that are named. ``initializing``, ``finalizing`` and
-    ``aborted`` count ranks that answered. None where the report does not tell.
+    ``aborted`` count ranks that answered. None where the report lacks it.
     """
 
     hash: str
@@ -135,7 +135,7 @@ class Communicator(msgspec.Struct, frozen=True):
     launches: Launches | None = None
 
     def in_trouble(self) -> bool:
-        """True when the report says anything of it that a job which runs does not have."""
+        """Return True when the report says anything of it that a job which runs does not have."""
         return bool(self.missing or self.troubled or self.aborted)
 
 
@@ -152,7 +152,7 @@ class Report(msgspec.Struct, frozen=True):
     """``processes``: (address, pid) of ranks that answered, pids by the job's pid namespace; text names none.
 
     ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out. ``members``: the
-    places of the processes that were asked for.
+    places of the requested processes.
     """
 
     version: str
@@ -173,7 +173,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
-    """The communicators that can be true, the first of each hash; the others are counted in ``skipped``.
+    """Return the communicators that can be true, the first of each hash; the others are counted in ``skipped``.
 
     Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
     """
@@ -197,24 +197,24 @@ def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Co
 
 
 def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
-    left = MAX_NAMED
+    room = MAX_NAMED
     for each in found:
-        if len(each.named) > left:
-            skipped["rank_surplus"] += len(each.named) - left
-            each = msgspec.structs.replace(each, named=each.named[:left])  # noqa: PLW2901  # the same, cut
-        left -= len(each.named)
+        if len(each.named) > room:
+            skipped["rank_surplus"] += len(each.named) - room
+            each = msgspec.structs.replace(each, named=each.named[:room])  # noqa: PLW2901  # the same, cut
+        room -= len(each.named)
         yield each
 
 
 def _furthest(found: Iterable[Communicator]) -> tuple[Communicator, ...]:
     """Name those that are behind in the largest communicators first: which of them stand still is not known yet."""
     kept = list(found)
-    left = MAX_BEHIND_NAMED
+    room = MAX_BEHIND_NAMED
     for number in sorted(range(len(kept)), key=lambda number: -kept[number].size):
         launches = kept[number].launches
         if launches is not None and launches.behind:
-            behind = launches.behind[:left]
-            left -= len(behind)
+            behind = launches.behind[:room]
+            room -= len(behind)
             shown = msgspec.structs.replace(launches, behind=behind)
             kept[number] = msgspec.structs.replace(kept[number], launches=shown)
     return tuple(kept)
@@ -231,7 +231,7 @@ def plain_address(text: str) -> str | None:
 
 
 def error_name(code: int) -> str:
-    """The name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
     return ERRORS.get(code, f"code_{code}")
 
 

@@ -49,7 +49,7 @@ def read_text(body: bytes) -> Report:
 
 
 def _sections(lines: list[str]) -> dict[str, list[str]]:
-    """The lines below each underlined heading; that of the communicators carries how long it took."""
+    """Return the lines below each underlined heading; that of the communicators carries how long it took."""
     sections: dict[str, list[str]] = {}
     current: list[str] = []
     for above, line in zip(["", *lines], lines, strict=False):

@@ -1,4 +1,4 @@
-"""The paragraphs of a text report about one communicator: what they state, of how many ranks, and of which. Pure.
+"""The paragraphs of a text report about one communicator: what they state, about how many and which ranks. Pure.
 
 A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
 """
@@ -63,7 +63,7 @@ _ANY = "any"
 
 
 class _Statement(NamedTuple):
-    """``about``: the collective, or the kind of error. ``counted``: how many ranks, of which ``ranks`` are listed."""
+    """``about``: the collective, or the kind of error. ``counted``: how many ranks; ``ranks``: those listed."""
 
     kind: str
     value: str
@@ -98,49 +98,49 @@ class TroubleText:
     def _state(self, line: str) -> None:
         for kind, patterns in _STATEMENTS:
             for match in filter(None, (pattern.match(line) for pattern in patterns)):
-                found = match.groupdict()
-                value = found.get("status") or found.get("error") or found.get("launched") or "0"
-                alone = [match] if "rank" in found else []
-                self._statements.append(_Statement(kind, value, self._about, int(found.get("count") or 1), alone))
+                fields = match.groupdict()
+                value = fields.get("status") or fields.get("error") or fields.get("launched") or "0"
+                alone = [match] if "rank" in fields else []
+                self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
 
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> Communicator:
         """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
         silent = [each for each in self._statements if each.kind == "silent"]
-        left = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
-        missing = sum(each.counted for each in (*silent, *left))
+        departed = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
+        missing = sum(each.counted for each in (*silent, *departed))
         bare = self._bare is not None
         named = [
             *(_missing(rank, "unknown", set()) for rank in self._bare or ()),
             *(_missing(rank, "unresponsive", dead or set()) for each in silent for rank in each.ranks),
-            *(_missing(rank, "no_communicator", set()) for each in left for rank in each.ranks),
+            *(_missing(rank, "no_communicator", set()) for each in departed for rank in each.ranks),
         ]
         listed = sum(bool(rank["pid"]) for each in silent for rank in each.ranks)
-        told = dead is None or listed == sum(each.counted for each in silent)
+        is_complete = dead is None or listed == sum(each.counted for each in silent)
         return Communicator(
             hash=f"0x{name.lstrip('0') or '0'}",
             size=size,
             responding=size - missing,
             missing=missing,
             unresponsive=None if bare else sum(each.counted for each in silent),
-            dead=sum(rank.reason == "dead" for rank in named) if told else None,
+            dead=sum(rank.reason == "dead" for rank in named) if is_complete else None,
             named=tuple(named),
             troubled=self._troubled(),
             launches=self._launches(size - missing),
         )
 
     def _troubled(self) -> tuple[TroubledRank, ...]:
-        found = []
+        troubled = []
         for each in self._statements:
             for rank in each.ranks:
                 if each.kind == "error" and _ERROR_NAMES.get(each.value.lower()) is not None:
                     kind: Trouble = "init_error" if each.about == "init_error" else "async_error"
-                    found.append(TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()]))
+                    troubled.append(TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()]))
                 elif (each.kind, each.value) == ("status", "ABORT"):
-                    found.append(TroubledRank(*_at(rank), trouble="aborted"))
-        return tuple(found[:MAX_TROUBLED])
+                    troubled.append(TroubledRank(*_at(rank), trouble="aborted"))
+        return tuple(troubled[:MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> Launches | None:
-        """The launches that differ; a text tells of no others. ``ranks``: how many gave data."""
+        """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
         launched = [each for each in self._statements if each.kind == "launched"]
         if not launched:
             return None
@@ -150,10 +150,10 @@ class TroubleText:
         extremes = {}
         lags: dict[int, dict[str, int]] = defaultdict(dict)
         places = {}
-        for collective, found in by_collective.items():
-            counts = [int(each.value) for each in found]
+        for collective, statements in by_collective.items():
+            counts = [int(each.value) for each in statements]
             extremes[collective] = (min(counts), max(counts))
-            late = [each for each in found if int(each.value) < max(counts)]
+            late = [each for each in statements if int(each.value) < max(counts)]
             if 2 * sum(each.counted for each in late) > ranks:  # as in launches.py: the majority is not to blame
                 continue
             for statement, rank in ((each, rank) for each in late for rank in each.ranks):
@@ -165,9 +165,9 @@ class TroubleText:
 
 
 def _digest(statements: list[_Statement]) -> int:
-    """A text tells of no rank by itself that is as far as most: all together have one mark."""
-    told = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
-    return int.from_bytes(hashlib.blake2b(told.encode(), digest_size=7).digest(), "little")
+    """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
+    text = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
 def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, str]]) -> MissingRank:
@@ -178,8 +178,8 @@ def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, st
 
 
 def _at(rank: re.Match[str]) -> tuple[int, Place]:
-    """The rank in its communicator, and what it runs on."""
-    told = rank.groupdict()
-    gpu = int(told.get("nvml") or told.get("cuda") or -1)
-    host = plain_address(told.get("host") or "") or ""
-    return int(told["rank"]), Place(host, int(told.get("pid") or -1), gpu if gpu <= MAX_DEVICE else -1)
+    """Return the rank in its communicator, and what it runs on."""
+    fields = rank.groupdict()
+    gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
+    host = plain_address(fields.get("host") or "") or ""
+    return int(fields["rank"]), Place(host, int(fields.get("pid") or -1), gpu if gpu <= MAX_DEVICE else -1)

@@ -45,7 +45,7 @@ def as_world(each: Communicator) -> Communicator:
 
 
 def named_in(each: Communicator) -> list[tuple[Place, int]]:
-    """The ranks that a communicator names: what they run on, and their numbers."""
+    """Return the ranks that a communicator names: what they run on, and their numbers."""
     behind = each.launches.behind if each.launches is not None else ()
     return [(rank.place, rank.comm_rank) for rank in (*each.named, *each.troubled, *behind)]
 

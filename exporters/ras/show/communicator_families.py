@@ -19,11 +19,11 @@ _PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
 RANKS = Family(
     "rankwatch_communicator_ranks",
     "gauge",
-    "Ranks of the communicator by the last report: expected; responding, of which some are initializing, finalizing or "
-    "aborted; missing, of which unresponsive are of processes that did not answer and dead of processes declared dead. "
-    "A state the report does not tell is absent.",
+    "Ranks of the communicator by the last report: expected; responding (initializing, finalizing and aborted count "
+    "some of these); missing: unresponsive (the process did not answer) and dead (the process is declared dead). "
+    "A state that the report lacks is absent.",
     (*_COMM, "state"),
-    "8 per communicator of a job that is asked",
+    "8 per communicator of a queried job",
     "max",
 )
 RANK_MISSING = Family(
@@ -74,8 +74,8 @@ STALLED = Family(
 SUSPECT = Family(
     "rankwatch_communicator_suspect",
     "gauge",
-    "1 for a rank that blocks a stalled communicator; no series where that cannot be told. reason: behind "
-    "(it has launched less than others, and waits for nobody elsewhere), missing (it does not answer), "
+    "1 for a rank that blocks a stalled communicator; no series where that is unknown. reason: behind "
+    "(it has launched less than others, and does not wait elsewhere), missing (it does not answer), "
     "left (it left the communicator, in which nothing was launched for 5 minutes).",
     (*_PLACE, "reason"),
     "1 per suspect, at most 32 per stalled communicator",
@@ -133,7 +133,7 @@ _ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
 
 
 def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
-    """The families of the last reports, by job."""
+    """Return the families of the last reports, by job."""
     rows = {family.name: family.rows() for family in FAMILIES}
     for job_id, job in reports.items():
         for each in job.report.communicators:

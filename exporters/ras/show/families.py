@@ -18,9 +18,9 @@ from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FA
 UP = Family(
     "rankwatch_ras_up",
     "gauge",
-    "1 when every job at the address answered the last query with a report, else 0; absent while nothing is asked.",
+    "1 when every job at the address answered the last query with a report, else 0; absent without queries.",
     ("endpoint",),
-    "1 per address that is asked",
+    "1 per queried address",
 )
 DURATION = Family(
     "rankwatch_ras_query_duration_seconds",
@@ -60,8 +60,8 @@ SKIPPED = Family(
 LISTENERS = Family(
     "rankwatch_ras_listeners",
     "gauge",
-    "Processes that listen at the configured addresses: rank, a rank's; unowned, nobody's that is known to answer "
-    "there, such as a child that outlived its rank. An address with one of these is not asked.",
+    "Processes that listen at the configured addresses: rank, a rank's; unowned, a process that is not known "
+    "to answer, such as a child that outlived its rank. An address with an unowned one gets no queries.",
     ("endpoint", "owner"),
     "2 per address with listeners",
 )
@@ -92,17 +92,17 @@ LIBRARY_INFO = Family(
 REPORT_TIMESTAMP = Family(
     "rankwatch_ras_report_timestamp_seconds",
     "gauge",
-    "When the last report of the job was asked for; absent without a fresh one.",
+    "Time of the query for the job's last report; absent without a fresh one.",
     ("job_id",),
-    "1 per job that is asked",
+    "1 per queried job",
     "max",
 )
 REPORTS = Family(
     "rankwatch_ras_reports_total",
     "counter",
-    "Reports that the job gave this node; begins anew when none came for three intervals.",
+    "Reports that the job gave this node; restarts at 0 when none came for three intervals.",
     ("job_id",),
-    "1 per job that is asked",
+    "1 per queried job",
     "max",
 )
 FAILURES = Family(
@@ -110,14 +110,14 @@ FAILURES = Family(
     "gauge",
     "Queries of the job without a report since its last one.",
     ("job_id",),
-    "1 per job that is asked",
+    "1 per queried job",
 )
 INTERVAL = Family(
     "rankwatch_ras_interval_seconds",
     "gauge",
     "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
     ("job_id",),
-    "1 per job that is asked",
+    "1 per queried job",
 )
 FAMILIES = (
     UP,
@@ -153,7 +153,7 @@ SKIPPED_REASONS = (
 class RasSnapshot(msgspec.Struct, frozen=True):
     """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
 
-    ``visits``: of each job that was asked the seconds to its next query, and its failures.
+    ``visits``: for each queried job the seconds to its next query, and its failures.
     """
 
     up: dict[str, bool]
@@ -171,7 +171,7 @@ class RasSnapshot(msgspec.Struct, frozen=True):
 
 
 def render(snapshot: RasSnapshot) -> Iterable[Metric]:
-    """The families of a snapshot."""
+    """Return the families of a snapshot."""
     up = UP.rows()
     for endpoint, value in snapshot.up.items():
         up.add((endpoint,), float(value))

@@ -12,7 +12,7 @@ from exporters.ras.protocol.events import EVENTS, OTHER, Unread
 MONITOR_UP = Family(
     "rankwatch_ras_monitor_up",
     "gauge",
-    "1 while a RAS thread at the address tells its events, 0 while none does; absent where nobody is listened to.",
+    "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
     ("endpoint",),
     "1 per address that is listened to",
 )
@@ -55,7 +55,7 @@ UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "long_object", "unreadable", 
 
 
 def render(heard: Monitored) -> Iterable[Metric]:
-    """The families of MONITOR's events."""
+    """Return the families of MONITOR's events."""
     up = MONITOR_UP.rows()
     for endpoint, value in heard.up.items():
         up.add((endpoint,), float(value))
