@@ -63,6 +63,15 @@ RECOVERY = Family(
     "2 per job that was restarted",
     "max",
 )
+INTERRUPTIONS = Family(
+    "rankwatch_nvrx_interruptions_total",
+    "counter",
+    "Reports of ranks that restart within their processes, by the rank that made them and what stopped it: exception, "
+    "base_exception (such as an exit), soft_timeout, hard_timeout, terminated, unresponsive or other.",
+    ("job_id", "rank", "kind"),
+    "1 per rank and kind seen, at most 1,024 per job",
+    "max",
+)
 SCORE = Family(
     "rankwatch_nvrx_gpu_score",
     "gauge",
@@ -71,7 +80,7 @@ SCORE = Family(
     "12 per job with straggler reports",
     "max",
 )
-FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, SCORE)
+FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -96,7 +105,7 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
         for family, values in by_name:
             for name, value in values.items():
                 rows[family].add((job_id, name), value)
-        for family, by_rank in ((TIMEOUTS, job.timeouts), (SCORE, job.scores)):
+        for family, by_rank in ((TIMEOUTS, job.timeouts), (INTERRUPTIONS, job.interruptions), (SCORE, job.scores)):
             for (rank, kind), value in by_rank.items():
                 rows[family].add((job_id, rank, kind), value)
     return [one.metric for one in rows.values()]
