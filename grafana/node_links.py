@@ -65,7 +65,8 @@ def gpu_links() -> list[Panel]:
 def nics() -> list[Panel]:
     """Return the panels on RDMA devices and network devices."""
     rate, best = (
-        f"max by ({PORT}) (rankwatch_rdma_port_rate_{kind}bytes_per_second{{{NODE}}})" for kind in ("", "best_")
+        f"max by ({PORT}) ({name}{{{NODE}}})"
+        for name in ("rankwatch_rdma_port_rate_bytes_per_second", "rankwatch_rdma_port_rate_best_bytes_per_second")
     )
     state = f"max by ({PORT}) (rankwatch_rdma_port_state_id{{{NODE}}})"
     counters = [

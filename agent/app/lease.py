@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from agent.core.checkpoint import MAX_SECTION_BYTES, StateFile
+from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
 from agent.core.guard import Guard
 from agent.core.log import Logger
@@ -40,7 +40,7 @@ class Lender:
         self.ledger = HealthLedger(clock)
         self.evidence = EvidenceBoard()
 
-    def lend(self, name: str, checkpoint_bytes: int = MAX_SECTION_BYTES) -> Lease:
+    def lend(self, name: str, checkpoint_bytes: int = 0) -> Lease:
         """A lease for one run of the exporter ``name``, whose part of the checkpoint may be so large."""
         return Lease(self, name, checkpoint_bytes)
 

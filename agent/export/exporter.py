@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from agent.core.checkpoint import MAX_SECTION_BYTES, StateSection
+from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.config_base import ExporterConfig
 from agent.core.guard import Guard
@@ -103,8 +103,8 @@ class Spec:
 
     ``build`` takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: an update that takes
     longer is late (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
-    ``checkpoint_bytes``: the budget of its section of the checkpoint; a larger one is not saved. ``keeps_past``: what
-    it showed in the last minutes goes into bundles of evidence.
+    ``checkpoint_bytes``: the limit of its section of the checkpoint; 0: it keeps none. ``keeps_past``: what it showed
+    in the last minutes goes into bundles of evidence.
     """
 
     name: str
@@ -115,5 +115,5 @@ class Spec:
     families: tuple[Family, ...]
     drain_seconds: float = 5.0
     series_cap: int = 20_000
-    checkpoint_bytes: int = MAX_SECTION_BYTES
+    checkpoint_bytes: int = 0
     keeps_past: bool = False

@@ -5,12 +5,14 @@ starts. Context: what the agent lends to one run of an exporter, and takes back 
 source is not there. ExporterConfig: the base of a section of the configuration. Roots: where /proc, /sys and others
 are mounted. SysfsExporter: the base of an exporter that reads small files. OwnThread: a thread for calls that block.
 Clock, Logger. Guard: logs an exception and counts it. StateSection: a part of the checkpoint; SavedCount,
-SavedSeconds, saved_sum are its bounded numbers. Outputs: command output read with a limit.
+SavedSeconds, saved_sum are its bounded numbers, MAX_SECTION_BYTES its limit. Outputs: command output read with a
+limit.
 """
 
 from __future__ import annotations
 
 from agent.core.checkpoint import (
+    MAX_SECTION_BYTES as MAX_SECTION_BYTES,
     SavedCount as SavedCount,
     SavedSeconds as SavedSeconds,
     StateSection as StateSection,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
 from agent.sdk.hardware import Gpu, Subject, gpu_faults
 from agent.sdk.metrics import Metric
 from exporters.amdgpu.baseline import Known, RasErrors, learn, verdicts, views
@@ -92,6 +92,7 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=10.0,
     families=FAMILIES,
+    checkpoint_bytes=MAX_SECTION_BYTES,
     series_cap=20_000,
     keeps_past=True,
 )

@@ -296,5 +296,4 @@ SPEC = Spec(
     deadline_seconds=5.0,
     families=(BUNDLES, TAKEN, FAILURES),
     series_cap=3000,
-    checkpoint_bytes=0,
 )

@@ -221,5 +221,4 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=HELPER_SECONDS,
     families=FAMILIES,
-    checkpoint_bytes=0,
 )

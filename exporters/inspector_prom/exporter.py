@@ -234,5 +234,4 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=5.0,
     families=FAMILIES,
-    checkpoint_bytes=0,
 )

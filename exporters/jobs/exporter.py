@@ -94,5 +94,4 @@ SPEC = Spec(
     deadline_seconds=5.0,
     families=FAMILIES,
     series_cap=5_000,
-    checkpoint_bytes=0,
 )

@@ -10,7 +10,16 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
-from agent.sdk.exporter import Context, ExporterConfig, NoData, SavedCount, SavedSeconds, Spec, saved_sum
+from agent.sdk.exporter import (
+    MAX_SECTION_BYTES,
+    Context,
+    ExporterConfig,
+    NoData,
+    SavedCount,
+    SavedSeconds,
+    Spec,
+    saved_sum,
+)
 from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
@@ -270,5 +279,6 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=5.0,
     families=FAMILIES,
+    checkpoint_bytes=MAX_SECTION_BYTES,
     series_cap=2_000,
 )

@@ -157,5 +157,4 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=(MARK, REFUSED),
     series_cap=300,
-    checkpoint_bytes=0,
 )

@@ -77,6 +77,5 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=FAMILIES,
     series_cap=4_000,
-    checkpoint_bytes=0,
     keeps_past=True,
 )

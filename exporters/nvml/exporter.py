@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, OwnThread, Spec
+from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoData, OwnThread, Spec
 from agent.sdk.hardware import NODE, CheckState, Gpu, Subject, gpu_faults
 from agent.sdk.helper import HelperFailed, HelperHung, HelperSpec
 from agent.sdk.metrics import Metric
@@ -199,6 +199,7 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=20.0,
     families=FAMILIES,
+    checkpoint_bytes=MAX_SECTION_BYTES,
     drain_seconds=5.0,
     series_cap=20_000,
     keeps_past=True,

@@ -234,5 +234,4 @@ SPEC = Spec(
     interval_seconds=1.0,
     deadline_seconds=1.0,
     families=(PROCESS_STATE, *usage_families.FAMILIES, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
-    checkpoint_bytes=0,
 )

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from agent.sdk.exporter import Context, NoData, Spec
+from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
@@ -294,6 +294,7 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=10.0,
     families=FAMILIES,
+    checkpoint_bytes=MAX_SECTION_BYTES,
     drain_seconds=DRAIN_SECONDS,
     series_cap=30_000,
 )

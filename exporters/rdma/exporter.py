@@ -7,7 +7,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
@@ -116,6 +116,7 @@ SPEC = Spec(
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=10.0,
     families=FAMILIES,
+    checkpoint_bytes=MAX_SECTION_BYTES,
     series_cap=20_000,
     keeps_past=True,
 )

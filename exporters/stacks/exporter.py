@@ -255,5 +255,4 @@ SPEC = Spec(
     deadline_seconds=30.0,
     families=FAMILIES,
     series_cap=200,
-    checkpoint_bytes=0,
 )

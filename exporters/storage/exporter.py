@@ -158,5 +158,4 @@ SPEC = Spec(
     deadline_seconds=10.0,
     families=FAMILIES,
     series_cap=1_000,
-    checkpoint_bytes=0,
 )

@@ -76,7 +76,7 @@ def plan(made: Greedy | None = None, number: int = 0) -> ExporterPlan:
     """The exporter under the name `greedy`, or nothing."""
     if made is None:
         return ExporterPlan({}, ())
-    spec = Spec("greedy", Config, lambda _: made, 60.0, 0.05, (), drain_seconds=0.1)
+    spec = Spec("greedy", Config, lambda _: made, 60.0, 0.05, (), drain_seconds=0.1, checkpoint_bytes=1024)
     return ExporterPlan({"greedy": Prepared(spec, Config(number=number))}, ())
 
 
@@ -165,7 +165,7 @@ async def test_a_helper_whose_end_failed_is_not_called_late(
     clock = FakeClock()
     ranks, state = RankTable(clock, "here"), StateFile(None, "", Logger("test"))
     lender = Lender(roots=Roots(), clock=clock, hostname="here", ranks=ranks, state=state, once=False)
-    lease = lender.lend("a")
+    lease = lender.lend("a", 1024)
     lease.context.helper(HelperSpec("x", "m:f", int, 1))
     with caplog.at_level(logging.ERROR):
         await lease.close()

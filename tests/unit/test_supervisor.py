@@ -69,7 +69,16 @@ class Bench:
 
     def plan(self, **configs: Config) -> ExporterPlan:
         def prepared(name: str, config: Config) -> Prepared:
-            spec = Spec(name, Config, lambda section: Made(name, section, self.events), 60.0, 1.0, (), 1.0)
+            spec = Spec(
+                name,
+                Config,
+                lambda section: Made(name, section, self.events),
+                60.0,
+                1.0,
+                (),
+                1.0,
+                checkpoint_bytes=1024,
+            )
             return Prepared(spec, config)
 
         return ExporterPlan({name: prepared(name, config) for name, config in configs.items()}, ())
