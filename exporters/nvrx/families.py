@@ -9,6 +9,7 @@ import msgspec
 from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import SavedLines
+from exporters.nvrx.launchers import Launcher
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"
@@ -80,7 +81,16 @@ SCORE = Family(
     "12 per job with straggler reports",
     "max",
 )
-FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
+LAUNCHER = Family(
+    "rankwatch_nvrx_launcher_info",
+    "gauge",
+    "The launcher above the job's ranks here (ft_launcher or torchrun) and the options on its command line; always 1. "
+    "segment: the nodes of one NVLink domain that belong together. A label is empty if the command line lacks it.",
+    ("job_id", *Launcher._fields),
+    _EACH,
+    "max",
+)
+FAMILIES = (LAUNCHER, CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -88,6 +98,7 @@ class NvrxSnapshot(msgspec.Struct, frozen=True):
 
     cycles: Mapping[str, Cycle] = {}
     lines: bytes = b"\x80"
+    launchers: Mapping[str, Launcher] = {}
 
 
 _DECODER = msgspec.msgpack.Decoder(SavedLines)
@@ -96,6 +107,8 @@ _DECODER = msgspec.msgpack.Decoder(SavedLines)
 def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
+    for job_id, launcher in sorted(snapshot.launchers.items()):
+        rows[LAUNCHER].add((job_id, *launcher), 1.0)
     for job_id, cycle in sorted(snapshot.cycles.items()):
         rows[CYCLE].add((job_id,), cycle.cycle)
         rows[NODES].add((job_id, "active"), cycle.active)
