@@ -16,7 +16,7 @@ from agent.sdk.system import ProcFS
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
-from exporters.nvrx.launchers import Launcher, launcher_above
+from exporters.nvrx.launchers import JobLauncher, launcher_above
 from exporters.nvrx.reading import CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
@@ -53,7 +53,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render)
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
-        self._launchers: dict[str, Launcher] = {}
+        self._launchers: dict[str, JobLauncher] = {}
         self._cycles_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
@@ -99,9 +99,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         """Forget all jobs but those here."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
-    def _look_at_launchers(self, views: RankSnapshot) -> dict[str, Launcher]:
+    def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
         """Return, by job, the launcher above its first live rank here that NVRx started; MAX_JOBS at most."""
-        proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, Launcher | None]()
+        proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
         for job_id, uid, facts in live_ranks(views):
             if MARKS & (facts.environment or {}).keys() and job_id not in jobs and len(jobs) < MAX_JOBS:
                 look = partial(launcher_above, proc, facts.key, uid)

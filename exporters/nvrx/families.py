@@ -9,7 +9,7 @@ import msgspec
 from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import SavedLines
-from exporters.nvrx.launchers import Launcher
+from exporters.nvrx.launchers import JobLauncher
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"
@@ -86,7 +86,7 @@ LAUNCHER = Family(
     "gauge",
     "The launcher above the job's ranks here (ft_launcher or torchrun) and the options on its command line; always 1. "
     "segment: the nodes of one NVLink domain that belong together. A label is empty if the command line lacks it.",
-    ("job_id", *Launcher._fields),
+    ("job_id", *JobLauncher._fields),
     _EACH,
     "max",
 )
@@ -98,7 +98,7 @@ class NvrxSnapshot(msgspec.Struct, frozen=True):
 
     cycles: Mapping[str, Cycle] = {}
     lines: bytes = b"\x80"
-    launchers: Mapping[str, Launcher] = {}
+    launchers: Mapping[str, JobLauncher] = {}
 
 
 _DECODER = msgspec.msgpack.Decoder(SavedLines)

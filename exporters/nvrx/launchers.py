@@ -28,7 +28,7 @@ _COUNT = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NODES = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
 
 
-class Launcher(NamedTuple):
+class JobLauncher(NamedTuple):
     """A launcher (torchrun or ft_launcher) and its options; one is empty if the command line has no such value."""
 
     launcher: str
@@ -39,7 +39,7 @@ class Launcher(NamedTuple):
     segment: str = ""
 
 
-def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> Launcher | None:
+def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> JobLauncher | None:
     """Return the nearest launcher above a rank; None if there is none, or another user's process comes before it."""
     stat = proc.stat(rank.pid)
     if stat is None or stat.key != rank:
@@ -56,7 +56,7 @@ def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> Launcher | None:
     return None
 
 
-def read_command(words: Sequence[str]) -> Launcher | None:
+def read_command(words: Sequence[str]) -> JobLauncher | None:
     """Return the launcher that a command line starts, or None."""
     for number, word in enumerate(words[:MAX_PROGRAM_WORDS]):
         name = os.path.basename(word)
@@ -66,7 +66,7 @@ def read_command(words: Sequence[str]) -> Launcher | None:
             given = dict(_options(words[number + 1 :]))
             nodes = _NODES.fullmatch(given.get("nnodes", ""))
             policy = given.get("ft_restart_policy", "")
-            return Launcher(
+            return JobLauncher(
                 name,
                 *(("", "") if nodes is None else (nodes[1], nodes[2] or nodes[1])),
                 _count(given.get("max_restarts", "")),

@@ -13,25 +13,29 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from agent.system import procfs
 from exporters.nvrx.exporter import LINK
-from exporters.nvrx.launchers import MAX_ANCESTORS, MAX_PROGRAM_WORDS, Launcher, launcher_above, read_command
+from exporters.nvrx.launchers import MAX_ANCESTORS, MAX_PROGRAM_WORDS, JobLauncher, launcher_above, read_command
 
-OPTIONS: dict[str, Launcher | None] = {
-    "python3 /usr/bin/torchrun train.py": Launcher("torchrun"),
+OPTIONS: dict[str, JobLauncher | None] = {
+    "python3 /usr/bin/torchrun train.py": JobLauncher("torchrun"),
     "python3 -u /opt/bin/ft_launcher --nnodes=2:4 --nproc-per-node=8 --max-restarts=3 --ft-restart-policy=min-healthy "
-    "--ft-segment 2 train.py": Launcher("ft_launcher", "2", "4", "3", "min-healthy", "2"),
+    "--ft-segment 2 train.py": JobLauncher("ft_launcher", "2", "4", "3", "min-healthy", "2"),
     "python -m nvidia_resiliency_ext.fault_tolerance.launcher --nnodes 8 --max_restarts 10 "
-    "--ft_restart_policy=any-failed x.py": Launcher("ft_launcher", "8", "8", "10", "any-failed"),
-    "python -m torch.distributed.run --standalone --nnodes=3 -m pkg.train --nnodes=9": Launcher("torchrun", "3", "3"),
-    "torchrun --rdzv-conf token=secret --nnodes 2:3 --nnodes 4:5 train.py": Launcher("torchrun", "4", "5"),
-    "torchrun --nnodes=many --max-restarts=-1 --ft-restart-policy=secret --ft-segment=1234567 x": Launcher("torchrun"),
-    "torchrun --nnodes=123456 x.py": Launcher("torchrun", "123456", "123456"),
-    "torchrun --nnodes=1234567 x.py": Launcher("torchrun"),
-    "torchrun --nnodes": Launcher("torchrun"),
+    "--ft_restart_policy=any-failed x.py": JobLauncher("ft_launcher", "8", "8", "10", "any-failed"),
+    "python -m torch.distributed.run --standalone --nnodes=3 -m pkg.train --nnodes=9": JobLauncher(
+        "torchrun", "3", "3"
+    ),
+    "torchrun --rdzv-conf token=secret --nnodes 2:3 --nnodes 4:5 train.py": JobLauncher("torchrun", "4", "5"),
+    "torchrun --nnodes=many --max-restarts=-1 --ft-restart-policy=secret --ft-segment=1234567 x": JobLauncher(
+        "torchrun"
+    ),
+    "torchrun --nnodes=123456 x.py": JobLauncher("torchrun", "123456", "123456"),
+    "torchrun --nnodes=1234567 x.py": JobLauncher("torchrun"),
+    "torchrun --nnodes": JobLauncher("torchrun"),
     "python train.py torch.distributed.run": None,
     "python -m pkg.torchrun": None,
     "bash -c torchrun-wrapper": None,
     "": None,
-    "nice " * (MAX_PROGRAM_WORDS - 1) + "torchrun x.py": Launcher("torchrun"),
+    "nice " * (MAX_PROGRAM_WORDS - 1) + "torchrun x.py": JobLauncher("torchrun"),
     "nice " * MAX_PROGRAM_WORDS + "torchrun x.py": None,
 }
 
@@ -63,10 +67,10 @@ def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
     for pid in range(31, last + 2):
         tree.add(pid, uid=7, parent=pid - 1, title="bash -c x")
 
-    def above(pid: int, start: int = 5000) -> Launcher | None:
+    def above(pid: int, start: int = 5000) -> JobLauncher | None:
         return launcher_above(ProcFS(tmp_path), ProcessKey(pid, start), 7)
 
-    assert above(last) == Launcher("torchrun", "2", "2")
+    assert above(last) == JobLauncher("torchrun", "2", "2")
     assert above(last + 1) is None
     assert above(last, start=1) is None
     assert above(99) is None
