@@ -30,6 +30,14 @@ INFO = gauge(
     "pci",
     "name",
 )
+DRIVER_INFO = Family(
+    "rankwatch_gpu_driver_info",
+    "gauge",
+    "Always 1: the version of the GPUs' driver (empty if it is the kernel's own), the latest CUDA that NVIDIA's driver "
+    "runs, and the ROCm that is installed beside AMD's.",
+    ("driver", "cuda", "rocm"),
+    "1 per node",
+)
 PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU, or on a part of it.")
 UTILIZATION = gauge(
     "rankwatch_gpu_utilization_ratio",

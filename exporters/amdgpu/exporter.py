@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -12,13 +14,15 @@ from agent.sdk.metrics import Metric
 from exporters.amdgpu.baseline import Known, RasErrors, learn, verdicts, views
 from exporters.amdgpu.families import FAMILIES, AmdgpuSnapshot, render
 from exporters.amdgpu.metrics_table import LoweredSeconds, Table, memory_active
-from exporters.amdgpu.tree import read_gpus, read_users
+from exporters.amdgpu.tree import read_gpus, read_users, read_versions
 
 INTERVAL_SECONDS = 10.0
 
 
 class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The exporter has no options of its own."""
+    """``rocm``: the directory of ROCm, for its version."""
+
+    rocm: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = "/opt/rocm"
 
 
 class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
@@ -52,6 +56,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
             read_users(roots.sys),
             {pci: dict(lowered.seconds) for pci, lowered in self._lowered.items()},
             {pci: share for pci, share in active.items() if share is not None},
+            read_versions(roots.sys, Path(self.config.rocm)),
         )
 
     async def update(self) -> None:

@@ -35,6 +35,7 @@ _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,
     gpu_families.INFO,
+    gpu_families.DRIVER_INFO,
     gpu_families.PROCESSES,
     gpu_families.ECC_ERRORS,
     gpu_families.CLOCKS_SECONDS,
@@ -46,18 +47,22 @@ FAMILIES = (
 
 class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     """``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason; ``memory_active``: by address, the
-    share of the memory's bandwidth that was used between the last two looks.
+    share of the memory's bandwidth that was used between the last two looks; ``versions``: of driver and ROCm.
     """
 
     gpus: tuple[View, ...]
     users: dict[int, list[str]]
     lowered_seconds: dict[str, dict[str, float]] = {}
     memory_active: dict[str, float] = {}
+    versions: tuple[str, str] = ("", "")
 
 
 def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
+    driver, rocm = snapshot.versions
+    if driver or rocm:
+        rows[gpu_families.DRIVER_INFO].add((driver, "", rocm), 1)
     for gpu in snapshot.gpus:
         labels = (str(gpu.index), gpu.known.uuid)
         rows[gpu_families.PRESENT].add(labels, float(gpu.raw is not None))

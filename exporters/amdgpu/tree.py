@@ -20,6 +20,7 @@ MAX_SENSORS = 16
 MAX_PROCESSES = 1024
 AMD = "0x1002"
 
+_VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
 _CARD = re.compile(r"card\d{1,4}")
 _BLOCK = re.compile(r"([a-z0-9_]{1,32})_err_count")
 _COUNT = re.compile(r"^(ue|ce|de): (\d{1,18})$", re.MULTILINE)
@@ -105,6 +106,20 @@ def _errors(folder: Path) -> dict[str, dict[str, int]]:
             if counts:
                 found[block[1]] = counts
     return found
+
+
+def read_versions(sys_root: Path, rocm: Path) -> tuple[str, str]:
+    """Return the versions of the driver (empty if it is the kernel's own) and of the ROCm installed in ``rocm``.
+
+    ROCm writes .info/version there, or below ``core`` from 7.13 on (ROCm/rocm-systems#7011).
+    """
+    driver = sys_root / "module/amdgpu/version"
+    return _version(driver), _version(rocm / ".info/version") or _version(rocm / "core/.info/version")
+
+
+def _version(path: Path) -> str:
+    text = sysfs.read_text(path) or ""
+    return text if _VERSION.fullmatch(text) else ""
 
 
 def read_users(sys_root: Path) -> dict[int, list[str]]:

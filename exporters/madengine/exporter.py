@@ -1,7 +1,8 @@
-"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv and tables."""
+"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv, tables and manifests."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -15,7 +16,7 @@ from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0
-"""How often perf.csv and tables are looked at."""
+"""How often perf.csv, tables and manifests are looked at."""
 MAX_TASKS = 256
 """Of jobs on the node, that are followed."""
 
@@ -30,12 +31,13 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """``paths``: the output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
 
     ``tables``: of several results, in node_N of a job's directory (.../%j/node_*/multi_results*.csv), believed as the
-    site names them.
+    site names them; ``manifests``: of jobs, where madengine writes them on the job's nodes.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
     results: Annotated[list[_File], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
     tables: _JobPaths = msgspec.field(default_factory=list)
+    manifests: _JobPaths = msgspec.field(default_factory=lambda: ["/tmp/madengine_job_%j_node_*/build_manifest*.json"])  # noqa: S108
 
 
 class SavedTasks(SavedTexts):
@@ -51,25 +53,37 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         super().__init__("madengine", config.paths, SavedTasks, MadSnapshot(), render)
         self._config = config
         self._tasks: tuple[ShownTask, ...] = ()
-        self._facts = SiteFacts({}, ())
+        self._facts = SiteFacts({}, (), {})
         self._facts_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Take back what was read before; no file is opened yet."""
         await super().start(ctx)
-        self._site = SiteReader(self._config.results, self._config.tables, ctx.clock)
+        config = self._config
+        self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
 
     async def update(self) -> None:
         """Read on; NoData if nothing is configured, or nothing of it is there."""
         views = self.ctx.ranks.snapshot()
-        available = await self.follow(views, JobUsers(views))
+        users = JobUsers(views)
+        available = await self.follow(views, users)
         now = self.ctx.clock.monotonic()
-        if (self._config.results or self._config.tables) and now - self._facts_at >= SITE_SECONDS:
+        if (self._config.paths or self._config.results or self._config.tables) and now - self._facts_at >= SITE_SECONDS:
             self._facts_at = now
-            self._facts = await self.thread.call(self._site.look)
+            self._facts = await self.thread.call(partial(self._look_at_site, users))
         self.shown = MadSnapshot(self._tasks, self._facts)
         if not available and not any(self._facts):
             raise NoData
+
+    def _look_at_site(self, users: JobUsers) -> SiteFacts:
+        """Look once; in a container a job's ranks are root's, and the user who owns its output speaks for it."""
+        files = () if self.texts is None else self.texts.files(users)
+        owners = {(file.share.uid, job_id) for job_id, file in files}
+
+        def job_of(uid: int, named: str) -> str:  # once: recorded data, of jobs without ranks
+            return named if self.ctx.once or (uid, named) in owners else users.job_of(uid, named)
+
+        return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
         """Read on, and see how each task stands: jobs with a rank that runs here, and with one that died, matter."""

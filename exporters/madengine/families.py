@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
+from exporters.madengine.manifest import ManifestModel
 from exporters.madengine.results import most_complete
 from exporters.madengine.site_files import SiteFacts
 from exporters.madengine.task import Contradiction, NodeTask, TaskState
@@ -58,7 +59,25 @@ MISSING = Family(
     "1 per job whose master gave up",
     "max",
 )
-FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING)
+RUN = Family(
+    "rankwatch_madengine_run_info",
+    "gauge",
+    "Always 1: what a job's manifest asks for (metric, status and gpus are empty), or what ran for the newest row of "
+    "each model and metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: how many; target: slurm, "
+    "docker or k8s. Other labels are empty where the file lacks them.",
+    ("job_id", *ManifestModel._fields, "metric", "status", "gpus"),
+    "1 per model of a job's manifest, at most 16; 1 per model and metric in perf.csv, at most 256",
+    "max",
+)
+RESULT_SECONDS = Family(
+    "rankwatch_madengine_result_seconds",
+    "gauge",
+    "How long the test of the newest row of each model and metric in perf.csv took.",
+    ("model", "metric"),
+    "1 per model and metric in perf.csv, at most 256",
+    "max",
+)
+FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS)
 
 
 class ShownTask(msgspec.Struct, frozen=True):
@@ -75,7 +94,7 @@ class MadSnapshot(msgspec.Struct, frozen=True):
     """What is rendered."""
 
     tasks: tuple[ShownTask, ...] = ()
-    facts: SiteFacts = SiteFacts({}, ())
+    facts: SiteFacts = SiteFacts({}, (), {})
 
 
 def render(snapshot: MadSnapshot) -> Iterable[Metric]:
@@ -88,9 +107,7 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
     }
     for job_id, count in missing.items():
         rows[MISSING].add((job_id,), count)
-    for (model, metric), measured in snapshot.facts.results.items():
-        if measured is not None:
-            rows[PERFORMANCE].add(("", "", model, metric), measured)
+    _site(rows, snapshot.facts)
     printed = {
         (each.job_id, each.node_rank, each.task.model, name) for each in snapshot.tasks for name in each.task.results
     }
@@ -99,6 +116,19 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
             if (job_id, node_rank, model, metric) not in printed:
                 rows[PERFORMANCE].add((job_id, str(node_rank), model, metric), value)
     return [one.metric for one in rows.values()]
+
+
+def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
+    for (model, metric), row in facts.results.items():
+        if row.performance is not None:
+            rows[PERFORMANCE].add(("", "", model, metric), row.performance)
+        if row.seconds is not None:
+            rows[RESULT_SECONDS].add((model, metric), row.seconds)
+        ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
+        rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
+    for job_id, models in facts.manifests.items():
+        for asked in dict.fromkeys(models):
+            rows[RUN].add((job_id, *asked, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

@@ -22,8 +22,26 @@ MAX_TABLE_RESULTS = 64
 MAX_CELL_CHARACTERS = 65_536
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
 
-Results = dict[tuple[str, str], float | None]
-"""Values by model and metric; None: the run measured nothing."""
+STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
+_COUNT = re.compile(r"[0-9]{1,7}", re.ASCII)
+
+
+class PerfRow(NamedTuple):
+    """A row of perf.csv. ``performance`` and ``seconds`` of the test: None if not measured; ``status``: of STATUSES.
+
+    The other texts are empty if the row lacks them; ``nodes`` and ``gpus``: how many.
+    """
+
+    performance: float | None
+    seconds: float | None
+    status: str
+    launcher: str
+    nodes: str
+    gpus: str
+
+
+Results = dict[tuple[str, str], PerfRow]
+"""Rows by model and metric."""
 
 
 class ResultTable(msgspec.Struct, frozen=True):
@@ -46,10 +64,10 @@ def read_perf_csv(raw: bytes) -> Results | None:
     newest: Results = {}
     try:
         for cells in _records(raw, {"model", "performance", "metric", "status"}):
-            name, value = _result(cells)
+            name = _name(cells)
             if name[0]:
                 newest.pop(name, None)
-                newest[name] = value
+                newest[name] = _row(cells)
     except csv.Error:
         return None
     return dict(list(newest.items())[-MAX_RESULTS:])
@@ -61,7 +79,7 @@ def read_table(raw: bytes) -> ResultTable | None:
     filled = 0
     try:
         for cells in _records(raw, {"model", "performance", "metric"}):
-            name, value = _result(cells)
+            name, value = _name(cells), _number(cells.get("performance", ""))
             if value is None:
                 continue
             filled += 1
@@ -101,11 +119,26 @@ def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
         yield dict(zip(header, (cell.strip() for cell in cells), strict=False))
 
 
-def _result(cells: Mapping[str, str]) -> tuple[tuple[str, str], float | None]:
-    """Return model and metric, and the value: None unless it is a finite number of at most MAX_NUMBER."""
-    name = as_label(cells.get("model", "")), as_label(cells.get("metric", ""))
+def _name(cells: Mapping[str, str]) -> tuple[str, str]:
+    return as_label(cells.get("model", "")), as_label(cells.get("metric", ""))
+
+
+def _row(cells: Mapping[str, str]) -> PerfRow:
+    status, nodes, gpus = cells.get("status", "").upper(), cells.get("nnodes", ""), cells.get("n_gpus", "")
+    return PerfRow(
+        _number(cells.get("performance", "")),
+        _number(cells.get("test_duration", "").removesuffix("s")),
+        status if status in STATUSES else "other",
+        as_label(cells.get("launcher", "")),
+        nodes if _COUNT.fullmatch(nodes) else "",
+        gpus if _COUNT.fullmatch(gpus) else "",
+    )
+
+
+def _number(text: str) -> float | None:
+    """Return a cell as a number; None unless it is a finite one of at most MAX_NUMBER."""
     try:
-        value = float(cells.get("performance", ""))
+        value = float(text)
     except ValueError:
-        return name, None
-    return name, value if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
+        return None
+    return value if math.isfinite(value) and abs(value) <= MAX_NUMBER else None

@@ -1,4 +1,4 @@
-"""Reads whole files that a site names, perf.csv and tables of results, again when one changes.
+"""Reads whole files that a site names, perf.csv, tables of results and manifests, again when one changes.
 
 It blocks: for the exporter's own thread.
 """
@@ -6,11 +6,12 @@ It blocks: for the exporter's own thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from agent.sdk.exporter import Clock
 from agent.sdk.files import ChangedFiles, FollowedFile, TextFiles
+from exporters.madengine.manifest import MAX_MANIFEST_BYTES, ManifestModel, read_manifest
 from exporters.madengine.results import (
     MAX_CSV_BYTES,
     MAX_RESULTS,
@@ -26,25 +27,31 @@ MAX_TABLES = 128
 """Read in one look: the newest, an equal number of each user."""
 MAX_TABLE_BYTES = 1024 * 1024
 """Some 10,000 results."""
+MAX_MANIFESTS = 64
+JobOf = Callable[[int, str], str]
+"""Return the label of the job with this id if a file of this user (uid) may speak for it, else an empty text."""
 
 
 class SiteFacts(NamedTuple):
-    """The results in a site's files."""
+    """The content of a site's files; ``manifests``: models by job."""
 
     results: Results
     tables: tuple[PlacedTable, ...]
+    manifests: dict[str, tuple[ManifestModel, ...]]
 
 
 class SiteReader:
-    """perf.csv files by name (``results``), and tables in ``node_N`` of a job's directory by patterns of paths."""
+    """perf.csv files by name (``results``); tables in ``node_N`` of a job's directory, and manifests, by patterns."""
 
-    def __init__(self, results: Sequence[str], tables: Sequence[str], clock: Clock) -> None:
+    def __init__(self, results: Sequence[str], tables: Sequence[str], manifests: Sequence[str], clock: Clock) -> None:
         self._paths = dict.fromkeys(results)
         self._results: ChangedFiles[Results] = ChangedFiles(MAX_CSV_BYTES, read_perf_csv)
         self._listing = TextFiles(tables, clock.monotonic)
         self._tables: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table)
+        self._manifest_listing = TextFiles(manifests, clock.monotonic)
+        self._manifests: ChangedFiles[tuple[ManifestModel, ...]] = ChangedFiles(MAX_MANIFEST_BYTES, read_manifest)
 
-    def look(self) -> SiteFacts:
+    def look(self, job_of: JobOf) -> SiteFacts:
         """Look once at all of them."""
         self._results.look(self._paths)
         results: Results = {}
@@ -58,7 +65,19 @@ class SiteReader:
                 names[file.path], users[file.path] = (job_id, node_rank), file.share.uid
         self._tables.look(users)
         tables = tuple(PlacedTable(*names[path], table) for path, table in sorted(self._tables.contents.items()))
-        return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables)
+        return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables, self._look_at_manifests(job_of))
+
+    def _look_at_manifests(self, job_of: JobOf) -> dict[str, tuple[ManifestModel, ...]]:
+        """Return the models of each job's newest manifest; the job's own user must have written it."""
+        files: dict[str, FollowedFile] = {}
+        for file in newest(self._manifest_listing.discover(), MAX_MANIFESTS):
+            named = self._manifest_listing.job_id(file)
+            job_id = "" if named is None else job_of(file.share.uid, named)
+            if job_id:
+                files.setdefault(job_id, file)
+        self._manifests.look({file.path: file.share.uid for file in files.values()})
+        contents = self._manifests.contents
+        return {job_id: contents[file.path] for job_id, file in files.items() if file.path in contents}
 
 
 def newest(files: Iterable[FollowedFile], limit: int) -> list[FollowedFile]:

@@ -106,7 +106,8 @@ class NvmlExporter:
         """Copy what is known."""
         is_known = not self._hung and not self._answer.error
         error = "" if self._hung else self._answer.error
-        return NvmlSnapshot(error, self._gpus.views if is_known else (), dict(self._gpus.errors))
+        version = (self._answer.driver, self._answer.cuda) if is_known else ("", "")
+        return NvmlSnapshot(error, self._gpus.views if is_known else (), dict(self._gpus.errors), version, self._hung)
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""

@@ -16,6 +16,13 @@ from exporters.nvml.reading import GpuReading
 
 gauge, counter = gpu_families.gauge, gpu_families.counter
 
+DRIVER_HUNG = Family(
+    "rankwatch_gpu_driver_hung",
+    "gauge",
+    "1 while a call into the driver does not return, else 0; while 1, no other series of GPUs is known.",
+    (),
+    "1 per node",
+)
 DRIVER_ERROR = Family(
     "rankwatch_gpu_driver_error",
     "gauge",
@@ -71,6 +78,8 @@ LINK_FLAGGED = gauge(
     "link",
 )
 FAMILIES = (
+    DRIVER_HUNG,
+    gpu_families.DRIVER_INFO,
     DRIVER_ERROR,
     READ_ERRORS,
     gpu_families.PRESENT,
@@ -88,11 +97,16 @@ FAMILIES = (
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can."""
+    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can.
+
+    ``version``: of the driver and of CUDA.
+    """
 
     error: str = ""
     gpus: tuple[GpuView, ...] = ()
     errors: dict[str, int] = {}
+    version: tuple[str, str] = ("", "")
+    hung: bool = False
 
 
 class _Page:
@@ -111,6 +125,9 @@ class _Page:
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     """Yield the families."""
     page = _Page()
+    page.add(DRIVER_HUNG, (), float(snapshot.hung))
+    if snapshot.version[0]:
+        page.add(gpu_families.DRIVER_INFO, (*snapshot.version, ""), 1.0)
     if snapshot.error:
         page.add(DRIVER_ERROR, (snapshot.error,), 1.0)
     for reason, count in snapshot.errors.items():

@@ -36,6 +36,7 @@ class NvmlLibrary:
         self._devices: list[GpuDevice] | None = None
         self._events: Any = None
         self._loaded: Any = None
+        self._driver = self._cuda = ""
 
     def look(self, request: LookRequest) -> LookAnswer:
         """Look at all GPUs, and take the events since the last look."""
@@ -48,13 +49,16 @@ class NvmlLibrary:
             if self._devices is None:
                 self._devices = self._open(request.library, asker)
         except GpuGone:  # every one, as seen from a driver that is there
-            return LookAnswer(events=tuple(events), errors=dict(asker.errors))
+            return self._answer((), events, asker)
         except pynvml.NVMLError as error:
             return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
         found = (device.read(asker) for device in self._devices)
         gpus = tuple(reading for reading in found if reading is not None)
         events += self._drain(asker)
-        return LookAnswer("", gpus, tuple(events), dict(asker.errors))
+        return self._answer(gpus, events, asker)
+
+    def _answer(self, gpus: tuple[GpuReading, ...], events: list[XidEvent], asker: Asker) -> LookAnswer:
+        return LookAnswer("", gpus, tuple(events), dict(asker.errors), self._driver, self._cuda)
 
     def _is_current(self) -> bool:
         """False when GPUs came or went, or the driver was loaded anew."""
@@ -77,11 +81,13 @@ class NvmlLibrary:
             raise
 
     def _devices_and_events(self, asker: Asker) -> list[GpuDevice]:
-        driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
+        self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
+        cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion)
+        self._cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
         count = asker.must(_count)
         if count > MAX_GPUS:
             asker.errors["too_many_gpus"] += count - MAX_GPUS
-        devices = [GpuDevice(index, _major(driver), asker) for index in range(min(count, MAX_GPUS))]
+        devices = [GpuDevice(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
         self._events = asker.ask(pynvml.nvmlEventSetCreate)
         for device in devices:
             device.register(self._events, asker)

@@ -89,10 +89,13 @@ class XidEvent(msgspec.Struct, frozen=True):
 class LookAnswer(msgspec.Struct, frozen=True):
     """One look. ``error``: NVML's name, in lower case, of the error that allowed ``events`` alone; empty without one.
 
-    ``errors``: values that the driver failed to give, by reason.
+    ``errors``: values that the driver failed to give, by reason. ``driver``: its version, ``cuda``: the latest that it
+    runs; empty if unknown.
     """
 
     error: str = ""
     gpus: tuple[GpuReading, ...] = ()
     events: tuple[XidEvent, ...] = ()
     errors: dict[str, int] = {}
+    driver: str = ""
+    cuda: str = ""

@@ -8,15 +8,25 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.files import SavedTexts
-from exporters.nvrx.lines import HeartbeatTimeout, LauncherEvent, NvrxLine, Score, ScoreHeading, read_line, read_notice
+from exporters.nvrx.lines import (
+    HeartbeatTimeout,
+    Interruptions,
+    LauncherEvent,
+    NvrxLine,
+    Score,
+    ScoreHeading,
+    read_line,
+    read_notice,
+)
 
-MAX_TIMEOUTS = 1024
-"""Pairs of rank and kind of one job."""
+MAX_BY_RANK = 1024
+"""Pairs of rank and kind of one job, of time-outs and of interruptions."""
 MAX_RECOVERY_SECONDS = 86_400.0
 SCORED_AT_A_TIME = 6
 """A report has the three best and the three worst."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
+_ByRank = dict[tuple[_Text, _Text], SavedCount]
 
 
 class Recovery(msgspec.Struct):
@@ -36,7 +46,8 @@ class JobEvents(msgspec.Struct):
 
     events: dict[_Text, SavedCount] = {}
     notices: dict[_Text, SavedCount] = {}
-    timeouts: dict[tuple[_Text, _Text], SavedCount] = {}
+    timeouts: _ByRank = {}
+    interruptions: _ByRank = {}
     scores: dict[tuple[_Text, _Text], SavedSeconds] = {}
     recovery: Recovery | None = None
     heading: _Text = ""
@@ -71,8 +82,10 @@ class JobEvents(msgspec.Struct):
             self.events[line.event] = saved_sum(self.events.get(line.event, 0))
             self._recover(line)
         elif isinstance(line, HeartbeatTimeout):
-            if line in self.timeouts or len(self.timeouts) < MAX_TIMEOUTS:
-                self.timeouts[line] = saved_sum(self.timeouts.get(line, 0))
+            _count(self.timeouts, line)
+        elif isinstance(line, Interruptions):
+            for key in line.by_rank:
+                _count(self.interruptions, key)
         elif isinstance(line, ScoreHeading):
             self.heading, self.scored = line.kind, 0
             self.scores = {key: score for key, score in self.scores.items() if key[1] != line.kind}
@@ -96,6 +109,11 @@ class JobEvents(msgspec.Struct):
         self.scored += 1
         if self.scored >= SCORED_AT_A_TIME:
             self.heading = ""
+
+
+def _count(counts: _ByRank, key: tuple[str, str]) -> None:
+    if key in counts or len(counts) < MAX_BY_RANK:
+        counts[key] = saved_sum(counts.get(key, 0))
 
 
 class SavedLines(SavedTexts):

@@ -1,8 +1,9 @@
-"""The exporter: asks the helper for cycle files and follows what launchers print in a thread."""
+"""The exporter: asks the helper for cycle files; in a thread, follows what launchers print and reads their options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,20 +11,24 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.helper import HelperSpec
-from agent.sdk.ranks import JobUsers, RankSnapshot
+from agent.sdk.ranks import JobUsers, ProcessFacts, RankSnapshot
+from agent.sdk.system import ProcFS
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
+from exporters.nvrx.launchers import JobLauncher, launcher_above
 from exporters.nvrx.reading import CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0
-"""How often cycle files are looked at."""
+"""How often cycle files and launchers are looked at."""
 HELPER_SECONDS = 5.0
 """The helper waits for no file system; it answers within its grace."""
 MAX_JOBS = 64
 """Of a node, that are followed."""
 LINK = "NVRX_CURRENT_CYCLE_INFO"
+MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
+"""Each rank that NVRx starts has one of them in its environment."""
 READER = HelperSpec(
     "nvrx", "exporters.nvrx.reading:read_cycles", list[list[FoundCycle] | None], memory_bytes=64 * 1024 * 1024
 )
@@ -48,28 +53,31 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render)
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
+        self._launchers: dict[str, JobLauncher] = {}
         self._cycles_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Prepare; no file is opened yet."""
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(frozenset({LINK}))
+        ctx.ranks.keep_variables(MARKS)
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Look once; NoData if no rank names a cycle file and no configured path is there."""
+        """Look once; NoData if no rank here is NVRx's and no configured path is there."""
         is_due = self.ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         available = False
         if self.texts is not None or is_due:
             views = self.ctx.ranks.snapshot()
             users = JobUsers(views)
             available = await self.follow(views, users)
-            self.shown = NvrxSnapshot(self.shown.cycles, self.section)
+            self.shown = msgspec.structs.replace(self.shown, lines=self.section)
         if is_due:  # last: a helper that fails costs no lines
             self._cycles_at = self.ctx.clock.monotonic()
+            self._launchers = await self.thread.call(partial(self._look_at_launchers, views))
+            self.shown = msgspec.structs.replace(self.shown, launchers=self._launchers)
             await self._look_at_cycles(users, named_by(views, str(self.ctx.roots.proc)))
-            self.shown = NvrxSnapshot(dict(self._cycles), self.section)
-        if not (self._cycles or available):
+            self.shown = msgspec.structs.replace(self.shown, cycles=dict(self._cycles))
+        if not (self._cycles or self._launchers or available):
             raise NoData
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
@@ -90,6 +98,15 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     def forget(self, here: frozenset[str]) -> None:
         """Forget all jobs but those here."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
+
+    def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
+        """Return, by job, the launcher above its first live rank here that NVRx started; MAX_JOBS at most."""
+        proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
+        for job_id, uid, facts in live_ranks(views):
+            if MARKS & (facts.environment or {}).keys() and job_id not in jobs and len(jobs) < MAX_JOBS:
+                look = partial(launcher_above, proc, facts.key, uid)
+                jobs[job_id] = self.ctx.guard.attempt("a launcher", look, job_id=job_id)
+        return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, users: JobUsers, named: Mapping[str, CycleRequest]) -> None:
         """Ask for the cycle files that ranks name and for a site's; what is half written leaves the last good one."""
@@ -118,14 +135,19 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
     """By job, the request for the file that its live ranks name, MAX_JOBS at most."""
     found: dict[str, CycleRequest] = {}
-    for view in views.ranks:
-        facts, job_id = view.process.facts, view.label.job_id
-        if facts is None or facts.uid is None or view.process.exited_at is not None or job_id in found:
-            continue
+    for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")
-        if path.startswith("/") and len(found) < MAX_JOBS:
-            found[job_id] = CycleRequest(path, proc_root, facts.key.pid, facts.uid)
+        if path.startswith("/") and job_id not in found and len(found) < MAX_JOBS:
+            found[job_id] = CycleRequest(path, proc_root, facts.key.pid, uid)
     return found
+
+
+def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
+    """Yield the job, the user (uid) and the facts of each live rank whose process is known."""
+    for view in views.ranks:
+        facts = view.process.facts
+        if facts is not None and facts.uid is not None and view.process.exited_at is None:
+            yield view.label.job_id, facts.uid, facts
 
 
 SPEC = Spec(

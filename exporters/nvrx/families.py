@@ -9,6 +9,7 @@ import msgspec
 from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import SavedLines
+from exporters.nvrx.launchers import JobLauncher
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"
@@ -63,6 +64,15 @@ RECOVERY = Family(
     "2 per job that was restarted",
     "max",
 )
+INTERRUPTIONS = Family(
+    "rankwatch_nvrx_interruptions_total",
+    "counter",
+    "Reports of ranks that restart within their processes, by the rank that made them and what stopped it: exception, "
+    "base_exception (such as an exit), soft_timeout, hard_timeout, terminated, unresponsive or other.",
+    ("job_id", "rank", "kind"),
+    "1 per rank and kind seen, at most 1,024 per job",
+    "max",
+)
 SCORE = Family(
     "rankwatch_nvrx_gpu_score",
     "gauge",
@@ -71,7 +81,16 @@ SCORE = Family(
     "12 per job with straggler reports",
     "max",
 )
-FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, SCORE)
+LAUNCHER = Family(
+    "rankwatch_nvrx_launcher_info",
+    "gauge",
+    "The launcher above the job's ranks here (ft_launcher or torchrun) and the options on its command line; always 1. "
+    "segment: the nodes of one NVLink domain that belong together. A label is empty if the command line lacks it.",
+    ("job_id", *JobLauncher._fields),
+    _EACH,
+    "max",
+)
+FAMILIES = (LAUNCHER, CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -79,6 +98,7 @@ class NvrxSnapshot(msgspec.Struct, frozen=True):
 
     cycles: Mapping[str, Cycle] = {}
     lines: bytes = b"\x80"
+    launchers: Mapping[str, JobLauncher] = {}
 
 
 _DECODER = msgspec.msgpack.Decoder(SavedLines)
@@ -87,6 +107,8 @@ _DECODER = msgspec.msgpack.Decoder(SavedLines)
 def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
+    for job_id, launcher in sorted(snapshot.launchers.items()):
+        rows[LAUNCHER].add((job_id, *launcher), 1.0)
     for job_id, cycle in sorted(snapshot.cycles.items()):
         rows[CYCLE].add((job_id,), cycle.cycle)
         rows[NODES].add((job_id, "active"), cycle.active)
@@ -96,7 +118,7 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
         for family, values in by_name:
             for name, value in values.items():
                 rows[family].add((job_id, name), value)
-        for family, by_rank in ((TIMEOUTS, job.timeouts), (SCORE, job.scores)):
+        for family, by_rank in ((TIMEOUTS, job.timeouts), (INTERRUPTIONS, job.interruptions), (SCORE, job.scores)):
             for (rank, kind), value in by_rank.items():
                 rows[family].add((job_id, rank, kind), value)
     return [one.metric for one in rows.values()]

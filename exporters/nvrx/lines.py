@@ -6,7 +6,9 @@ Event times are UTC. The time at which a line was written is local and is not re
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import UTC, datetime
+from itertools import islice
 from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 4096
@@ -14,6 +16,8 @@ MAX_LINE_CHARACTERS = 4096
 MAX_RANK = 1 << 20
 MAX_CYCLE = 1 << 31
 MAX_SCORE = 1e9
+MAX_INTERRUPTED = 64
+"""Pairs of rank and kind of one line."""
 
 EVENTS = (
     "failure_detected",
@@ -27,7 +31,8 @@ EVENTS = (
     "attribution_get_completed",
 )
 OTHER = "other"
-"""An event of a later version."""
+"""An event or interruption of a later version."""
+INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
 NOT_KNOWN = "unknown"
 """The rank of a monitor whose rank never reported its number."""
 
@@ -37,12 +42,17 @@ _EVENT = re.compile(
     re.ASCII,
 )
 _MONITOR = re.compile(
-    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:([0-9]{1,7}|<none>)\] \[Cycle [0-9]{1,10}\] "
+    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:([0-9]{1,7}|<none>)\] "
+    r"(?:\[Cycle [0-9]{1,10}\] )?"  # NVRx 0.4 writes no cycle
     r"(?:Did not get (?P<heartbeat>initial|subsequent) heartbeat\. Waited [0-9.]{1,16} seconds"
     r"|(?P<section>Section) '[^']{0,256}' has been open for [0-9.]{1,16} seconds"
     r"|(?P<out>Was) out of section for [0-9.]{1,16} seconds)",
     re.ASCII,
 )
+_INTERRUPTION = re.compile(
+    r"Interruption\.([A-Z_]{1,64}) (?:on ranks=|affecting ranks )[\[{]([0-9,. -]{1,4096})[\]}(]", re.ASCII
+)
+_RANKS = re.compile(r"(?<![0-9])([0-9]{1,7})(?:-([0-9]{1,7}))?(?![0-9])", re.ASCII)
 _SCORES = re.compile(r"GPU (relative|individual) performance:\s*$")
 _SCORE = re.compile(r"\bRank=([0-9]{1,7}) Node=[\w.-]{1,255} Score=([0-9.]{1,16})", re.ASCII)
 
@@ -61,7 +71,8 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("nic_failed", "Health check FAILED", r"NIC device [\w.-]{1,64}: .{0,256}Health check FAILED"),
     ("nic_link_down", "link down counter has been incremented", r"GPU [0-9]{1,3} (?:NIC/IB|NIC|IB) .{0,64}link down"),
     ("nvlink_failed", "NVLinkWindowHealthCheck", r"NVLinkWindowHealthCheck: GPU [0-9]{1,3} unhealthy"),
-    ("stop_recommended", "recommends stopping the job", r"Attribution recommends stopping the job"),
+    ("no_progress", "no progress across restarts", r"Progress tracker detected no progress across restarts\."),
+    ("stop_recommended", "Attribution recommend", r"Attribution recommend(?:s|ed) stopping the job"),
     ("restart_refused", "must not be restarted", r"NVRx decided the job must not be restarted"),
     ("ranks_failed", "exited with non-zero exit code", r"Some rank\(s\) exited with non-zero exit code"),
     ("ended_well", "Agent exits with exit code", r"Agent exits with exit code = 0\."),
@@ -90,6 +101,12 @@ class HeartbeatTimeout(NamedTuple):
     kind: str
 
 
+class Interruptions(NamedTuple):
+    """Ranks restart within their processes: the ranks that made them, each with one of INTERRUPTIONS or OTHER."""
+
+    by_rank: tuple[tuple[str, str], ...]
+
+
 class ScoreHeading(NamedTuple):
     """The scores that follow are of this kind: relative or individual."""
 
@@ -103,7 +120,7 @@ class Score(NamedTuple):
     score: float
 
 
-NvrxLine = LauncherEvent | HeartbeatTimeout | ScoreHeading | Score
+NvrxLine = LauncherEvent | HeartbeatTimeout | Interruptions | ScoreHeading | Score
 
 
 def read_line(line: str) -> NvrxLine | None:
@@ -137,6 +154,19 @@ def _timeout(match: re.Match[str]) -> HeartbeatTimeout:
     return HeartbeatTimeout(rank if rank == NOT_KNOWN else str(int(rank)), kind)
 
 
+def _interruptions(match: re.Match[str]) -> Interruptions | None:
+    by_rank = tuple(islice(_interrupted(match.string), MAX_INTERRUPTED))
+    return Interruptions(by_rank) if by_rank else None
+
+
+def _interrupted(text: str) -> Iterator[tuple[str, str]]:
+    """Yield ranks with what stopped each. A long set leaves out its middle (``3...12``), which has no ranks here."""
+    for name, ranks in _INTERRUPTION.findall(text):
+        kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
+        for first, last in _RANKS.findall(ranks):
+            yield from ((str(rank), kind) for rank in range(int(first), min(int(last or first) + 1, MAX_RANK)))
+
+
 def _heading(match: re.Match[str]) -> ScoreHeading:
     return ScoreHeading(match[1])
 
@@ -151,7 +181,8 @@ def _score(match: re.Match[str]) -> Score | None:
 
 _READERS = (
     (" Event: ", _EVENT, _event),
-    ("] [Cycle ", _MONITOR, _timeout),
+    ("Interruption.", _INTERRUPTION, _interruptions),
     (" performance:", _SCORES, _heading),
     (" Score=", _SCORE, _score),
+    (" seconds", _MONITOR, _timeout),
 )

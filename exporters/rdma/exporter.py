@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
 from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
 from exporters.rdma.lldp import MAX_LLDP_BYTES, read_neighbours
+from exporters.rdma.resources import Counts, read_resources
 from exporters.rdma.switches import MAX_BYTES, Place, SiteFile, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
@@ -30,7 +32,8 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC.
 
-    ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults.
+    ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults, and of
+    objects in use.
     ``switch_ports``: a file that says which port of which switch each port is connected to (switches.py here);
     ``lldp_neighbors``: one with what lldpd has heard (lldp.py here), for ports that the first does not name.
     """
@@ -49,6 +52,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         self._baseline = Baseline()
         self._switches: Mapping[Place, Place] = {}
         self._neighbours: Mapping[str, Place] = {}
+        self._counts_resources = config.all_counters
 
     async def start(self, ctx: Context) -> None:
         """Restore the baseline of this boot."""
@@ -68,8 +72,14 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         if learn(self._baseline, devices, hidden_functions(roots.sys, functions)):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
-        best = best_rates(self._baseline, devices)
-        return RdmaSnapshot(devices, best, self.config.all_counters, self._switches, self._neighbours)
+        return RdmaSnapshot(
+            devices,
+            best_rates(self._baseline, devices),
+            self.config.all_counters,
+            self._switches,
+            self._neighbours,
+            self._resources(roots),
+        )
 
     async def update(self) -> None:
         """Look at every device; NoData when there never was one."""
@@ -84,6 +94,17 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
     def render(self, found: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(found)
+
+    def _resources(self, roots: Roots) -> Counts:
+        """Return the objects in use; a kernel that cannot be asked is logged once and asked no more."""
+        if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
+            return {}
+        try:
+            return read_resources()
+        except OSError as error:
+            self._counts_resources = False
+            self.ctx.log.info("RDMA resources are not shown, as the kernel cannot be asked by netlink", error=error)
+            return {}
 
     def _learn_wiring(self) -> None:
         """Read the site's files where they changed; one that cannot be read changes nothing."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
+from exporters.rdma.resources import RESOURCES, Counts
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
@@ -89,6 +90,7 @@ FAMILIES = (
     LINK_DOWNED,
     COUNTER,
     HARDWARE_COUNTER,
+    RESOURCES,
     SWITCH_INFO,
 )
 TELLING = frozenset(
@@ -133,6 +135,7 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
 
     ``best_rates``: by device and port, of ports that are slower than they were. ``switches``: a switch and its port by
     device and port; ``neighbours``: the same by network device, for ports that ``switches`` does not have.
+    ``resources``: objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]
@@ -140,12 +143,15 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
     neighbours: Mapping[str, Place] = {}
+    resources: Counts = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     """The families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
     for device in snapshot.devices:
+        for kind, count in snapshot.resources.get(device.name, {}).items():
+            rows[RESOURCES].add((device.name, kind), count)
         facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
         rows[DEVICE_INFO].add((device.name, *facts), 1)
         for port in device.ports:

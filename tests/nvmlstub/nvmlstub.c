@@ -159,6 +159,11 @@ int nvmlShutdown(void) {
     return error;
 }
 
+int nvmlSystemGetCudaDriverVersion(int *out) {
+    struct device node = {-1, 0};
+    return narrow(&node, "cuda", -1, (unsigned *)out);
+}
+
 int nvmlSystemGetDriverVersion(char *out, unsigned length) {
     struct device node = {-1, 0};
     return text(&node, "driver", out, length);

@@ -21,7 +21,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.hardware import fault_table
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter, tree as module
 from exporters.amdgpu.baseline import Known, RasErrors, View, verdicts
-from exporters.amdgpu.tree import RawGpu, read_gpus, read_users
+from exporters.amdgpu.tree import RawGpu, read_gpus, read_users, read_versions
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
 WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", {}, {}, {})
@@ -208,3 +208,16 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
     seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
     assert seen.faults[WELL.pci] == []
+
+
+def test_versions(tmp_path: Path) -> None:
+    """The driver has a version unless it is the kernel's own; ROCm has one in either place; other text is none."""
+    assert read_versions(DATA / "sys", DATA / "opt/rocm") == ("6.10.5", "6.4.1-83")
+    assert read_versions(tmp_path, tmp_path) == ("", "")
+    for number, place in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
+        (tmp_path / place).parent.mkdir(parents=True)
+        for text in ("6 (odd)", "6" * 65, f"{number}" * 64):
+            (tmp_path / place).write_text(f"{text}\n")
+            found = read_versions(tmp_path, tmp_path)[min(number, 1)]
+            assert found == (text if len(text) == 64 else ""), (place, text)
+        (tmp_path / place).write_text("")

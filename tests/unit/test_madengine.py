@@ -19,7 +19,7 @@ from exporters.madengine import exporter, lines, results, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.lines import MadLine, Marker, Measured, MissingNodes, read_line
 from exporters.madengine.patterns import BENIGN, FAILURES, MAX_LINE_CHARACTERS, read_failure
-from exporters.madengine.results import read_perf_csv
+from exporters.madengine.results import PerfRow, read_perf_csv
 from exporters.madengine.task import LOST_SECONDS, NodeTask, TaskFile, read_name
 
 ME = os.getuid()
@@ -160,7 +160,7 @@ def test_barrier_counts() -> None:
     assert found.barrier.missing == 2
 
 
-HEADER = "model, n_gpus ,performance,metric,status,dataname"
+HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test_duration"
 
 
 def test_rows_of_perf_csv() -> None:
@@ -168,7 +168,16 @@ def test_rows_of_perf_csv() -> None:
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     found = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert found is not None
-    assert list(found.items()) == [(("n", "tok"), None), (("m", "tok"), 2.5), (("m", "x"), None)]
+    assert list(found.items()) == [
+        (("n", "tok"), PerfRow(None, None, "FAILURE", "", "", "8")),
+        (("m", "tok"), PerfRow(2.5, None, "SUCCESS", "", "", "8")),
+        (("m", "x"), PerfRow(None, None, "other", "", "", "8")),
+    ]
+    rows = "a,1234567,1,x,SKIPPED,,torchrun,4,93.1s\nb,12345678,1,x,SUCCESS,,,many,soon\n"
+    assert read_perf_csv(f"{HEADER}\n{rows}".encode()) == {
+        ("a", "x"): PerfRow(1.0, 93.1, "SKIPPED", "torchrun", "4", "1234567"),
+        ("b", "x"): PerfRow(1.0, None, "SUCCESS", "", "", ""),
+    }
     for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
         assert read_perf_csv(raw) is None
 
@@ -273,11 +282,15 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
     node = MadNode(tmp_path)
     node.start()
-    (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,\n")
-    assert node.look(20.0) == {"performance///m/tok": 1.5}
+    (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
+    assert node.look(20.0) == {
+        "performance///m/tok": 1.5,
+        "result_seconds/m/tok": 9.0,
+        "run_info//m//torchrun/4////tok/SUCCESS/8": 1.0,
+    }
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
-    assert node.look(60.0) == {}
+    assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
     (tmp_path / "perf.csv").unlink()
     assert node.look(60.0) == {}
     node.end()

@@ -140,6 +140,7 @@ async def test_a_healthy_node(start: Start) -> None:
     """Eight GPUs are shown, placed and well."""
     async with start() as bench:
         assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 1.0 for gpu in range(8)}
+        assert bench.series("rankwatch_gpu_driver_info") == {("590.48.01", "13.1", ""): 1.0}
         assert bench.failed() == set()
         assert [each.uuid for each in bench.hardware.gpus()] == [UUID.format(gpu) for gpu in range(8)]
         assert bench.hardware.gpus()[4].pci == "0000:9d:00.0"
@@ -316,7 +317,7 @@ async def test_the_driver_is_loaded_anew(start: Start) -> None:
         for error, name in (("!18", "lib_rm_version_mismatch"), ("!9", "driver_not_loaded")):
             await bench.change({"generation": 2, "init": error})
             await bench.look()
-            assert bench.series("rankwatch_gpu_present") == {}
+            assert bench.series("rankwatch_gpu_present") == bench.series("rankwatch_gpu_driver_info") == {}
             assert bench.series("rankwatch_gpu_driver_error") == {(name,): 1.0}
             assert bench.failed() == set()
         await bench.change({"init": None, "gpu*.field83.0": 5})
@@ -359,7 +360,8 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
         await bench.change({"hang": "power_usage"})
         for _ in range(4):  # the last one finds the helper's next start put off
             await bench.look(after_seconds=0.0)
-            assert list(samples(render(bench.exporter.snapshot()))) == []
+            assert bench.value("rankwatch_gpu_driver_hung") == 1.0
+            assert len(list(samples(render(bench.exporter.snapshot())))) == 1
             assert [(each.subject, each.check) for each in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
             assert len(await asyncio.to_thread(children)) <= 1
         assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
@@ -369,6 +371,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
         bench.clock.advance(MAX_BACK_OFF_SECONDS)
         await bench.look()
         assert (bench.failed(), len(bench.series("rankwatch_gpu_present"))) == (set(), 8)
+        assert bench.value("rankwatch_gpu_driver_hung") == 0.0
         assert bench.ledger.entries()[0].subject == Subject("gpu", UUID.format(0))
 
 

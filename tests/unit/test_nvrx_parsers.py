@@ -13,7 +13,16 @@ from agent.core.hosts import MAX_BRACKETS, MAX_HOSTS, expand_hosts
 from exporters.nvrx import events, lines
 from exporters.nvrx.cycle import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, CycleName, read_cycle, read_name
 from exporters.nvrx.events import JobEvents
-from exporters.nvrx.lines import HeartbeatTimeout, LauncherEvent, NvrxLine, Score, ScoreHeading, read_line, read_notice
+from exporters.nvrx.lines import (
+    HeartbeatTimeout,
+    Interruptions,
+    LauncherEvent,
+    NvrxLine,
+    Score,
+    ScoreHeading,
+    read_line,
+    read_notice,
+)
 
 WRITTEN = {
     "job_id": "4711",
@@ -122,7 +131,8 @@ LINES: dict[str, NvrxLine | None] = {
     MONITOR.format(lines.MAX_RANK, HEARTBEAT.format("initial")): HeartbeatTimeout("unknown", "initial"),
     MONITOR.format(9, "Section 'step' has been open for 61.50 seconds."): HeartbeatTimeout("9", "section"),
     MONITOR.format(9, "Was out of section for 61.50 seconds."): HeartbeatTimeout("9", "out_of_section"),
-    MONITOR.format(9, "Heartbeat received."): None,
+    MONITOR.format(9, HEARTBEAT.format("initial")).replace(" [Cycle 1]", ""): HeartbeatTimeout("9", "initial"),
+    MONITOR.format(9, "Heartbeat received. Waited 4 seconds."): None,
     "GPU relative performance:": ScoreHeading("relative"),
     "GPU individual performance:": ScoreHeading("individual"),
     "  Rank=3 Node=n07 Score=0.62": Score(3, 0.62),
@@ -157,6 +167,8 @@ NOTICES = {
     "GPU 2 NIC/IB mlx5_2 link down counter has been incremented": "nic_link_down",
     "NVLinkWindowHealthCheck: GPU 3 unhealthy": "nvlink_failed",
     "Attribution recommends stopping the job": "stop_recommended",
+    "Attribution recommended stopping the job; terminating workers": "stop_recommended",
+    "[default] Progress tracker detected no progress across restarts. No more restarts.": "no_progress",
     "NVRx decided the job must not be restarted (data)": "restart_refused",
     "Some rank(s) exited with non-zero exit code: {1: 7} Agent's exit code = 1": "ranks_failed",
     "Agent exits with exit code = 0.": "ended_well",
@@ -172,7 +184,8 @@ def test_notices() -> None:
     """Each line of a decision or defect is counted under its name."""
     for text, notice in NOTICES.items():
         assert read_notice(text) == notice
-    assert heard(*NOTICES, *NOTICES).notices == dict.fromkeys([name for name in NOTICES.values() if name], 2)
+    names = [name for name in NOTICES.values() if name]
+    assert heard(*NOTICES, *NOTICES).notices == {name: 2 * names.count(name) for name in names}
 
 
 def test_recovery_until_workers_and_until_progress() -> None:
@@ -207,8 +220,31 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {("8", "individual"): 0.8}
 
 
+INTERRUPTED = {
+    "on ranks=[0, 1]": "0 1",
+    "on ranks={3}": "3",
+    "affecting ranks {0, 1}": "0 1",
+    "affecting ranks {0, 1, 2, 3...12, 13, 14, 15 (total: 16)}": "0 1 2 3 12 13 14 15",
+    "affecting ranks {1-3, 5}": "1 2 3 5",
+    f"affecting ranks {{{lines.MAX_RANK - 1}-{lines.MAX_RANK}, {lines.MAX_RANK}, {'9' * 8}}}": str(lines.MAX_RANK - 1),
+    f"affecting ranks {{0-{lines.MAX_INTERRUPTED}}}": " ".join(map(str, range(lines.MAX_INTERRUPTED))),
+    "affecting ranks {5, 1": "",
+    "affecting ranks {, }": "",
+}
+
+
+def test_interruptions() -> None:
+    """The ranks of each form of a set are counted with what stopped them; a set that is cut says nothing."""
+    for text, ranks in INTERRUPTED.items():
+        by_rank = tuple((rank, "soft_timeout") for rank in ranks.split())
+        assert read_line(f"Interruption.SOFT_TIMEOUT {text}") == (Interruptions(by_rank) if ranks else None), text
+    text = "rank=0 term_ex: RankShouldRestart('Interruption.{} affecting ranks {{3}}, Interruption.{} on ranks=[3]')"
+    sums = heard(text.format("HARD_TIMEOUT", "LATER_ONE"), text.format("HARD_TIMEOUT", "TERMINATED"))
+    assert sums.interruptions == {("3", "hard_timeout"): 2, ("3", "other"): 1, ("3", "terminated"): 1}
+
+
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more ranks than the bound only those that are known are counted."""
-    monkeypatch.setattr(events, "MAX_TIMEOUTS", 2)
+    monkeypatch.setattr(events, "MAX_BY_RANK", 2)
     texts = [MONITOR.format(rank, HEARTBEAT.format("initial")) for rank in (1, 2, 3, 1)]
     assert heard(*texts).timeouts == {("1", "initial"): 2, ("2", "initial"): 1}
