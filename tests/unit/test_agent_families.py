@@ -148,7 +148,7 @@ def test_helpers_with_a_process_have_its_figures() -> None:
     """The memory of a helper's process has the helper's name; a helper without a process has no such series."""
     found = shown(SNAPSHOT, Usage(OWN, {11: ProcessUsage(0.5, 9_000_000), 12: ProcessUsage(1.0, 1)}))
     assert {key: value for key, value in found.items() if "helper_resident" in key[0]} == {
-        ("rankwatch_helper_resident_memory_bytes", "nvml"): 9_000_000,
+        ("rankwatch_helper_resident_memory_bytes", "nvml"): 9_000_000
     }
 
 

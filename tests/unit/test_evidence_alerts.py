@@ -17,14 +17,7 @@ from agent.ranks.rank.process import RankProcess
 from agent.sdk.helper import HelperHung
 from agent.sdk.ranks import RankLabel, RankView
 from exporters.evidence import EvidenceConfig, alerts as helper_side
-from exporters.evidence.alert_messages import (
-    MAX_ALERTS,
-    MAX_JOBS,
-    MAX_LABEL,
-    AlertsAnswer,
-    AlertsRequest,
-    OpenAlert,
-)
+from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.asking import ASK_SECONDS, AlertAsker, asked_about
 from exporters.evidence.facts import user_of
 from exporters.evidence.shares import fairly

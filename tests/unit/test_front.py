@@ -78,7 +78,4 @@ def test_few_pages_look_often_again() -> None:
 
 def test_script_and_style_are_served() -> None:
     """Both, by the paths that the page names."""
-    assert {path: answer.body for path, answer in STATIC.items()} == {
-        "/page.js": SCRIPT.text,
-        "/page.css": STYLE.text,
-    }
+    assert {path: answer.body for path, answer in STATIC.items()} == {"/page.js": SCRIPT.text, "/page.css": STYLE.text}

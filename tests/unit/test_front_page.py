@@ -94,7 +94,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     html = front_page(document(ranks, exporters, jobs=jobs))
     page = Page(html)
     assert page.rows[1:2] == [
-        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"],
+        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"]
     ]
     assert page.rows[3:5] == [
         ["alive gpu_xid", "9", "0 s ago", "183.46", "", "", "0", "77", "ada", "1", ""],

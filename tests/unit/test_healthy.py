@@ -35,11 +35,7 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
     ("page", "job_id", "expected"),
     [
         (WELL, None, Answer(HEALTHY, "healthy")),
-        (
-            ILL,
-            None,
-            Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0"),
-        ),
+        (ILL, None, Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0")),
         ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
         (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
         (ILL, "8", Answer(HEALTHY, "healthy")),

@@ -16,11 +16,7 @@ from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.intake import WriterName, finish_run, take
 from exporters.inspector.totals import aggregate as module, shared as shared_module
 from exporters.inspector.totals.accumulators import REORDER, Accumulator, Sequence
-from exporters.inspector.totals.aggregate import (
-    MAX_BINDINGS,
-    Aggregate,
-    Saved,
-)
+from exporters.inspector.totals.aggregate import MAX_BINDINGS, Aggregate, Saved
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 

@@ -42,10 +42,7 @@ COUNTERS = {
     "rankwatch_inspector_untimed_operations_total",
 }
 """All that have a job id."""
-NOTHING_OF = {
-    "rankwatch_communicator_lost_operations_total",
-    "rankwatch_communicator_unmatched_operations_total",
-}
+NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communicator_unmatched_operations_total"}
 """Of these there is nothing in the records of the test."""
 
 

@@ -285,10 +285,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     bench.look()
     values = bench.look(2.0)
     dead = ("job", "1", "dead", *SERIES[3:])
-    missing = {
-        ("job", "1", "filtered_or_lost"): 3,
-        ("job", "1", "overflow"): 0,
-    }
+    missing = {("job", "1", "filtered_or_lost"): 3, ("job", "1", "overflow"): 0}
     assert values[OPERATIONS] == {SERIES: 4, dead: 1}
     assert values["rankwatch_inspector_missing_records_total"] == missing
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed if writer_key.pid == 7}
@@ -472,10 +469,7 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
         for asked in (False, True)
     )
     assert default < whole
-    assert whole - default == {
-        "rankwatch_collective_bytes_total",
-        "rankwatch_communicator_unmatched_operations_total",
-    }
+    assert whole - default == {"rankwatch_collective_bytes_total", "rankwatch_communicator_unmatched_operations_total"}
 
 
 @pytest.mark.parametrize(

@@ -84,8 +84,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"],
+    "path", ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"]
 )
 def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
     """A path that a process reports is followed only at most one level below the directory, through no link, and where

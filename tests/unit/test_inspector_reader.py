@@ -181,10 +181,7 @@ def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
     view = published(read(make(tmp_path, clock, section)))
     assert [
         (writer.writer_key.generation, writer.totals[0].sums.operations, writer.caught_up) for writer in view.writers
-    ] == [
-        (0, 2, True),
-        (1, 1, True),
-    ]
+    ] == [(0, 2, True), (1, 1, True)]
 
 
 def test_begun_anew_by_a_writer_of_the_same_name(tmp_path: Path) -> None:
@@ -199,10 +196,7 @@ def test_begun_anew_by_a_writer_of_the_same_name(tmp_path: Path) -> None:
     view = published(read(reader))
     assert [
         (writer.writer_key.generation, writer.totals[0].sums.operations, missing_of(writer)) for writer in view.writers
-    ] == [
-        (0, 2, 0),
-        (1, 1, 2),
-    ]
+    ] == [(0, 2, 0), (1, 1, 2)]
 
 
 def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:

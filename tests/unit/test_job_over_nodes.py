@@ -85,11 +85,7 @@ def test_the_whole_job_in_trouble() -> None:
     assert text[0] == "job 4711 (pretrain, alice): 6 ranks on 3 nodes, bus bandwidth 180.0 GB/s"
     assert text[1] == "now: 2 dead, 1 not seen any more, 3 alive, 1 late"
     assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min ago", text[2])
-    assert text[3:6] == [
-        "not seen any more: 11 on c",
-        "never seen in the last hour: 10 of 16 ranks",
-        "page: RankDead",
-    ]
+    assert text[3:6] == ["not seen any more: 11 on c", "never seen in the last hour: 10 of 16 ranks", "page: RankDead"]
     assert [line.split()[0] for line in text[8:12]] == ["2", "3", "11", "9"], "the worst first, then by number"
     assert text[-1] == "2 ranks without trouble are not listed (--all)"
     assert "10    b " in told(facts, every=True)

@@ -97,8 +97,7 @@ def test_ranks_that_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "first", "expected"),
-    [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})],
+    ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
     """0 says that nothing proves the job here, 1 that its rank 0 is proven, also after the ranks left."""

@@ -46,10 +46,7 @@ def test_what_is_cut_is_left() -> None:
 def test_one_answer() -> None:
     """The payload that answers is returned; an answer to an earlier question, or none at all, is not."""
     kernel = FakeKernel(
-        lambda _, question: [
-            message(KIND, 0, question.number - 1, b"late"),
-            reply(question, b"yes!", b"more"),
-        ]
+        lambda _, question: [message(KIND, 0, question.number - 1, b"late"), reply(question, b"yes!", b"more")]
     )
     with kernel.connect(netlink.ROUTE) as channel:
         assert channel.ask(KIND, b"what") == b"yes!"

@@ -80,10 +80,7 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
         (ranks("alive", 8), "8 ranks run"),
         (ranks("finished", 8), "8 finished"),
         (ranks("exited", 1), "1 left"),
-        (
-            ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")),
-            "rank 0 killed by the OOM killer, 1 min ago",
-        ),
+        (ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")), "rank 0 killed by the OOM killer, 1 min ago"),
         (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
         (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
         (

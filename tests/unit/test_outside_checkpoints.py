@@ -74,10 +74,7 @@ OWNERS = {
     "nvml": Owner(lambda: NvmlExporter(NvmlConfig()), "nvml"),
     "amdgpu": Owner(lambda: AmdgpuExporter(AmdgpuConfig()), "amdgpu"),
     "rdma": Owner(lambda: RdmaExporter(RdmaConfig()), "rdma"),
-    "kernel_log": Owner(
-        lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))),
-        "kernel_log",
-    ),
+    "kernel_log": Owner(lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))), "kernel_log"),
 }
 
 
@@ -229,11 +226,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("nvml", ("GPU-0", "xids", "79", "count")),
-        ("kernel_log", ("seen", "gpu_xid", "79", "count")),
-    ],
+    ("name", "path"), [("nvml", ("GPU-0", "xids", "79", "count")), ("kernel_log", ("seen", "gpu_xid", "79", "count"))]
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
     """A section with the greatest number that can be written does not keep its owner from looking."""

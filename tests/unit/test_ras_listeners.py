@@ -112,12 +112,7 @@ def test_a_listener_that_no_rank_holds_is_unowned(tree: ProcTree) -> None:
 
 @pytest.mark.parametrize(
     ("threads", "owned"),
-    [
-        ({12: "NCCL RAS", 13: "NCCL Service"}, True),
-        ({13: "NCCL Service"}, False),
-        ({12: "python3"}, True),
-        ({}, False),
-    ],
+    [({12: "NCCL RAS", 13: "NCCL Service"}, True), ({13: "NCCL Service"}, False), ({12: "python3"}, True), ({}, False)],
 )
 def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dict[int, str], *, owned: bool) -> None:
     """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""

@@ -21,10 +21,7 @@ DATA = Path(__file__).parents[1] / "data" / "ras"
 TABLE = DATA / "transcripts.tsv"
 NEWEST = "2.32.3"
 STAGES = ("initializing", "finalizing", "aborted")
-LOST_BY_TEXT = {
-    "2.28.9/crash/comm_initialising_sorted_first_one_rank",
-    "2.28.9/crash/missing_in_many_comms",
-}
+LOST_BY_TEXT = {"2.28.9/crash/comm_initialising_sorted_first_one_rank", "2.28.9/crash/missing_in_many_comms"}
 """The library's text walks off its data and loses a communicator."""
 
 
@@ -129,12 +126,7 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
             if each["size"]
         }
         assert {
-            each.hash: (
-                each.size,
-                each.responding,
-                [(rank.comm_rank, rank.place) for rank in each.named],
-                each.dead,
-            )
+            each.hash: (each.size, each.responding, [(rank.comm_rank, rank.place) for rank in each.named], each.dead)
             for each in report.communicators
         } == wanted, name
         answering = {(rank["host"], rank["pid"]) for each in plain["communicators"] for rank in each["ranks"]}

@@ -76,8 +76,7 @@ def test_other_boot_is_forgotten(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"garbage", b"\x93\x01", msgspec.msgpack.encode({"format": 99, "boot_id": BOOT, "sections": {}})],
+    "content", [b"", b"garbage", b"\x93\x01", msgspec.msgpack.encode({"format": 99, "boot_id": BOOT, "sections": {}})]
 )
 def test_damaged_file_is_left_aside(path: Path, content: bytes) -> None:
     """A damaged file, or one of another format, costs the past but not the start."""

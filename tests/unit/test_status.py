@@ -18,16 +18,7 @@ from typing import Any
 import pytest
 
 from agent.cli.status import brief, main, of_job, table
-from agent.page.document import (
-    Configuration,
-    ExporterView,
-    GpuOfRank,
-    JobView,
-    NodeDocument,
-    Rank,
-    RankEnd,
-    write,
-)
+from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd, write
 
 ROOT = Path(__file__).parents[2]
 RANKS = (

@@ -142,11 +142,7 @@ def made(node: Node, path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        f"/kubepods/burstable/pod{POD}/{CONTAINER}",
-        f"/system.slice/docker-{CONTAINER}.scope",
-    ],
+    "path", [f"/kubepods/burstable/pod{POD}/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope"]
 )
 def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
     """PID 1 of a container is root (uid 0) by default and names itself as it likes: that proves no job."""
