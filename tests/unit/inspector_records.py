@@ -21,14 +21,9 @@ def line(sn: int = 0, **changes: Any) -> bytes:
     record: dict[str, Any] = {
         "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
         "metadata": {"dump_timestamp_us": 1_690_000_000_000_000 + sn, "hostname": "here", "pid": 7},
-        "coll_perf": {
-            "coll": "AllReduce",
-            "coll_sn": sn,
-            "coll_msg_size_bytes": 8192,
-            "coll_exec_time_us": 10 + sn % 7,
-            "coll_timing_source": "kernel_gpu",
-        },
-    }
+        "coll_perf": {"coll": "AllReduce", "coll_sn": sn, "coll_msg_size_bytes": 8192, "coll_exec_time_us": 10 + sn % 7,
+         "coll_timing_source": "kernel_gpu"},
+    }  # fmt: skip
     for name, value in changes.items():
         for part in record.values():
             if name in part:

@@ -25,20 +25,12 @@ from agent.export.usage import OwnUsage, ProcessReader, ProcessUsage, Usage
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SNAPSHOT = SelfSnapshot(
-    age_seconds=90.0,
-    exporters=(ExporterStatus("process", up=True, present=True, last_success_seconds=5.0),),
-    counts={"process": SourceCounts(3, 2, 1, 0)},
-    refused=0,
+    age_seconds=90.0, exporters=(ExporterStatus("process", up=True, present=True, last_success_seconds=5.0),),
+    counts={"process": SourceCounts(3, 2, 1, 0)}, refused=0,
     helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}, pid=11), HelperStatus("ras", None, {})),
-    loop_lag_seconds=0.0,
-    reload_ok=True,
-    reload_seconds=1.0,
-    saved_seconds=2.0,
-    save_errors=0,
-    responses={200: 1},
-    closed={"malformed": 0},
-    web_failures=0,
-)
+    loop_lag_seconds=0.0, reload_ok=True, reload_seconds=1.0, saved_seconds=2.0, save_errors=0, responses={200: 1},
+    closed={"malformed": 0}, web_failures=0,
+)  # fmt: skip
 OWN = OwnUsage(ProcessUsage(1.5, 30_000_000), 17, 1000.25)
 
 

@@ -42,41 +42,31 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
         Loaded(f"verdict: {{killed_behind_seconds: {seconds}}}", "f.yml")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
-        ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: expected text or a list (a line `- value`"),
-        ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
-        ("webb: {}\n", "f.yml:1: $.webb: unknown key; did you mean web?"),
-        ("- a\n", "f.yml: $: expected a section (key: value), got a list"),
-        ("web: {}\nweb: {}\n", "f.yml:2: $.web: key given twice"),
-        ("web: [\n", "f.yml:2: not valid YAML: "),
-        ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
-        ("a: b: c\n", "f.yml:1: not valid YAML: "),
-        ("\x00", "f.yml: not valid YAML: "),
-        ("exporters:\n  nvlm: {}\n", "f.yml:2: $.exporters.nvlm: no such exporter; did you mean nvml?"),
-        (
-            "exporters:\n  inspector:\n    path: [/x]\n",
-            "f.yml:3: $.exporters.inspector.path: unknown key; did you mean paths?",
-        ),
-        ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
-        ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
-        ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
-        (
-            "exporters: {process: {enabled: false, ioctl: 1}}\n",
-            "f.yml:1: $.exporters.process.ioctl: unknown key; there are: all_values, ",
-        ),
-        ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: expected a list (a line `- value`"),
-        ("exporters: {inspector: {reclaim: [1]}}", "reclaim: expected a section (key: value), got a list"),
-        ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; there are: amdgpu, "),
-        ("health: {count: [x]}", "'x' is none of the checks: "),
-        (
-            "exporters: {process: 3}\n",
-            "f.yml:1: $.exporters.process: expected a section (key: value), got a whole number",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
+    ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: expected text or a list (a line `- value`"),
+    ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
+    ("webb: {}\n", "f.yml:1: $.webb: unknown key; did you mean web?"),
+    ("- a\n", "f.yml: $: expected a section (key: value), got a list"),
+    ("web: {}\nweb: {}\n", "f.yml:2: $.web: key given twice"),
+    ("web: [\n", "f.yml:2: not valid YAML: "),
+    ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
+    ("a: b: c\n", "f.yml:1: not valid YAML: "),
+    ("\x00", "f.yml: not valid YAML: "),
+    ("exporters:\n  nvlm: {}\n", "f.yml:2: $.exporters.nvlm: no such exporter; did you mean nvml?"),
+    ("exporters:\n  inspector:\n    path: [/x]\n",
+     "f.yml:3: $.exporters.inspector.path: unknown key; did you mean paths?"),
+    ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
+    ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
+    ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
+    ("exporters: {process: {enabled: false, ioctl: 1}}\n",
+     "f.yml:1: $.exporters.process.ioctl: unknown key; there are: all_values, "),
+    ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: expected a list (a line `- value`"),
+    ("exporters: {inspector: {reclaim: [1]}}", "reclaim: expected a section (key: value), got a list"),
+    ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; there are: amdgpu, "),
+    ("health: {count: [x]}", "'x' is none of the checks: "),
+    ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: expected a section (key: value), got a whole number"),
+])  # fmt: skip
 def test_mistakes_are_located(text: str, message: str) -> None:
     """Each mistake is told on one line, with file, line, key and reason."""
     with pytest.raises(ConfigError) as caught:

@@ -11,29 +11,23 @@ from agent.core.log import Logger
 from exporters.ras import RasConfig
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("exporters: &all [*all]", "f:1: aliases are not taken: write it out"),
-        ("web: &w {}\nexporters: {a: *w}", "f:2: aliases are not taken: write it out"),
-        ("exporters:\n " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"f:2: nested deeper than {MAX_DEPTH}"),
-        ("[" * 1_000_000, f"f:1: nested deeper than {MAX_DEPTH}"),
-        ("web:\n  listen_address: 2026-13-45\n", "f:2: '2026-13-45' cannot be read"),
-        ("exporters:\n  ras:\n    max_ranks: 0x_\n", "f:3: '0x_' cannot be read"),
-        ("a: " + "9" * 5000, "f:1: '" + "9" * 40 + "' cannot be read"),
-        ("a: !!int ''\n", "f:1: '' cannot be read"),
-        ("a: !!timestamp x\n", "f:1: 'x' cannot be read"),
-        ("a: 1\n---\na: 2\n", "f:2: not valid YAML: "),
-        (
-            "exporters:\n  inspector: 5\n",
-            "f:2: $.exporters.inspector: expected a section (key: value), got a whole number",
-        ),
-        ('state:\n  path: "/a\\0b"\n', "f:2: $.state.path: expected text matching regex"),
-        ("web:\n  listen_adress: x\n", "f:2: $.web.listen_adress: unknown key"),
-        ("web: {}\nweb: {}\n", "f:2: $.web: key given twice"),
-        ("web: ]\n", "f:1: not valid YAML: "),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("exporters: &all [*all]", "f:1: aliases are not taken: write it out"),
+    ("web: &w {}\nexporters: {a: *w}", "f:2: aliases are not taken: write it out"),
+    ("exporters:\n " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"f:2: nested deeper than {MAX_DEPTH}"),
+    ("[" * 1_000_000, f"f:1: nested deeper than {MAX_DEPTH}"),
+    ("web:\n  listen_address: 2026-13-45\n", "f:2: '2026-13-45' cannot be read"),
+    ("exporters:\n  ras:\n    max_ranks: 0x_\n", "f:3: '0x_' cannot be read"),
+    ("a: " + "9" * 5000, "f:1: '" + "9" * 40 + "' cannot be read"),
+    ("a: !!int ''\n", "f:1: '' cannot be read"),
+    ("a: !!timestamp x\n", "f:1: 'x' cannot be read"),
+    ("a: 1\n---\na: 2\n", "f:2: not valid YAML: "),
+    ("exporters:\n  inspector: 5\n", "f:2: $.exporters.inspector: expected a section (key: value), got a whole number"),
+    ('state:\n  path: "/a\\0b"\n', "f:2: $.state.path: expected text matching regex"),
+    ("web:\n  listen_adress: x\n", "f:2: $.web.listen_adress: unknown key"),
+    ("web: {}\nweb: {}\n", "f:2: $.web: key given twice"),
+    ("web: ]\n", "f:1: not valid YAML: "),
+])  # fmt: skip
 def test_a_mistake_is_refused_with_its_place(text: str, message: str) -> None:
     """Each mistake is one line that begins with file, line and path."""
     with pytest.raises(ConfigError) as error:

@@ -23,20 +23,11 @@ from exporters.evidence.shares import gives_way
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
     """A summary of a job with a killed rank."""
     return Summary(
-        format=1,
-        job_id=job_id,
-        node="n1",
-        taken_at=at,
-        trigger="dead",
-        because="rank 3 is dead",
-        version="1",
+        format=1, job_id=job_id, node="n1", taken_at=at, trigger="dead", because="rank 3 is dead", version="1",
         ranks=[RankAtTime("3", 103, "dead", at - 20, "killed (SIGKILL)")],
-        words=[Word("3", "verdict", "killed (SIGKILL)", blames=True)],
-        suspects=["3"],
-        timeline=[Event(at - 20, "3", "killed (SIGKILL)", "process")],
-        parts=[],
-        user=user,
-    )
+        words=[Word("3", "verdict", "killed (SIGKILL)", blames=True)], suspects=["3"],
+        timeline=[Event(at - 20, "3", "killed (SIGKILL)", "process")], parts=[], user=user,
+    )  # fmt: skip
 
 
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:

@@ -20,19 +20,11 @@ JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=fr
 def summary(node: str = "a", taken_at: float = 1020.0, **more: Any) -> Summary:
     """A summary of job 7 that blames rank 3."""
     made: dict[str, Any] = {
-        "format": 1,
-        "job_id": "7",
-        "node": node,
-        "taken_at": taken_at,
-        "trigger": "dead",
-        "because": "rank 3 died",
-        "version": "1",
-        "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
-        "words": [Word("3", "verdict", "died of SIGKILL", blames=True)],
-        "suspects": ["3"],
-        "timeline": [Event(1000.0, "3", "died", "process")],
-        "parts": [],
-    }
+        "format": 1, "job_id": "7", "node": node, "taken_at": taken_at, "trigger": "dead", "because": "rank 3 died",
+        "version": "1", "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
+        "words": [Word("3", "verdict", "died of SIGKILL", blames=True)], "suspects": ["3"],
+        "timeline": [Event(1000.0, "3", "died", "process")], "parts": [],
+    }  # fmt: skip
     return Summary(**(made | more))
 
 
@@ -53,19 +45,11 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
     assert found.failed == ()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        msgspec.json.encode(summary())[:-40],
-        b"[" * 100_000,
-        b'{"job_id": "7"}',
-        msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
-        msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))),
-        b"\xff\xfe",
-    ],
-    ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"],
-)
+@pytest.mark.parametrize("content", [
+    b"", msgspec.json.encode(summary())[:-40], b"[" * 100_000, b'{"job_id": "7"}',
+    msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
+    msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))), b"\xff\xfe",
+], ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"])  # fmt: skip
 def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
     """It is named with the reason, and costs itself alone."""
     put(tmp_path, "good", summary())

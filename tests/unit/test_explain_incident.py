@@ -85,14 +85,9 @@ def test_a_crash_loop_is_one_incident() -> None:
     progress = working((0.0, 1000.0), (1100.0, 1200.0), (1300.0, END))
     starts = ((0.0, 1.0), (1080.0, 1080.0), (1290.0, 1290.0))
     [found] = incidents(
-        course(
-            Span("died", 1000.0, 1070.0),
-            Span("died", 1200.0, 1280.0),
-            deaths=(1000.0, 1200.0),
-            progress=progress,
-            running_since=starts,
-        )
-    )
+        course(Span("died", 1000.0, 1070.0), Span("died", 1200.0, 1280.0), deaths=(1000.0, 1200.0), progress=progress,
+         running_since=starts),
+    )  # fmt: skip
     assert (found.since, found.back) == (1000.0, 1305.0)
 
 

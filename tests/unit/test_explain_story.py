@@ -46,28 +46,20 @@ LINES: dict[str, list[Line]] = {
 }
 SAMPLES: dict[str, list[Sample]] = {
     "count by (cluster) (last_over_time(job:rankwatch_ranks_live:": [Sample(OF_X, 2.0)],
-    "group by (cluster, node)": [
-        Sample({"cluster": "x", "node": "a"}, 1.0),
-        Sample({"cluster": "x", "node": "b"}, 1.0),
-    ],
+    "group by (cluster, node)": [Sample({"cluster": "x", "node": "a"}, 1.0),
+     Sample({"cluster": "x", "node": "b"}, 1.0)],
     "topk(1, last_over_time(rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice"}, 1.0)],
     "max(max_over_time(job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "min(min_over_time(job:rankwatch_run:time": [Sample({}, START)],
-    "bottomk(8, last_over_time(rank:rankwatch_exit:time": [
-        Sample(DIED, DEATH),
-        Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9),
-    ],
+    "bottomk(8, last_over_time(rank:rankwatch_exit:time": [Sample(DIED, DEATH),
+     Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9)],
     "topk(17, max by (rank, host, gpu, reason)": [Sample({"rank": "3", "host": "a", "reason": "missing"}, 0.0)],
-    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [
-        Sample(
-            {"rank": "5", "node": "b", "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0
-        )
-    ],
-    "bottomk(64, min by (alertname, severity) (min_over_time(timestamp(ALERTS{job_id": [
-        Sample({"alertname": "RankDead", "severity": "page"}, DEATH + 20)
-    ],
+    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [Sample({"rank": "5", "node": "b",
+     "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0)],
+    "bottomk(64, min by (alertname, severity) (min_over_time(timestamp(ALERTS{job_id": [Sample({"alertname": "RankDead",
+     "severity": "page"}, DEATH + 20)],
     "last_over_time(rankwatch_rank_info": [Sample({"rank": "3", "node": "a", "gpu": "3", "pid": "77"}, 1.0)],
-}
+}  # fmt: skip
 
 
 class Asked:

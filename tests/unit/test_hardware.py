@@ -31,43 +31,21 @@ def near(gpus: list[Gpu], nics: list[Nic]) -> dict[int, tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("gpus", "nics", "expected"),
-    [
-        ([], [], {}),
-        ([gpu(0, ROOT)], [], {}),
-        (
-            [gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
-            [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
-            {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")},
-        ),
-        (
-            [gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")],
-            [nic(0, ROOT, SWITCH, "0000:02:01.0")],
-            {0: ("mlx5_0", "PXB")},
-        ),
-        ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
-        ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
-        ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
-        ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}),
-        ([gpu(0)], [nic(0)], {}),
-        (
-            [gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
-            [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
-            {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")},
-        ),
-    ],
-    ids=[
-        "nothing",
-        "no NIC",
-        "each its own switch",
-        "switch below switch",
-        "over the host bridge",
-        "two roots of one NUMA node",
-        "two NUMA nodes",
-        "two roots, NUMA not told",
-        "no tree",
-        "more GPUs than NICs",
-    ],
-)
+    [([], [], {}), ([gpu(0, ROOT)], [], {}),
+     ([gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
+     [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
+     {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")}),
+     ([gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")], [nic(0, ROOT, SWITCH, "0000:02:01.0")],
+     {0: ("mlx5_0", "PXB")}), ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
+     ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
+     ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
+     ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}), ([gpu(0)], [nic(0)], {}),
+     ([gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
+     [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
+     {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")})],
+    ids=["nothing", "no NIC", "each its own switch", "switch below switch", "over the host bridge",
+     "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
+)  # fmt: skip
 def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, tuple[str, str]]) -> None:
     """Each GPU has the nearest NIC that no other has yet, or shares the nearest; across NUMA nodes it has none."""
     assert near(gpus, nics) == expected

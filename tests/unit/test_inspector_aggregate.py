@@ -28,14 +28,9 @@ def record(**changes: Any) -> dict[str, Any]:
     made: dict[str, Any] = {
         "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
         "metadata": {"dump_timestamp_us": 5_000_000, "hostname": "gpu-node-00", "pid": 7},
-        "coll_perf": {
-            "coll": "AllReduce",
-            "coll_sn": 0,
-            "coll_msg_size_bytes": 8192,
-            "coll_exec_time_us": 10,
-            "coll_timing_source": "kernel_gpu",
-        },
-    }
+        "coll_perf": {"coll": "AllReduce", "coll_sn": 0, "coll_msg_size_bytes": 8192, "coll_exec_time_us": 10,
+         "coll_timing_source": "kernel_gpu"},
+    }  # fmt: skip
     for name, value in changes.items():
         for part in made.values():
             if name in part:

@@ -23,24 +23,15 @@ from exporters.inspector.totals.inheritance import Inheritance
 SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
-    OPERATIONS,
-    "rankwatch_collective_seconds_total",
-    "rankwatch_collective_bus_bytes_total",
-    "rankwatch_collective_bytes_total",
-    "rankwatch_collective_lateness_seconds_total",
-    "rankwatch_collective_last_arrivals_total",
-    "rankwatch_communicator_matched_operations_total",
-    "rankwatch_communicator_unmatched_operations_total",
-    "rankwatch_communicator_floor_seconds_total",
-    "rankwatch_communicator_spread_seconds_total",
-    "rankwatch_communicator_lost_operations_total",
-    "rankwatch_p2p_operations_total",
-    "rankwatch_p2p_bytes_total",
-    "rankwatch_p2p_seconds_total",
-    "rankwatch_inspector_missing_records_total",
-    "rankwatch_inspector_seen_records_total",
+    OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
+    "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",
+    "rankwatch_collective_last_arrivals_total", "rankwatch_communicator_matched_operations_total",
+    "rankwatch_communicator_unmatched_operations_total", "rankwatch_communicator_floor_seconds_total",
+    "rankwatch_communicator_spread_seconds_total", "rankwatch_communicator_lost_operations_total",
+    "rankwatch_p2p_operations_total", "rankwatch_p2p_bytes_total", "rankwatch_p2p_seconds_total",
+    "rankwatch_inspector_missing_records_total", "rankwatch_inspector_seen_records_total",
     "rankwatch_inspector_untimed_operations_total",
-}
+}  # fmt: skip
 """All that have a job id."""
 NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communicator_unmatched_operations_total"}
 """Of these there is nothing in the records of the test."""

@@ -380,16 +380,10 @@ def test_every_loss_of_a_full_ring_is_an_overflow(ring_lines: int, read_lines: i
     assert sink.finish().causes() == (5 * 40, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("rings", "is_overflow"),
-    [
-        (RingSizes(128, 64), True),
-        (RingSizes(64, 128), False),
-        (RingSizes(127, 127), False),
-        (RingSizes(129, 129), False),
-        (RingSizes(), False),
-    ],
-)
+@pytest.mark.parametrize(("rings", "is_overflow"), [
+    (RingSizes(128, 64), True), (RingSizes(64, 128), False), (RingSizes(127, 127), False), (RingSizes(129, 129), False),
+    (RingSizes(), False),
+])  # fmt: skip
 def test_only_the_size_of_its_own_ring_counts(rings: RingSizes, is_overflow: bool) -> None:
     """A pass of another length than its ring has lost nothing to it: what is missing has no known cause."""
     sink = Sink()

@@ -16,15 +16,9 @@ KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
 def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: str) -> str:
     """A line of 2.30 with labels changed, or left out where they are empty."""
     labels = {
-        "version": "v5.1",
-        "slurm_job_id": "4242",
-        "comm_name": "tp",
-        "n_nodes": "1",
-        "nranks": "4",
-        "collective": "AllReduce",
-        "message_size": "8-9MB",
-        "algo_proto": "RING_SIMPLE",
-    } | changed
+        "version": "v5.1", "slurm_job_id": "4242", "comm_name": "tp", "n_nodes": "1", "nranks": "4",
+        "collective": "AllReduce", "message_size": "8-9MB", "algo_proto": "RING_SIMPLE",
+    } | changed  # fmt: skip
     written = ",".join(f'{name}="{label}"' for name, label in labels.items() if label)
     return f"{metric}{{{written}}} {value}\n"
 

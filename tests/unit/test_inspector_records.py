@@ -58,25 +58,13 @@ def test_kinds_of_lines(parts: tuple[str, ...], result: Result) -> None:
     assert kind(record) is result
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"\n\n  \n",
-        b'{"header":{"id":"0x1"',
-        b"null",
-        b"[]",
-        b"7",
-        b"\xff\xfe",
-        line(HEADER.replace('"tp"', '"\xff"')).replace(b"\xc3\xbf", b"\xff"),
-        line(HEADER.replace('"rank":1', '"rank":"1"')),
-        line(HEADER.replace('"rank":1', '"rank":1.5')),
-        line(COLLECTIVE.replace("8192", "9" * 5000)),
-        line('"header":7'),
-        b'{"x":' + b"[" * 100_000,
-        b'{"x":inf}',
-        b'{"x":NaN}',
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    b"\n\n  \n", b'{"header":{"id":"0x1"', b"null", b"[]", b"7", b"\xff\xfe",
+    line(HEADER.replace('"tp"', '"\xff"')).replace(b"\xc3\xbf", b"\xff"),
+    line(HEADER.replace('"rank":1', '"rank":"1"')), line(HEADER.replace('"rank":1', '"rank":1.5')),
+    line(COLLECTIVE.replace("8192", "9" * 5000)), line('"header":7'), b'{"x":' + b"[" * 100_000, b'{"x":inf}',
+    b'{"x":NaN}',
+])  # fmt: skip
 def test_malformed_lines_are_counted_and_harm_no_other(bad: bytes) -> None:
     """A line that is no record is counted once; the records before and after it are kept."""
     good = line(HEADER, METADATA, COLLECTIVE)

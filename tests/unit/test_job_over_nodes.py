@@ -39,35 +39,23 @@ def asking(answers: Answers) -> Callable[[str], list[Sample]]:
 
 
 SITE: Answers = {
-    "rankwatch_rank_state": [
-        of("3", "a", state="dead"),
-        of("2", "a", state="dead"),
-        of("0", "a", state="alive"),
-        of("9", "b", state="alive"),
-        of("10", "b", state="alive"),
-    ],
-    "max_over_time(timestamp(rankwatch_rank_info": [
-        of("3", "a", 9990.0, pid="30", user="alice", gpu="0"),
-        of("3", "a", 9990.0, pid="30", user="alice", gpu="1"),
-        of("3", "a", 9000.0, pid="29", user="alice", gpu="7"),
-        of("11", "c", 9500.0, pid="110"),
-        of("0", "z", 9000.0, pid="5"),
-    ],
+    "rankwatch_rank_state": [of("3", "a", state="dead"), of("2", "a", state="dead"), of("0", "a", state="alive"),
+     of("9", "b", state="alive"), of("10", "b", state="alive")],
+    "max_over_time(timestamp(rankwatch_rank_info": [of("3", "a", 9990.0, pid="30", user="alice", gpu="0"),
+     of("3", "a", 9990.0, pid="30", user="alice", gpu="1"), of("3", "a", 9000.0, pid="29", user="alice", gpu="7"),
+     of("11", "c", 9500.0, pid="110"), of("0", "z", 9000.0, pid="5")],
     "max by (node, instance, rank) (rank:rankwatch_exit:time": [of("2", "a", 9941.0), of("3", "a", 9940.0)],
     "max by (node, instance, rank) (rankwatch_rank_exit_timestamp": [of("2", "a", 9000.0)],
-    "rankwatch_rank_exit_info": [
-        of("3", "a", reason="signaled", signal="SIGKILL", code=""),
-        of("2", "a", reason="exited", signal="", code="1"),
-    ],
+    "rankwatch_rank_exit_info": [of("3", "a", reason="signaled", signal="SIGKILL", code=""),
+     of("2", "a", reason="exited", signal="", code="1")],
     "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9995.0)],
     "max by (rank) (avg_over_time(comm_rank:rankwatch_late": [of("9", "", 0.31)],
     'ALERTS{job_id="4711", alertname="StragglerRank"': [of("9", "b", why="data_loader")],
     "job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice", "partition": ""}, 1.0)],
-    "job:rankwatch_ranks_live": [Sample({}, 4.0)],
-    "sum(comm_collective:rankwatch_bus_bytes": [Sample({}, 180e9)],
+    "job:rankwatch_ranks_live": [Sample({}, 4.0)], "sum(comm_collective:rankwatch_bus_bytes": [Sample({}, 180e9)],
     "ALERTS": [Sample({"alertname": "RankDead", "severity": "page", "rank": "3", "node": "a"}, 1.0)],
-}
+}  # fmt: skip
 
 
 def test_the_whole_job_in_trouble() -> None:

@@ -87,15 +87,9 @@ def run(name: str, restored: bytes | None) -> bytes:
     ranks.tick()
     ledger = HealthLedger(clock)
     context = lent(
-        name,
-        clock,
-        DATA / OWNERS[name].data,
-        state=section,
-        ranks=ranks,
-        thread=AtOnce,
-        helper=lambda _: Driver(),
+        name, clock, DATA / OWNERS[name].data, state=section, ranks=ranks, thread=AtOnce, helper=lambda _: Driver(),
         checks=ledger.of(name),
-    )
+    )  # fmt: skip
     exporter = OWNERS[name].build()
 
     async def live() -> None:

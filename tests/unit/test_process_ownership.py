@@ -99,16 +99,10 @@ def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) 
     assert node.place(path, hierarchy=hierarchy) == (job, "")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/docker/{CONTAINER}",
-        f"/system.slice/docker-{CONTAINER}.scope",
-        f"/machine.slice/libpod-{CONTAINER}.scope",
-        f"/libpod_parent/libpod-{CONTAINER}",
-        f"/system.slice/cri-containerd-{CONTAINER}.scope",
-    ],
-)
+@pytest.mark.parametrize("path", [
+    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
+    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
+])  # fmt: skip
 def test_containers(path: str, node: Node) -> None:
     """Control groups of Docker, Podman and containerd name the container."""
     assert node.place(path) == (Owner("container", CONTAINER), CONTAINER)

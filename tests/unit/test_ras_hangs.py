@@ -104,55 +104,31 @@ def everybody(count: int) -> dict[int, int]:
     return dict.fromkeys(range(8), count)
 
 
-@pytest.mark.parametrize(
-    ("groups", "expected"),
-    [
-        pytest.param([reduced(WORLD, everybody(50))], {}, id="all alike: a pause or a hang on the GPUs"),
-        pytest.param([reduced(WORLD, everybody(0))], {}, id="nothing launched yet"),
-        pytest.param(
-            [reduced(WORLD, everybody(50) | {5: 49})], {"0xa0": [(5, 5, "behind")]}, id="one has launched one less"
-        ),
-        pytest.param([reduced(WORLD, everybody(50) | {5: 0})], {"0xa0": [(5, 5, "behind")]}, id="one has not begun"),
-        pytest.param(
-            [reduced(WORLD, everybody(50) | {1: 49, 6: 40})],
-            {"0xa0": [(6, 6, "behind"), (1, 1, "behind")]},
-            id="two are behind, the furthest first",
-        ),
-        pytest.param([reduced(WORLD, everybody(49) | {5: 50})], {}, id="one is ahead of all others: cannot be told"),
-        pytest.param(
-            [reduced(WORLD, everybody(50) | {0: 49, 1: 49, 2: 49, 3: 49}), reduced(TP0, {0: 90, 1: 90, 2: 89, 3: 90})],
-            {"0xa0": [(2, 2, "behind")], "0xb0": [(2, 2, "behind")]},
-            id="a group is behind for its one that is behind in the group",
-        ),
-        pytest.param(
-            [reduced(TP0, {0: 50, 1: 49}), reduced(TP1, {0: 49, 1: 50})], {}, id="two wait for each other: a deadlock"
-        ),
-        pytest.param(
-            [group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5), rank(2, 2, Broadcast=1, AllReduce=4)])],
-            {"0xa0": [(2, 2, "behind")]},
-            id="one has launched another collective than the others",
-        ),
-        pytest.param(
-            [reduced(WORLD, {p: 50 for p in range(8) if p != 6}, missing=(6,))],
-            {"0xa0": [(6, 6, "missing")]},
-            id="one does not answer",
-        ),
-        pytest.param(
-            [reduced(WORLD, {p: 50 - (p == 3) for p in range(8) if p != 6}, missing=(6,))],
-            {"0xa0": [(6, 6, "missing")]},
-            id="one does not answer, and another stopped a little earlier",
-        ),
-        pytest.param(
-            [
-                reduced(WORLD, everybody(50)),
-                reduced(TP1, {4: 9, 5: 9, 7: 9}, missing=(6,)),
-                reduced(DP2, {2: 8, 3: 8, 4: 7}),
-            ],
-            {"0xb1": [(2, 6, "missing")]},
-            id="one is behind because it waits for one that does not answer",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("groups", "expected"), [
+    pytest.param([reduced(WORLD, everybody(50))], {}, id="all alike: a pause or a hang on the GPUs"),
+    pytest.param([reduced(WORLD, everybody(0))], {}, id="nothing launched yet"),
+    pytest.param([reduced(WORLD, everybody(50) | {5: 49})], {"0xa0": [(5, 5, "behind")]},
+     id="one has launched one less"),
+    pytest.param([reduced(WORLD, everybody(50) | {5: 0})], {"0xa0": [(5, 5, "behind")]}, id="one has not begun"),
+    pytest.param([reduced(WORLD, everybody(50) | {1: 49, 6: 40})], {"0xa0": [(6, 6, "behind"), (1, 1, "behind")]},
+     id="two are behind, the furthest first"),
+    pytest.param([reduced(WORLD, everybody(49) | {5: 50})], {}, id="one is ahead of all others: cannot be told"),
+    pytest.param([reduced(WORLD, everybody(50) | {0: 49, 1: 49, 2: 49, 3: 49}),
+     reduced(TP0, {0: 90, 1: 90, 2: 89, 3: 90})], {"0xa0": [(2, 2, "behind")], "0xb0": [(2, 2, "behind")]},
+     id="a group is behind for its one that is behind in the group"),
+    pytest.param([reduced(TP0, {0: 50, 1: 49}), reduced(TP1, {0: 49, 1: 50})], {},
+     id="two wait for each other: a deadlock"),
+    pytest.param([group(WORLD,
+     [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5), rank(2, 2, Broadcast=1, AllReduce=4)])],
+     {"0xa0": [(2, 2, "behind")]}, id="one has launched another collective than the others"),
+    pytest.param([reduced(WORLD, {p: 50 for p in range(8) if p != 6}, missing=(6,))], {"0xa0": [(6, 6, "missing")]},
+     id="one does not answer"),
+    pytest.param([reduced(WORLD, {p: 50 - (p == 3) for p in range(8) if p != 6}, missing=(6,))],
+     {"0xa0": [(6, 6, "missing")]}, id="one does not answer, and another stopped a little earlier"),
+    pytest.param([reduced(WORLD, everybody(50)), reduced(TP1, {4: 9, 5: 9, 7: 9}, missing=(6,)),
+     reduced(DP2, {2: 8, 3: 8, 4: 7})], {"0xb1": [(2, 6, "missing")]},
+     id="one is behind because it waits for one that does not answer"),
+])  # fmt: skip
 def test_whom_a_stalled_job_waits_for(
     groups: list[dict[str, Any]], expected: dict[str, list[tuple[int, int, str]]]
 ) -> None:

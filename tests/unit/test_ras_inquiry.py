@@ -154,18 +154,11 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
         assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
 
 
-@pytest.mark.parametrize(
-    ("spec", "result"),
-    [
-        (HelperSpec("poor", READER.target, ReportReading, memory_bytes=2 * 1024 * 1024), "failed"),
-        (
-            HelperSpec("none", "exporters.ras.report.reading:no_such_function", ReportReading, READER.memory_bytes),
-            "failed",
-        ),
-        (HelperSpec("stopping", "helper_targets:stop_at_once", ReportReading, READER.memory_bytes), "hung"),
-    ],
-    ids=["out of memory", "crash", "hang"],
-)
+@pytest.mark.parametrize(("spec", "result"), [
+    (HelperSpec("poor", READER.target, ReportReading, memory_bytes=2 * 1024 * 1024), "failed"),
+    (HelperSpec("none", "exporters.ras.report.reading:no_such_function", ReportReading, READER.memory_bytes), "failed"),
+    (HelperSpec("stopping", "helper_targets:stop_at_once", ReportReading, READER.memory_bytes), "hung"),
+], ids=["out of memory", "crash", "hang"])  # fmt: skip
 async def test_a_helper_that_fails_costs_one_report(
     spec: HelperSpec[ReportReading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,19 +136,10 @@ def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
     assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
 
 
-@pytest.mark.parametrize(
-    ("text", "factor"),
-    [
-        ("3", 3.0),
-        ("0.1", 1.0),
-        ("1e9", MAX_FACTOR),
-        ("inf", MAX_FACTOR),
-        ("nan", 1.0),
-        ("-2", 1.0),
-        ("x", 1.0),
-        ("", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "factor"), [
+    ("3", 3.0), ("0.1", 1.0), ("1e9", MAX_FACTOR), ("inf", MAX_FACTOR), ("nan", 1.0), ("-2", 1.0), ("x", 1.0),
+    ("", 1.0),
+])  # fmt: skip
 def test_timeout_factor(tree: ProcTree, text: str, factor: float) -> None:
     """The job's factor lengthens our deadline, within bounds; it never shortens it."""
     assert timeout_factor({"NCCL_RAS_TIMEOUT_FACTOR": text}) == factor
@@ -167,22 +158,9 @@ def library(path: Path, text: bytes, *, sections: int = 3, names_index: int = 2,
         entry.pack(9, 3, 0, 0, rodata + len(text), len(names), 0, 0, 0, 0),
     ]
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        3,
-        62,
-        1,
-        0,
-        0,
-        offset or table,
-        0,
-        64,
-        0,
-        0,
-        64,
-        sections,
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 0, offset or table, 0, 64, 0, 0, 64, sections,
         names_index,
-    )
+    )  # fmt: skip
     path.write_bytes(header + text + names + b"".join(rows))
     return path
 

@@ -93,34 +93,22 @@ def test_a_sound_job_is_asked_where_it_listens() -> None:
     assert to_ask([found]) == {Question(HERE, "a"): "reporter"}
 
 
-@pytest.mark.parametrize(
-    ("found", "sites", "rules", "why"),
-    [
-        (process(5, rank=1), {HERE: site(5)}, AUTO, "not_elected"),
-        (process(5), {HERE: site(5)}, Rules("auto", (2, 29, 2), once=True), "single_pass"),
-        (process(5), {HERE: site(5)}, Rules("standby", (2, 29, 2), once=True), "single_pass"),
-        (process(5), {}, AUTO, "no_listener"),
-        (process(5), {HERE: site(6)}, AUTO, "no_listener"),
-        (process(5, foreign=True), {}, AUTO, "network_namespace"),
-        (process(5), {HERE: site(5, unowned=1)}, AUTO, "unowned_listener"),
-        (process(5), {HERE: site(5, server=Server(None, 1.0))}, AUTO, "version_unknown"),
-        (process(5), {HERE: site(5, server=Server((2, 29, 1), 1.0))}, AUTO, "version_old"),
-        (
-            process(5, age=119),
-            {HERE: site(5, server=Server((2, 27, 3), 1.0))},
-            Rules("auto", (2, 27, 3), once=False),
-            "process_young",
-        ),
-        (
-            process(5, age=121),
-            {HERE: site(5, server=Server((2, 27, 3), 1.0))},
-            Rules("auto", (2, 27, 3), once=False),
-            None,
-        ),
-        (process(5, age=0), {HERE: site(5)}, AUTO, None),
-        (process(5), {HERE: site(5)}, Rules("reporter", (2, 29, 2), once=True), None),
-    ],
-)
+@pytest.mark.parametrize(("found", "sites", "rules", "why"), [
+    (process(5, rank=1), {HERE: site(5)}, AUTO, "not_elected"),
+    (process(5), {HERE: site(5)}, Rules("auto", (2, 29, 2), once=True), "single_pass"),
+    (process(5), {HERE: site(5)}, Rules("standby", (2, 29, 2), once=True), "single_pass"),
+    (process(5), {}, AUTO, "no_listener"),
+    (process(5), {HERE: site(6)}, AUTO, "no_listener"),
+    (process(5, foreign=True), {}, AUTO, "network_namespace"),
+    (process(5), {HERE: site(5, unowned=1)}, AUTO, "unowned_listener"),
+    (process(5), {HERE: site(5, server=Server(None, 1.0))}, AUTO, "version_unknown"),
+    (process(5), {HERE: site(5, server=Server((2, 29, 1), 1.0))}, AUTO, "version_old"),
+    (process(5, age=119), {HERE: site(5, server=Server((2, 27, 3), 1.0))}, Rules("auto", (2, 27, 3), once=False),
+     "process_young"),
+    (process(5, age=121), {HERE: site(5, server=Server((2, 27, 3), 1.0))}, Rules("auto", (2, 27, 3), once=False), None),
+    (process(5, age=0), {HERE: site(5)}, AUTO, None),
+    (process(5), {HERE: site(5)}, Rules("reporter", (2, 29, 2), once=True), None),
+])  # fmt: skip
 def test_why_a_job_is_not_asked(
     found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
 ) -> None:

@@ -81,15 +81,9 @@ class Site:
         self._runs.append(ended)
         weakref.finalize(self, forget, self._runs, ended)
         done = subprocess.run(
-            argv,
-            env={**settings, **env},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            pass_fds=[kept],
+            argv, env={**settings, **env}, capture_output=True, text=True, timeout=30, check=False, pass_fds=[kept],
             **more,
-        )
+        )  # fmt: skip
         os.close(kept)
         assert (done.returncode, done.stderr) == (0, "")
         return done
@@ -151,20 +145,9 @@ def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
     found = site.file()
     assert before <= found.pop("started") <= time.time()
     assert found == {
-        "job_id": "4",
-        "user": "root",
-        "uid": 0,
-        "account": "",
-        "partition": "low",
-        "cluster": "lab",
-        "name": "",
-        "gpus": "",
-        "array_job_id": "",
-        "array_task_id": "",
-        "nodes": 1,
-        "ntasks": 2,
-        "restarts": 0,
-    }
+        "job_id": "4", "user": "root", "uid": 0, "account": "", "partition": "low", "cluster": "lab", "name": "",
+        "gpus": "", "array_job_id": "", "array_task_id": "", "nodes": 1, "ntasks": 2, "restarts": 0,
+    }  # fmt: skip
     assert [path.name for path in site.jobs.iterdir()] == ["4.json"]
     assert (site.jobs / "4.json").stat().st_mode & 0o777 == 0o644
 

@@ -100,21 +100,10 @@ def test_no_python() -> None:
     assert stack_of(answer(thread()), {1}) is None
 
 
-@pytest.mark.parametrize(
-    ("stacks", "elsewhere"),
-    [
-        ("aaaaaaab", "7"),
-        ("aaab", "3"),
-        ("aab", ""),
-        ("aabb", ""),
-        ("aaaabb", ""),
-        ("aaaaaabb", "67"),
-        ("aaaaaabc", "67"),
-        ("aabcdefg", ""),
-        ("aaaaaaaa", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("stacks", "elsewhere"), [
+    ("aaaaaaab", "7"), ("aaab", "3"), ("aab", ""), ("aabb", ""), ("aaaabb", ""), ("aaaaaabb", "67"), ("aaaaaabc", "67"),
+    ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
+])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
     """At most a quarter with one stack are elsewhere when more than half share another, of four at least."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere
