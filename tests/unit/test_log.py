@@ -327,26 +327,6 @@ def test_lines_that_could_not_be_written_are_counted_once(sink: Sink) -> None:
     ]
 
 
-def test_each_count_of_lost_lines_is_written_by_one_thread(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that writes the log sets nothing that those who log set too."""
-    setters: dict[str, set[str]] = {}
-
-    def note(self: object, name: str, value: object) -> None:
-        setters.setdefault(name, set()).add(threading.current_thread().name)
-        object.__setattr__(self, name, value)
-
-    sink.stream = FlakyStream()
-    sink.configure()
-    monkeypatch.setattr(log._LineHandler, "__setattr__", note)
-    log.Logger("x").info("lost")
-    log.flush()
-    log.Logger("x").info("bad", v=Unshowable())
-    log.flush()
-    assert setters["_unwritten"] == {"log"}
-    assert setters["_lost"] == {"MainThread"}
-    assert all(len(threads) == 1 for threads in setters.values())
-
-
 def test_a_message_names_fields(sink: Sink) -> None:
     """Fields stand in the sentence where it names them, whatever they hold, and repeats are counted by the message."""
     logger = log.Logger("x")

@@ -148,16 +148,6 @@ def test_a_job_that_runs_has_no_suspects() -> None:
         assert (known.since_seconds, known.reports, known.seen_seconds) == (1000.0 + step, 1, 1000.0 + step)
 
 
-def test_the_last_launch_is_when_its_counts_were_first_seen() -> None:
-    """Counts that stay keep their time, and are dated anew when one rank launches one more."""
-    counts = everybody(50)
-    watches = watch({}, read(reduced(WORLD, counts)).communicators, 1000.0)
-    watches = watch(watches, read(reduced(WORLD, counts)).communicators, 1010.0)
-    assert watches["0xa0"].since_seconds == 1000.0
-    watches = watch(watches, read(reduced(WORLD, counts | {0: 51})).communicators, 1020.0)
-    assert watches["0xa0"].since_seconds == 1020.0
-
-
 def test_who_answers_is_no_launch() -> None:
     """A rank that does not answer, and one that answers again with what it had, leave the counts as they are."""
     whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
@@ -455,26 +445,11 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
     assert {key[0] for key in found} == {"ranks"}
 
 
-def alone(name: int) -> dict[str, Any]:
-    """A communicator of one rank."""
-    return reduced(name, {0: 1})
-
-
 @pytest.mark.slow
 def test_many_small_communicators_fit_the_checkpoint() -> None:
     """What is saved of as many communicators of one rank as are watched stays below the section's budget."""
     watches = {hex(number): Watch(bytes(MARK_BYTES), 1e9, 2, 1e9) for number in range(131_072)}
     assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
-
-
-@pytest.mark.slow
-def test_many_small_communicators_are_watched_within_a_bound() -> None:
-    """A job that makes other communicators of one rank for every report costs megabytes, not hundreds."""
-    watches: dict[str, Watch] = {}
-    for poll in range(30):
-        found = read(*(alone(1 + 1000 * poll + number) for number in range(1000))).communicators
-        watches = watch(watches, found, 1000.0 + poll)
-    assert len(watches) < 10_000
 
 
 def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:

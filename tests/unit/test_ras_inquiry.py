@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
 import pytest
 from fake_clock import FakeClock
 from ras_node import report as node_report
@@ -193,14 +192,6 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
         os.kill(process.pid, signal.SIGSTOP)
         assert await bench.ask([padded(65536)] * 160, limits) == []
         assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
-
-
-def test_a_reading_survives_its_way() -> None:
-    """Report and error come out of msgpack as they went in."""
-    body = b"".join(large_report(2, 2))
-    for reading in (read(ReadRequest(is_json=True, pids=PIDS), body), ReportReading(None, "why", cut=True)):
-        packed = msgspec.msgpack.encode(reading)
-        assert msgspec.msgpack.decode(packed, type=ReportReading) == reading
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:

@@ -217,16 +217,6 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
     assert look(tree, key)[V4].servers[key].version is None
 
 
-def test_a_listener_on_all_addresses_of_one_family(tree: ProcTree) -> None:
-    """A listener on all of IPv4's is none of IPv6's; one on all of IPv6's takes both, as is usual."""
-    table = tree.root / "net/tcp"
-    table.write_text(HEAD + row("00000000:6D7C", 71))
-    assert look(tree) == {V4: Site({}, 1)}
-    table.write_text(HEAD)
-    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 71))
-    assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
-
-
 def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
     """Plugins, mapped below the library as often as above it, are named alike and have no version of NCCL's."""
     key = add(tree, 10, 71, 72)

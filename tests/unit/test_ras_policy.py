@@ -10,7 +10,6 @@ import pytest
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, standings, to_ask
 from exporters.ras.asking.policy import (
-    ALERT_SECONDS,
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
     Configured,
@@ -135,12 +134,6 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
     assert to_ask(two_jobs) == {Question(HERE, "a"): "standby", Question(HERE, "b"): "reporter"}
 
 
-def test_processes_that_nothing_has_named_are_asked_about() -> None:
-    """Without a label nobody knows whose job it is to ask: every node does, once in a long while."""
-    nameless = msgspec.structs.replace(process(5), labels=())
-    assert to_ask(standings([nameless], {HERE: site(5)}, AUTO, NOW)) == {Question(HERE, ""): "labels"}
-
-
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
 def test_the_first_query_for_labels_waits(jitter: float) -> None:
     """Records or the environment may still name the processes; and nodes that start together spread over minutes."""
@@ -173,13 +166,6 @@ def test_interval(role: str, pace: Pace, seconds: float) -> None:
     assert interval_seconds(role, pace, 0.5) == pytest.approx(seconds)  # type: ignore[arg-type]
     assert interval_seconds(role, pace, 0.0) == pytest.approx(0.9 * seconds)  # type: ignore[arg-type]
     assert interval_seconds(role, pace, 1.0) == pytest.approx(1.1 * seconds)  # type: ignore[arg-type]
-
-
-def test_a_standby_keeps_the_reporter_s_pace_during_an_alert() -> None:
-    """During an alert both ask as often; the reporter no more often than else."""
-    assert interval_seconds("standby", Pace(), 0.5, alert=True) == pytest.approx(7.0)
-    assert interval_seconds("reporter", Pace(), 0.5, alert=True) == pytest.approx(7.0)
-    assert interval_seconds("standby", Pace(ranks=1000), 0.5, alert=True) == pytest.approx(30.0)
 
 
 @pytest.mark.parametrize(
@@ -226,19 +212,6 @@ def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
     """The time from a wake to its query is spread over two seconds."""
     dues = [after_wake(Timing(140.0, 70.0), "alarm", Pace(), 100.0, jitter).due_at for jitter in (0.0, 1.0)]
     assert dues == pytest.approx([101.0, 103.0])
-
-
-def test_an_alert_ends() -> None:
-    """After an alarm a standby keeps the reporter's pace for five minutes, then it goes back to a quarter."""
-    pace = Pace(ranks=480)
-    timing = after_wake(Timing(140.0, 70.0), "alarm", pace, 100.0, 0.5)
-    asked_at = [timing.due_at]
-    while asked_at[-1] < 600.0:
-        timing = after_query(timing, "standby", pace, asked_at[-1], 0.5)
-        asked_at.append(timing.due_at)
-    steps = [round(later - earlier) for earlier, later in itertools.pairwise(asked_at)]
-    assert steps == [7] * 43 + [28] * 8
-    assert ALERT_SECONDS == 300.0
 
 
 @pytest.mark.parametrize(

@@ -154,17 +154,6 @@ def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> N
     assert (owner.scheduler, owner.proof) == ("", "none")
 
 
-def test_a_forged_daemon_in_a_pod_does_not_take_a_proven_job(node: Node, table: Table) -> None:
-    """The same to its end: a pod without a known namespace that takes Slurm's job 4711 on its node."""
-    group = made(node, f"/kubepods/burstable/pod{POD}/{CONTAINER}")
-    node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2")
-    node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
-    node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
-    table.add_facts(owned(102, environment(0), node.owner(102, uid=0), uid=0))
-    table.tick(1.0)
-    assert proofs(table.ranks) == {RankLabel("4711", "0"): "none"}
-
-
 def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
     """An agent in a cgroup namespace sees a login's group by a path upwards: it is a login all the same."""
     login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
