@@ -48,13 +48,9 @@ def expected_sums(files: list[Path]) -> dict[tuple[str, int, str, int, str, str]
             header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
             size = perf["coll_msg_size_bytes"]
             key = (
-                metadata["hostname"],
-                metadata["pid"],
-                header["id"].removeprefix("0x")[:14],
-                header["rank"],
-                perf["coll"],
-                size_class(size),
-            )
+                metadata["hostname"], metadata["pid"], header["id"].removeprefix("0x")[:14], header["rank"],
+                perf["coll"], size_class(size),
+            )  # fmt: skip
             own = sums[key]
             own[0] += 1
             own[1] += size

@@ -23,13 +23,9 @@ KILLED = ExitStatus(known=True, signal=SIGKILL)
 def environment(rank: int, world: int = 8, job: str = "4711", port: str = "29500") -> dict[str, str]:
     """What Slurm and torchrun would set."""
     return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % 4),
-        "WORLD_SIZE": str(world),
-        "SLURM_JOB_ID": job,
-        "MASTER_ADDR": "node-a",
-        "MASTER_PORT": port,
-    }
+        "RANK": str(rank), "LOCAL_RANK": str(rank % 4), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job,
+        "MASTER_ADDR": "node-a", "MASTER_PORT": port,
+    }  # fmt: skip
 
 
 def facts(pid: int, env: dict[str, str] | None = None) -> ProcessFacts:

@@ -17,20 +17,12 @@ from agent.ranks.rank.environment import (
 )
 
 TORCHRUN = {
-    "RANK": "11",
-    "LOCAL_RANK": "3",
-    "WORLD_SIZE": "16",
-    "MASTER_ADDR": "node-a",
-    "MASTER_PORT": "29500",
+    "RANK": "11", "LOCAL_RANK": "3", "WORLD_SIZE": "16", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500",
     "TORCHELASTIC_RUN_ID": "exp7",
-}
+}  # fmt: skip
 SLURM = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_JOB_NAME": "llama",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "8",
-    "SLURM_LOCALID": "1",
-}
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "llama", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -19,26 +19,18 @@ from agent.page.document import Configuration, ExporterView, NodeDocument
 
 FILE = "/etc/rankwatch/rankwatch.yml"
 DOCUMENT = NodeDocument(
-    rankwatch="0.1.0",
-    hostname="gpu-7",
-    now_seconds=1.0,
-    up_seconds=60.0,
-    ready=True,
+    rankwatch="0.1.0", hostname="gpu-7", now_seconds=1.0, up_seconds=60.0, ready=True,
     configuration=Configuration(FILE),
     exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
-)
+)  # fmt: skip
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
 GOOD = Facts(
-    config_file=FILE,
-    addresses=(":19028",),
-    document=DOCUMENT,
+    config_file=FILE, addresses=(":19028",), document=DOCUMENT,
     samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], "rankwatch_rank_duplicates": [({}, 0.0)]},
-    records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),),
-    nvidia_device=True,
-    watcher=WATCHER,
-)
+    records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),), nvidia_device=True, watcher=WATCHER,
+)  # fmt: skip
 
 
 def shown(**more: Any) -> Facts:
@@ -184,16 +176,10 @@ def test_no_message_has_the_password(url: str, expected: str) -> None:
     assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))
 
 
-@pytest.mark.parametrize(
-    ("url", "shows"),
-    [
-        ("http://u:p@prometheus:9090", True),
-        ("https://u:p@prometheus:9090", False),
-        ("http://prometheus:9090", False),
-        ("http://u:p@localhost:9090", False),
-        ("u:p@[::1]:9090", False),
-    ],
-)
+@pytest.mark.parametrize(("url", "shows"), [
+    ("http://u:p@prometheus:9090", True), ("https://u:p@prometheus:9090", False), ("http://prometheus:9090", False),
+    ("http://u:p@localhost:9090", False), ("u:p@[::1]:9090", False),
+])  # fmt: skip
 def test_a_password_on_the_way(url: str, shows: bool) -> None:
     """One in an address of another host is seen on its way, unless TLS hides it."""
     assert prometheus.shows_password(url) is shows

@@ -262,13 +262,9 @@ def test_nothing_in_a_summary_steers_a_terminal() -> None:
     evil = "\x1b[2J\x07\u202e"
     known = summary(job_id=evil)
     known = msgspec.structs.replace(
-        known,
-        because=evil,
-        ranks=[RankAtTime(evil, 1, "dead", 0.0, f"left {evil}", evil, evil)],
-        words=[Word(evil, "stacks", evil, blames=True)],
-        suspects=[evil],
-        timeline=[Event(1.0, evil, evil, "process")],
+        known, because=evil, ranks=[RankAtTime(evil, 1, "dead", 0.0, f"left {evil}", evil, evil)],
+        words=[Word(evil, "stacks", evil, blames=True)], suspects=[evil], timeline=[Event(1.0, evil, evil, "process")],
         parts=[Part("processes", 0, 0.0, f"OSError: {evil}")],
-    )
+    )  # fmt: skip
     for text in (shown("bundle", known), listed([("bundle", known)])):
         assert [line for line in text.splitlines() if not line.isprintable()] == []

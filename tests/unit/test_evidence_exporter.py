@@ -70,12 +70,8 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
     assert [(word.rank, word.says) for word in summary.words] == [("1", "killed (SIGKILL)")]
     names = (await site.members()).keys()
     assert {
-        "ranks.json",
-        "summary.json",
-        "ranks/0/status",
-        "ranks/0/threads.tsv",
-        "at-first-exit/ranks/0/stat",
-    } <= names
+        "ranks.json", "summary.json", "ranks/0/status", "ranks/0/threads.tsv", "at-first-exit/ranks/0/stat",
+    } <= names  # fmt: skip
     found = {sample.name: sample for sample in samples(site.exporter.families(site.exporter.snapshot()))}
     taken = found["rankwatch_evidence_bundle_timestamp_seconds"]
     assert taken.labels["job_id"] == "7"

@@ -104,19 +104,16 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
     assert len(ends_of(*paths)) == MAX_FILES
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
-         "Send no. 7 with 1, in 0xabc"),
-        (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"odd":' + b"[" * 9000 + b"\n", "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"dump_stats": {}}\n[1]\n', "AllReduce no. 812, 8388608 bytes, in world"),
-        (b"", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "said"), [
+    (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
+     "Send no. 7 with 1, in 0xabc"),
+    (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"odd":' + b"[" * 9000 + b"\n", "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"dump_stats": {}}\n[1]\n', "AllReduce no. 812, 8388608 bytes, in world"),
+    (b"", ""),
+])  # fmt: skip
 def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
     """The last whole record of an operation is said in words; what is cut, or is none, is passed over."""
     assert last_operation(lines) == said

@@ -75,17 +75,10 @@ def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     assert [len(hardware.gpus_of(pid)) for pid in (MAX_GPU_PROCESSES, MAX_GPU_PROCESSES + 1)] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("00000000:3B:00.0", "0000:3b:00.0"),
-        ("0000:3b:00.0", "0000:3b:00.0"),
-        ("00010000:3B:00.0\n", "10000:3b:00.0"),
-        ("3b:00.0", ""),
-        ("0000:3b:00.8", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:3B:00.0\n", "10000:3b:00.0"),
+    ("3b:00.0", ""), ("0000:3b:00.8", ""), ("", ""),
+])  # fmt: skip
 def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
     """NVML's eight digits of domain and capital letters are brought to sysfs' form; what is no address is none."""
     assert pci_address(text) == expected

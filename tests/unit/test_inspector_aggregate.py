@@ -66,15 +66,11 @@ def test_sums() -> None:
     """Operations, bytes, time and bus bytes add up per communicator, rank, collective and size class."""
     aggregate = fresh()
     feed(
-        [
-            record(),
-            record(coll_sn=1, coll_exec_time_us=20),
-            record(coll_sn=2, coll_msg_size_bytes=8000),
-            record(coll_sn=3, coll_msg_size_bytes=20_000, coll_exec_time_us=40),
-            record(coll="AllGather", coll_msg_size_bytes=1000, rank=2),
-        ],
+        [record(), record(coll_sn=1, coll_exec_time_us=20), record(coll_sn=2, coll_msg_size_bytes=8000),
+         record(coll_sn=3, coll_msg_size_bytes=20_000, coll_exec_time_us=40),
+         record(coll="AllGather", coll_msg_size_bytes=1000, rank=2)],
         aggregate,
-    )
+    )  # fmt: skip
     sums = {key: msgspec.to_builtins(value)[:4] for key, value in aggregate.accumulators.items()}
     assert sums == {
         SeriesKey("abc", 1, "AllReduce", "8192"): [3, 24_384, 40, 36_576],

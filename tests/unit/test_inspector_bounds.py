@@ -57,13 +57,11 @@ ODD = st.one_of(NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), s
 MEMBERS = {
     "header": ("id", "comm_name", "rank", "n_ranks", "nnodes"),
     "metadata": ("dump_timestamp_us", "hostname", "pid"),
-    "coll_perf": (
-        "coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source", "event_trace_ts",
-    ),
+    "coll_perf": ("coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source",
+     "event_trace_ts"),
     "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
-    "dump_stats": (
-        "coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump",
-    ),
+    "dump_stats": ("coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump",
+     "p2p_dropped_since_last_dump"),
 }  # fmt: skip
 TRACE = {"kernel_events": [{"kernel_start_ts": 1_690_000_000_000_000}, {"kernel_start_ts": 0}]}
 KINDS = st.sampled_from([line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1))])

@@ -211,12 +211,8 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     bench = Bench(tmp_path).start()
     bench.look()
     send = {
-        "p2p": "Send",
-        "p2p_sn": 1,
-        "p2p_msg_size_bytes": 9,
-        "p2p_exec_time_us": 3,
-        "p2p_timing_source": "kernel_gpu",
-    }
+        "p2p": "Send", "p2p_sn": 1, "p2p_msg_size_bytes": 9, "p2p_exec_time_us": 3, "p2p_timing_source": "kernel_gpu",
+    }  # fmt: skip
     record = json.loads(line(0))
     record = {"header": record["header"], "metadata": record["metadata"], "p2p_perf": send}
     (tmp_path / "here-pid7.log").write_bytes(line(0) + json.dumps(record).encode() + b"\n")

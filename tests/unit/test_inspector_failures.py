@@ -175,12 +175,8 @@ def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]
 ERRORS = [
-    RuntimeError("secret of a job"),
-    RecursionError("deep"),
-    MemoryError(),
-    OSError(5, "I/O"),
-    OverflowError("big"),
-]
+    RuntimeError("secret of a job"), RecursionError("deep"), MemoryError(), OSError(5, "I/O"), OverflowError("big"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)

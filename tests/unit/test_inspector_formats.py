@@ -437,23 +437,11 @@ def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
     assert sink.causes() == (0, 0, 57)
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (None, DEFAULT_RING_LINES),
-        ("128", 128),
-        (" 0x80", 128),
-        ("0200", 128),
-        ("+256k", 256),
-        ("0", 1),
-        ("", 1),
-        ("many", 1),
-        ("-1", MAX_RING_LINES),
-        (str(2**32 - 1), MAX_RING_LINES),
-        (str(2**32), MAX_RING_LINES),
-        ("9" * 1024, MAX_RING_LINES),
-    ],
-)
+@pytest.mark.parametrize(("text", "lines"), [
+    (None, DEFAULT_RING_LINES), ("128", 128), (" 0x80", 128), ("0200", 128), ("+256k", 256), ("0", 1), ("", 1),
+    ("many", 1), ("-1", MAX_RING_LINES), (str(2**32 - 1), MAX_RING_LINES), (str(2**32), MAX_RING_LINES),
+    ("9" * 1024, MAX_RING_LINES),
+])  # fmt: skip
 def test_ring_sizes(text: str | None, lines: int) -> None:
     """The environment is read as the plugin reads it."""
     names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")

@@ -131,14 +131,10 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     written = node.clock.time()
     assert node.look() == {"means_ranks/idle": 2.0}
     assert node.look() == {
-        f"mean_bus_bandwidth/4711/0/{SHOWN}": 100e9,
-        f"mean_bus_bandwidth/4711/1/{SHOWN}": 101e9,
-        f"mean_operation_seconds/4711/0/{SHOWN}": 100e-6,
-        f"mean_operation_seconds/4711/1/{SHOWN}": 101e-6,
-        "means_timestamp_seconds/4711/0": written,
-        "means_timestamp_seconds/4711/1": written,
-        "means_ranks/read": 2.0,
-    }
+        f"mean_bus_bandwidth/4711/0/{SHOWN}": 100e9, f"mean_bus_bandwidth/4711/1/{SHOWN}": 101e9,
+        f"mean_operation_seconds/4711/0/{SHOWN}": 100e-6, f"mean_operation_seconds/4711/1/{SHOWN}": 101e-6,
+        "means_timestamp_seconds/4711/0": written, "means_timestamp_seconds/4711/1": written, "means_ranks/read": 2.0,
+    }  # fmt: skip
 
 
 def test_nothing_is_no_data(node: Node) -> None:

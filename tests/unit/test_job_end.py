@@ -48,15 +48,10 @@ def test_other_ends_explain_nothing(state: str) -> None:
     assert not JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, TERMINATED)
 
 
-@pytest.mark.parametrize(
-    ("late", "explained"),
-    [
-        (-NUMBERS.end_seconds, True),
-        (-NUMBERS.end_seconds - 1, False),
-        (NUMBERS.after_end_seconds, True),
-        (NUMBERS.after_end_seconds + 1, False),
-    ],
-)
+@pytest.mark.parametrize(("late", "explained"), [
+    (-NUMBERS.end_seconds, True), (-NUMBERS.end_seconds - 1, False), (NUMBERS.after_end_seconds, True),
+    (NUMBERS.after_end_seconds + 1, False),
+])  # fmt: skip
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
     """What left long before the job was sent away, or after it, did so for another reason."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained

@@ -154,23 +154,20 @@ def test_progress_and_its_longest_pause() -> None:
     assert job.shown("job_progress_age_seconds") == {(): 7.5}
 
 
-@pytest.mark.parametrize(
-    ("status", "exit_class", "labels"),
-    [
-        (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom", ("oom_killed", "SIGKILL", "")),
-        *((ExitStatus(known=True, signal=s), "crash", ("signaled", s.name, "")) for s in CRASHES),
-        (ExitStatus(known=True, signal=SIGABRT), "fail", ("signaled", "SIGABRT", "")),
-        (ExitStatus(known=True, code=1), "fail", ("exited", "", "1")),
-        (ExitStatus(known=True, code=127), "fail", ("exited", "", "127")),
-        (ExitStatus(known=True, code=128), "left", ("exited", "", "128")),
-        (ExitStatus(known=True, code=143), "left", ("exited", "", "143")),
-        (ExitStatus(known=True, signal=SIGINT), "left", ("signaled", "SIGINT", "")),
-        (KILLED, "killed", ("signaled", "SIGKILL", "")),
-        (TERMINATED, "left", ("signaled", "SIGTERM", "")),
-        (WELL, "left", ("exited", "", "0")),
-        (None, "left", ("unknown", "", "")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "exit_class", "labels"), [
+    (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom", ("oom_killed", "SIGKILL", "")),
+    *((ExitStatus(known=True, signal=s), "crash", ("signaled", s.name, "")) for s in CRASHES),
+    (ExitStatus(known=True, signal=SIGABRT), "fail", ("signaled", "SIGABRT", "")),
+    (ExitStatus(known=True, code=1), "fail", ("exited", "", "1")),
+    (ExitStatus(known=True, code=127), "fail", ("exited", "", "127")),
+    (ExitStatus(known=True, code=128), "left", ("exited", "", "128")),
+    (ExitStatus(known=True, code=143), "left", ("exited", "", "143")),
+    (ExitStatus(known=True, signal=SIGINT), "left", ("signaled", "SIGINT", "")),
+    (KILLED, "killed", ("signaled", "SIGKILL", "")),
+    (TERMINATED, "left", ("signaled", "SIGTERM", "")),
+    (WELL, "left", ("exited", "", "0")),
+    (None, "left", ("unknown", "", "")),
+])  # fmt: skip
 def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels: tuple[str, str, str]) -> None:
     """Each way to end has one class while peers live on, and the labels say how it ended, whose, and after how long."""
     job = Job()

@@ -28,21 +28,11 @@ def no_channel() -> Netlink:
     raise OSError(97, "Address family not supported by protocol")
 
 
-@pytest.mark.parametrize(
-    ("address", "peer"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::ffff:2", "2001:db8::/64"),
-        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("127.0.0.1", LOOPBACK),
-        ("127.3.2.1", LOOPBACK),
-        ("::1", LOOPBACK),
-        ("::ffff:127.0.0.9", LOOPBACK),
-    ],
-)
+@pytest.mark.parametrize(("address", "peer"), [
+    ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"),
+    ("2001:db8::ffff:2", "2001:db8::/64"), ("2001:db8:0:1::1", "2001:db8:0:1::/64"), ("fe80::1%eth0", "fe80::/64"),
+    ("127.0.0.1", LOOPBACK), ("127.3.2.1", LOOPBACK), ("::1", LOOPBACK), ("::ffff:127.0.0.9", LOOPBACK),
+])  # fmt: skip
 def test_addresses(address: str, peer: str) -> None:
     """An address of IPv4 and a network of IPv6 are a peer; all of the loopback is one where users have no names."""
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer

@@ -67,14 +67,10 @@ def test_pods(path: str, node: Node) -> None:
     assert node.place(path) == (Owner("pod", POD), CONTAINER)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
-        f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
-        f"/../../../pod{POD}/{CONTAINER}",
-    ],
-)
+@pytest.mark.parametrize("path", [
+    f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
+    f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope", f"/../../../pod{POD}/{CONTAINER}",
+])  # fmt: skip
 def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
     """An agent in a control group namespace sees other pods by a path upwards from its own group."""
     assert node.place(path, made=False) == (Owner("pod", POD), CONTAINER)

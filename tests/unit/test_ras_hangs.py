@@ -35,24 +35,16 @@ from exporters.ras.show.communicator_families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 WELL: dict[str, Any] = {
-    "init_state": 0,
-    "async_error": 0,
-    "finalize_called": False,
-    "destroy_flag": False,
-    "abort_flag": False,
-}
+    "init_state": 0, "async_error": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False,
+}  # fmt: skip
 
 
 def rank(number: int, process: int, **counts: int) -> dict[str, Any]:
     """A rank that answers: its number in the communicator, and which process of the job it is."""
     return {
-        "rank": number,
-        "host": f"10.0.0.{process // 4}",
-        "pid": 100 + process,
-        "nvml_dev": process % 4,
-        "status": dict(WELL),
-        "collective_counts": dict.fromkeys(FUNCTIONS, 0) | counts,
-    }
+        "rank": number, "host": f"10.0.0.{process // 4}", "pid": 100 + process, "nvml_dev": process % 4,
+        "status": dict(WELL), "collective_counts": dict.fromkeys(FUNCTIONS, 0) | counts,
+    }  # fmt: skip
 
 
 def silent(number: int, process: int, dead: bool = False) -> dict[str, Any]:
@@ -436,12 +428,8 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
     ]
     found = series(read(group(WORLD, bare)), 2)
     assert {key[2] for key in found if key[0] == "ranks"} == {
-        "expected",
-        "responding",
-        "missing",
-        "unresponsive",
-        "dead",
-    }
+        "expected", "responding", "missing", "unresponsive", "dead",
+    }  # fmt: skip
     assert {key[0] for key in found} == {"ranks"}
 
 

@@ -137,15 +137,11 @@ async def test_only_a_large_report_needs_the_helper() -> None:
         assert (bench.helper.calls, bench.inquiry.errors) == ({"ok": 1}, {})
 
 
-@pytest.mark.parametrize(
-    ("report", "stage"),
-    [
-        ([b"x" * 100_000] * 10, "parse"),
-        ([b"[" * 100_000] * 10, "parse"),
-        ([*large_report(RANKS, COMMUNICATORS)][:-1], "cut"),
-    ],
-    ids=["no JSON", "deep nesting", "cut"],
-)
+@pytest.mark.parametrize(("report", "stage"), [
+    ([b"x" * 100_000] * 10, "parse"),
+    ([b"[" * 100_000] * 10, "parse"),
+    ([*large_report(RANKS, COMMUNICATORS)][:-1], "cut"),
+], ids=["no JSON", "deep nesting", "cut"])  # fmt: skip
 async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) -> None:
     """Garbage and a cut report are told apart, and cost the helper nothing."""
     async with bench_of() as bench:
@@ -217,15 +213,11 @@ class Reached(ListenerSearch):
         return self.servers.pop(0) if self.servers else None
 
 
-@pytest.mark.parametrize(
-    ("accepting", "present", "left"),
-    [
-        ([SECOND, FIRST, FIRST, THIRD, FIRST], frozenset({FIRST, THIRD}), 1),
-        ([SECOND, FIRST], frozenset({FIRST}), 0),
-        ([SECOND] * MAX_ATTEMPTS + [FIRST], frozenset(), 1),
-    ],
-    ids=["all", "some", "beyond the attempts"],
-)
+@pytest.mark.parametrize(("accepting", "present", "left"), [
+    ([SECOND, FIRST, FIRST, THIRD, FIRST], frozenset({FIRST, THIRD}), 1),
+    ([SECOND, FIRST], frozenset({FIRST}), 0),
+    ([SECOND] * MAX_ATTEMPTS + [FIRST], frozenset(), 1),
+], ids=["all", "some", "beyond the attempts"])  # fmt: skip
 async def test_processes_that_answer_a_greeting(
     accepting: list[ProcessKey], present: frozenset[ProcessKey], left: int
 ) -> None:

@@ -56,24 +56,13 @@ def report(
     return Report("2.30.7", (communicator,), processes, timeouts, {})
 
 
-@pytest.mark.parametrize(
-    ("configured", "ranks", "world_size", "role"),
-    [
-        ("auto", {0, 1}, 4, "reporter"),
-        ("auto", None, None, "labels"),
-        ("reporter", None, None, "reporter"),
-        ("monitor", None, None, "none"),
-        ("auto", {0, 3}, 4, "reporter"),
-        ("auto", {2, 3}, 4, "standby"),
-        ("auto", {1, 2}, 4, "none"),
-        ("auto", {3}, None, "none"),
-        ("auto", set(), 4, "none"),
-        ("reporter", {1}, 4, "reporter"),
-        ("standby", {0}, 4, "standby"),
-        ("monitor", {0}, 4, "none"),
-        ("off", {0}, 4, "none"),
-    ],
-)
+@pytest.mark.parametrize(("configured", "ranks", "world_size", "role"), [
+    ("auto", {0, 1}, 4, "reporter"), ("auto", None, None, "labels"), ("reporter", None, None, "reporter"),
+    ("monitor", None, None, "none"), ("auto", {0, 3}, 4, "reporter"), ("auto", {2, 3}, 4, "standby"),
+    ("auto", {1, 2}, 4, "none"), ("auto", {3}, None, "none"), ("auto", set(), 4, "none"),
+    ("reporter", {1}, 4, "reporter"), ("standby", {0}, 4, "standby"), ("monitor", {0}, 4, "none"),
+    ("off", {0}, 4, "none"),
+])  # fmt: skip
 def test_role(configured: Configured, ranks: set[int] | None, world_size: int | None, role: str) -> None:
     """The node of rank 0 reports, that of the last stands by, nobody else asks; the configuration comes first."""
     assert role_of(configured, ranks, world_size) == role

@@ -28,13 +28,9 @@ class Machine:
     def setup(self, *options: str, umask: int = 0o022) -> str:
         """Run it to a good end; return what it said."""
         done = subprocess.run(
-            ["sh", SETUP, "--root", self.root, *options],
-            check=True,
-            capture_output=True,
-            text=True,
-            umask=umask,
+            ["sh", SETUP, "--root", self.root, *options], check=True, capture_output=True, text=True, umask=umask,
             env={"PATH": os.environ["PATH"], "RANKWATCH_SHARE": str(self.share)},
-        )
+        )  # fmt: skip
         assert done.stderr == ""
         return done.stdout
 

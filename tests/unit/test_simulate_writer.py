@@ -19,13 +19,9 @@ def test_lines_equal_the_plugins(captured: str) -> None:
     """Given the same facts, a line is byte for byte what the real plugin wrote."""
     header, metadata, perf = (json.loads(captured)[key] for key in ("header", "metadata", "coll_perf"))
     communicator = SimulatedCommunicator(
-        "tp",
-        header["comm_name"],
-        int(header["id"], 16),
-        tuple(range(header["n_ranks"])),
-        header["nnodes"],
+        "tp", header["comm_name"], int(header["id"], 16), tuple(range(header["n_ranks"])), header["nnodes"],
         network=False,
-    )
+    )  # fmt: skip
     record = SimulatedRecord(perf["coll"], perf["coll_sn"], perf["coll_msg_size_bytes"], perf["coll_exec_time_us"])
     made = (
         line_start(communicator, header["rank"])

@@ -263,15 +263,10 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
     assert asked == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"SLURM_JOB_EXIT_CODE2": "7:0"},
-        {"SLURM_JOB_DERIVED_EC": "15"},
-        {"SLURM_NODELIST": "a[1-3],n0"},
-        {"SLURM_NODELIST": "m0,n0"},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {"SLURM_JOB_EXIT_CODE2": "7:0"}, {"SLURM_JOB_DERIVED_EC": "15"}, {"SLURM_NODELIST": "a[1-3],n0"},
+    {"SLURM_NODELIST": "m0,n0"},
+])  # fmt: skip
 def test_slurm_is_not_asked_without_need(site: Site, changed: dict[str, str]) -> None:
     """Codes that are not those of success say enough, and of several nodes the first one asks."""
     site.answer("CANCELLED None\n", SIGTERMED)
