@@ -55,8 +55,7 @@ def test_run_id_that_names_nothing(run_id: str) -> None:
     """A run id that stands for none leaves the job to its rendezvous address, the same on every node."""
     environment = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
     here, there = read_claim(environment, "here"), read_claim(environment, "there")
-    assert here.job_id == there.job_id
-    assert here.job_id == short_hash("job", "node-a:29500")
+    assert (here.job_id, here.job_id) == (there.job_id, short_hash("job", "node-a:29500"))
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.1.2.3", "::1"])
@@ -95,8 +94,7 @@ def test_group_ids_differ() -> None:
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
-    assert clean_label("<!channel> R&D") == "?!channel? R&D"
-    assert clean_label('a\n"b\x00\u202e') == 'a?"b??'
+    assert (clean_label("<!channel> R&D"), clean_label('a\n"b\x00\u202e')) == ("?!channel? R&D", 'a?"b??')
 
 
 @pytest.mark.slow

@@ -108,9 +108,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
 
 def test_all_is_well() -> None:
     """A good installation has no finding, with Prometheus and without."""
-    assert examine(GOOD) == []
-    assert examine(replace(GOOD, watcher=None)) == []
-    assert told([]) == "all is well"
+    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), told([])) == ([], [], "all is well")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -148,8 +146,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(arguments) == 1
     found = json.loads(capsys.readouterr().out)
     checks = [each["check"] for each in found if each["check"] != "clock"]  # as this machine has it
-    assert checks == ["agent", "configuration"]
-    assert set(found[0]) == {"check", "level", "text", "remedy"}
+    assert (checks, set(found[0])) == (["agent", "configuration"], {"check", "level", "text", "remedy"})
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://127.0.0.1:1", "127.0.0.1:1"])

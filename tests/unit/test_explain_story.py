@@ -238,16 +238,14 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 def test_the_most_points_of_a_range() -> None:
     """A week is asked in steps of the same grid, with no more points than the bound."""
     asked = Asked({}, {})
-    week = ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END)
-    assert week.step == 105.0
+    assert ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(asked, ask.matcher("7", None), END - 86400 + 7, END + 7)
     assert (day.step, day.end) == (15.0, END)
 
 
 def test_times_of_a_wrong_clock() -> None:
     """An end that is told for the future or for long ago is taken for when it was seen; else it is believed."""
-    assert ask.believed(END + 50, END) == END
-    assert ask.believed(END - ask.OLDEST_SECONDS, END) == END - ask.OLDEST_SECONDS
+    assert (ask.believed(END + 50, END), ask.believed(END - ask.OLDEST_SECONDS, END)) == (END, END - ask.OLDEST_SECONDS)
     assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
 
 
@@ -327,9 +325,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
     assert len(story.timeline(happened)) == story.MAX_TIMELINE
     rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
-    assert len(rows) == story.MAX_TIMELINE + 1
-    assert rows[story.MAX_TIMELINE // 2][3] == "1 more"
-    assert rows[-1][1] == "rank z"
+    assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
 
 
 def test_hostile_words() -> None:
@@ -339,8 +335,7 @@ def test_hostile_words() -> None:
     incident = Incident(0.0, 1.0, 0.0, None, "died")
     happened = (Happened(0.0, "log", evil, evil, evil, evil),)
     known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
-    runbooks = {evil: 'javascript:alert(1)"'}
-    judgement = judge(said, is_hang=False)
+    runbooks, judgement = {evil: 'javascript:alert(1)"'}, judge(said, is_hang=False)
     page = story.told(KnownJob(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)

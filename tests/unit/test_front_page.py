@@ -163,8 +163,7 @@ def test_rows_and_cells_are_bounded() -> None:
     ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
     first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
     html = front_page(document([first, *ranks]))
-    rows = Page(html).rows
-    assert len(rows) == 2 + 256 + 1
+    assert len(Page(html).rows) == 2 + 256 + 1
     assert "Job " + "z" * 127 + "… <small>" in html
     assert "and 1 more" in html
     assert "more ranks</p>" not in front_page(document(ranks))

@@ -58,8 +58,7 @@ def test_a_process_stands_on_the_gpus_it_uses() -> None:
     hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
     hardware.of("nvml").observe_gpu_processes({7: ["GPU-1", "GPU-0", "GPU-9"]})
     assert [each.index for each in hardware.gpus_of(7)] == [0, 1]
-    assert [hardware.nic_of(each) for each in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
-    assert hardware.gpus_of(8) == []
+    assert ([hardware.nic_of(each) for each in hardware.gpus_of(7)], hardware.gpus_of(8)) == (["mlx5_0", "mlx5_0"], [])
     assert hardware.nic_of(gpu(5)) == ""
     hardware.of("nvml").observe_gpu_processes({})
     assert hardware.gpus_of(7) == []

@@ -135,15 +135,13 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
-    wanted = expected_sums([good])
-    section = None
+    wanted, section = expected_sums([good]), None
     for content in (first, then):
         with bad.open("ab") as log:
             log.write(content)
         turn = all_of(make(root, section))
         assert turn.section is not None
-        section = turn.section
-        view = turn.published
+        section, view = turn.section, turn.published
         assert view is not None
         assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
         assert Result.FAILED not in view.results
@@ -213,8 +211,7 @@ def test_a_context_that_cannot_be_saved_is_dropped_alone(tmp_path: Path) -> None
             log.write(bare(line(1)))
     view = all_of(make(tmp_path, turn.section)).published
     assert view is not None
-    assert sorted(own[0] for own in sums_of(view).values()) == [1, 2]
-    assert view.results[Result.BARE] == 1
+    assert (sorted(own[0] for own in sums_of(view).values()), view.results[Result.BARE]) == ([1, 2], 1)
 
 
 def test_a_context_that_cannot_be_restored_is_dropped_alone(tmp_path: Path) -> None:
@@ -227,8 +224,7 @@ def test_a_context_that_cannot_be_restored_is_dropped_alone(tmp_path: Path) -> N
         section.contexts = [(key, msgspec.Raw(raw))]
         view = all_of(make(tmp_path, msgspec.msgpack.encode(section))).published
         assert view is not None
-        assert view.skipped[module.NOT_SAVED] == 1
-        assert [own[0] for own in sums_of(view).values()] == [1]
+        assert (view.skipped[module.NOT_SAVED], [own[0] for own in sums_of(view).values()]) == (1, [1])
 
 
 @pytest.fixture(scope="module")
@@ -292,8 +288,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
     assert turn.section is not None
     assert turn.published is not None
     assert module.NOT_SAVED not in turn.published.skipped or plain["contexts"]
-    again = all_of(make(root, turn.section))
-    assert again.section is not None
+    assert all_of(make(root, turn.section)).section is not None
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:

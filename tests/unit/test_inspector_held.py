@@ -97,8 +97,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
         (tmp_path / name).touch()
     follower = Follower(root, lambda _: True, FakeClock().monotonic)
     follower.discover()
-    known = {file.path for file in follower.files()}
-    file = tmp_path / path
+    known, file = {file.path for file in follower.files()}, tmp_path / path
     follower.take_up(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
     assert {file.path for file in follower.files()} == known
     follower.close()

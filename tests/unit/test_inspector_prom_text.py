@@ -154,5 +154,4 @@ def test_sizes() -> None:
     """Rows are in order of the bytes that the plugin's words stand for, the largest first."""
     sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
     rows, skipped = read(*(line(message_size=size) for size in sizes))
-    assert [key.size_bytes() for key in rows] == [1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0]
-    assert skipped == {}
+    assert ([key.size_bytes() for key in rows], skipped) == ([1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0], {})

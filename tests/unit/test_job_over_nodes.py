@@ -157,5 +157,4 @@ def test_no_address(url: str) -> None:
 
 def test_addresses_are_shown_without_passwords() -> None:
     """User and password are left out, the path stays."""
-    assert shown("https://u:p@h:1/x@y") == "https://h:1/x@y"
-    assert shown("h:9090") == "h:9090"
+    assert (shown("https://u:p@h:1/x@y"), shown("h:9090")) == ("https://h:1/x@y", "h:9090")

@@ -69,8 +69,7 @@ def test_a_file_of_another_user_is_not(jobs: Path) -> None:
     jobs_of_another = TrustedDirectory(jobs, [os.geteuid()], lambda name: True, sources.read_job)
     if os.geteuid() == 0:
         os.chown(jobs / "4.json", 1000, 1000)
-        assert jobs_of_another.look() == {}
-        assert jobs_of_another.refused["owner"] == 1
+        assert (jobs_of_another.look(), jobs_of_another.refused["owner"]) == ({}, 1)
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
@@ -158,8 +157,7 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
         return sources.read_job(name, content)
 
     trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
-    assert [trusted.look(), trusted.look()] == [{"4.json": JobFile("4")}] * 2
-    assert read == ["4.json"]
+    assert ([trusted.look(), trusted.look()], read) == ([{"4.json": JobFile("4")}] * 2, ["4.json"])
     (jobs / "new").write_text('{"job_id":"4","restarts":7}')
     (jobs / "new").rename(jobs / "4.json")
     assert trusted.look() == {"4.json": JobFile("4", restarts=7)}

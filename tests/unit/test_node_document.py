@@ -51,8 +51,7 @@ def test_a_job_with_a_dead_rank() -> None:
     dead = found.ranks[0]
     assert (dead.job_id, dead.pid, dead.user, dead.local_rank) == ("4711", 2, "alice", "2")
     assert dead.gpus == (GpuOfRank(0, "GPU-a", "0000:3b:00.0"),)
-    assert dead.ended == RankEnd(died, "signaled", "SIGSEGV")
-    assert dead.state_reason == "fatal_signal"
+    assert (dead.ended, dead.state_reason) == (RankEnd(died, "signaled", "SIGSEGV"), "fatal_signal")
     assert dead.unhealthy == ("gpu_xid",)
     assert found.ranks[1].unhealthy == ()
     [job] = found.jobs

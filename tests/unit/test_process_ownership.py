@@ -121,8 +121,7 @@ def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, mon
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
     assert node.place(path) == (Owner("user", "1000"), "")
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
-    other = Node(node.sys.parent / "other")
-    assert other.place(path, made=False) == (Owner("user", "1000"), "")
+    assert Node(node.sys.parent / "other").place(path, made=False) == (Owner("user", "1000"), "")
 
 
 def test_a_pod_inside_a_pod_is_the_outer_one() -> None:

@@ -95,8 +95,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
     node = nameless
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
-        assert (await node.look(exporter, LABELS_WAIT_SECONDS - 2.0)).queries == 0
-        assert node.table.labels() == {}
+        assert ((await node.look(exporter, LABELS_WAIT_SECONDS - 2.0)).queries, node.table.labels()) == (0, {})
         found = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
         assert found.queries == 1
         node.table.tick()
@@ -174,8 +173,7 @@ async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
     """Failed queries put the next off twice as long each; the last report is shown until the third has failed."""
     node.replies = [report(), None]
     async with node.exporter() as exporter:
-        first = await node.first_query(exporter)
-        assert list(first.up.values()) == [True]
+        assert list((await node.first_query(exporter)).up.values()) == [True]
         for failures in range(1, KEPT_FAILURES + 2):
             failed = await node.look(exporter, 2 ** (failures - 1) * LONGEST_INTERVAL_SECONDS)
             assert (list(failed.up.values()), failed.errors) == ([False], {"cut": failures})
@@ -283,8 +281,7 @@ async def test_a_view_of_a_cut_off_process_is_asked_of_another(node: Node) -> No
     node.replies_of = {12: report(3), 11: report()}
     async with node.exporter() as exporter:
         found = await node.first_query(exporter)
-    assert shown(found) == {"4711": [("0xab", 4, 0)]}
-    assert (node.asked, node.accepting) == (2, [])
+    assert (shown(found), node.asked, node.accepting) == ({"4711": [("0xab", 4, 0)]}, 2, [])
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:
@@ -341,14 +338,11 @@ async def test_what_a_report_holds_becomes_series(node: Node) -> None:
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
-    assert series["rankwatch_ras_skipped_total", "phantom"] == 1
-    assert series["rankwatch_ras_timeouts_total",] == 2
-    assert series["rankwatch_ras_queries_total",] == 1
-    assert series["rankwatch_ras_reporter", "4711", "reporter"] == 1
+    assert (series["rankwatch_ras_skipped_total", "phantom"], series["rankwatch_ras_timeouts_total",]) == (1, 2)
+    assert (series["rankwatch_ras_queries_total",], series["rankwatch_ras_reporter", "4711", "reporter"]) == (1, 1)
     assert series["rankwatch_ras_query_duration_seconds",] >= 0
     endpoint = f"127.0.0.1:{node.port}"
-    assert series["rankwatch_library_info", "4711", "nccl", "2.30.7"] == 1
-    assert series["rankwatch_ras_up", endpoint] == 1
+    assert (series["rankwatch_library_info", "4711", "nccl", "2.30.7"], series["rankwatch_ras_up", endpoint]) == (1, 1)
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
 
 
@@ -517,8 +511,7 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
         found = list(exporter.families(exporter.snapshot()))
     series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
     assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == asked_seconds + LONGEST_INTERVAL_SECONDS
-    assert series["rankwatch_ras_reports_total", "4711"] == 2
-    assert series["rankwatch_ras_failures", "4711"] == 1
+    assert (series["rankwatch_ras_reports_total", "4711"], series["rankwatch_ras_failures", "4711"]) == (2, 1)
     doubled = 2 * MIN_INTERVAL_SECONDS
     assert 0.9 * doubled <= series["rankwatch_ras_interval_seconds", "4711"] <= 1.1 * doubled
 
@@ -557,8 +550,7 @@ async def test_what_is_heard_becomes_series(node: Node) -> None:
         found = list(exporter.families(exporter.snapshot()))
     series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
-    assert len(events) == 13
-    assert {event: value for event, value in events.items() if value} == {"PEER_NEW": 3}
+    assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
     assert series["rankwatch_ras_monitor_streams_total",] == 1
     assert series["rankwatch_ras_monitor_unread_total", "unreadable"] == 1

@@ -202,8 +202,7 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
 
 def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) -> None:
     """Where the name has no version the file is read as the process has it; a FIFO in its place holds up nobody."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text(
         NAMED.replace("/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7", "/opt/libnccl.so.2")
@@ -219,8 +218,7 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
 
 def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
     """Plugins, mapped below the library as often as above it, are named alike and have no version of NCCL's."""
-    key = add(tree, 10, 71, 72)
-    line = "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
+    key, line = add(tree, 10, 71, 72), "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
     plugins = ("libnccl-net.so", "libnccl-net-ofi.so.1", "libnccl-profiler-inspector.so", "libnccl_tuner.so")
     (tree.root / "10/maps").write_text("".join(map(line.format, plugins)) + NAMED)
     assert look(tree, key)[V4].servers[key].version == (2, 30, 7)
@@ -228,8 +226,7 @@ def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
 
 def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) -> None:
     """Of a deleted file the mapping itself is read; a file that is written anew is read anew."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
     (tree.root / "10/maps").write_text(maps + "\n")
@@ -266,8 +263,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
     """What the environment does not set the user's file does, then the system's; FIFOs are left alone."""
-    key = add(tree, 10, 71, 72)
-    root = tree.root / "10/root"
+    key, root = add(tree, 10, 71, 72), tree.root / "10/root"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
     (root / "etc/nccl.conf").write_text("# site\nNCCL_RAS_TIMEOUT_FACTOR=3\r\nNCCL_DEBUG=WARN\nNCCL_RAS_ADDR\n")
@@ -336,8 +332,7 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
 
 def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
     """RCCL's library is named after ROCm's version: its own is read from its text."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
     library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
@@ -349,8 +344,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     first, second = add(tree, 10, 71), add(tree, 11, 72)
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
     search = Search(tree.root, (V4,))
-    site = search.look([first, second])[V4]
-    client = Endpoint("127.0.0.1", 40001)
+    site, client = search.look([first, second])[V4], Endpoint("127.0.0.1", 40001)
     ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
     with (tree.root / "net/tcp").open("a") as table:
         table.write(f"7: {ends[0]} 01 0:0 0:0 0 0 0 98 1\n")
@@ -427,8 +421,7 @@ def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
     """A process that holds another user's socket has not accepted the connection itself."""
-    key = add(tree, 10, 71, 72, 99)
-    search = Search(tree.root, (V4,))
+    key, search = add(tree, 10, 71, 72, 99), Search(tree.root, (V4,))
     site = search.look([key])[V4]
     with (tree.root / "net/tcp").open("a") as table:
         table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")

@@ -77,8 +77,7 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
 def test_a_sound_job_is_asked_where_it_listens() -> None:
     """The reporter asks at the address that a process of the job serves."""
     found = standing_of(process(5), {ELSEWHERE: site(6), HERE: site(5)})
-    assert found == JobStanding("a", "reporter", HERE, None)
-    assert to_ask([found]) == {Question(HERE, "a"): "reporter"}
+    assert (found, to_ask([found])) == (JobStanding("a", "reporter", HERE, None), {Question(HERE, "a"): "reporter"})
 
 
 @pytest.mark.parametrize(("found", "sites", "rules", "why"), [
@@ -102,8 +101,7 @@ def test_why_a_job_is_not_asked(
 ) -> None:
     """Each reason not to ask is given as that reason, and nobody refused is asked."""
     standing = standing_of(found, sites, rules)
-    assert standing.refusal == why
-    assert bool(to_ask([standing])) == (why is None)
+    assert (standing.refusal, bool(to_ask([standing]))) == (why, why is None)
 
 
 def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> None:
@@ -192,8 +190,7 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
 def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float, wake: Wake) -> None:
     """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
     found = after_wake(timing, wake, pace, 100.0, 0.5)
-    assert found.due_at == pytest.approx(due)
-    assert found.asked_at == timing.asked_at
+    assert (found.due_at, found.asked_at) == (pytest.approx(due), timing.asked_at)
     assert found.alert_until == (400.0 if wake == "alarm" else timing.alert_until)
 
 

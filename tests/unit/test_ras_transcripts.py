@@ -90,8 +90,7 @@ def test_every_transcript_is_read_as_the_table_says(request: pytest.FixtureReque
     found = "".join(f"{name}\t{line(read(body))}\n" for name, body in sorted(ALL.items()))
     if request.config.getoption("--update-golden"):
         TABLE.write_text(found)
-    assert len(ALL) == 1101
-    assert found == TABLE.read_text()
+    assert (len(ALL), found) == (1101, TABLE.read_text())
 
 
 def plain_json(body: bytes) -> dict[str, Any]:
@@ -159,8 +158,7 @@ def test_launches_and_errors_are_those_of_the_json() -> None:
         for each in plain["communicators"]:
             if not each["size"]:
                 continue
-            found = report[each["hash"]]
-            extremes = wanted_launches(each["ranks"])
+            found, extremes = report[each["hash"]], wanted_launches(each["ranks"])
             assert (dict(found.launches.extremes) if found.launches else {}) == extremes, name
             troubles = [told for rank in each["ranks"] for told in wanted_troubles(rank)]
             assert [(rank.comm_rank, rank.trouble, rank.error) for rank in found.troubled] == troubles[:32], name
@@ -252,5 +250,4 @@ def test_rccl_differs_in_its_banner_alone() -> None:
         b'RCCL version 2.28.3 compiled with ROCm "7.0.2.0"\nHIP runtime version 70051831, amdgpu driver version 0\n'
     )
     report = read_text(banner + b"\n".join(body.split(b"\n")[2:]))
-    assert report == read_text(body)
-    assert report.version == "2.28.3"
+    assert (report, report.version) == (read_text(body), "2.28.3")

@@ -107,8 +107,7 @@ def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine
     for path in own:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("the site's\n")
-    assert machine.setup("--defaults") == ""
-    assert {path.read_text() for path in own} == {"the site's\n"}
+    assert (machine.setup("--defaults"), {path.read_text() for path in own}) == ("", {"the site's\n"})
     machine.setup("--with-other-users", "--slurm")
     machine.setup("--remove")
     assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"

@@ -51,8 +51,7 @@ def test_the_ring_drops_the_oldest(added: int, kept: int) -> None:
     assert RING_RECORDS == 1024
     log = log_of(added)
     assert [record.sequence for record in log.drain()] == list(range(added - kept, added))
-    assert log.overflowed == added - kept
-    assert log.written == {("AllReduce", 16384): kept}
+    assert (log.overflowed, log.written) == (added - kept, {("AllReduce", 16384): kept})
     assert log.drain() == []
 
 
@@ -72,8 +71,7 @@ def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     assert [json.loads(line)["coll_perf"]["coll_sn"] for line in lines] == list(range(records))
     assert file.bytes_written == len(data)
     if lines:
-        assert json.loads(lines[0])["header"]["rank"] == 1
-        assert json.loads(lines[0])["metadata"]["pid"] == 17
+        assert (json.loads(lines[0])["header"]["rank"], json.loads(lines[0])["metadata"]["pid"]) == (1, 17)
 
 
 def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

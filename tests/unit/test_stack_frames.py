@@ -36,8 +36,7 @@ def test_a_recorded_stack() -> None:
     found = stack_of(RECORDED, {PID})
     assert found is not None
     assert found.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
-    lines = found.text.splitlines()
-    assert lines[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
+    assert found.text.splitlines()[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
     assert "Thread-1 (stay)" in found.text
 
 
@@ -77,9 +76,7 @@ def test_bounds() -> None:
     assert large is not None
     assert odd is not None
     assert long.label.startswith(f"{'n' * MAX_NAME} ({'f' * MAX_NAME}) #")
-    assert deep.text.count("wait") == MAX_FRAMES
-    assert wide.text.count("thread ") == MAX_THREADS
-    assert len(large.text) == MAX_TEXT
+    assert (deep.text.count("wait"), wide.text.count("thread "), len(large.text)) == (MAX_FRAMES, MAX_THREADS, MAX_TEXT)
     assert odd.label.startswith("a?[31m?(!channel) (train.py) #")
     assert "\x07" not in odd.text
 

@@ -159,8 +159,7 @@ def test_one_culprit_of_a_teardown() -> None:
     processes = [left(1.0, SEGV, 1), *(left(1.0 - 0.1 * n, TERM, 1 + n) for n in range(1, 5))]
     processes += [left(0.2, KILL, 10 + n) for n in range(3)]
     states = [verdict.state for verdict in judge_job(processes, NOW).values()]
-    assert states.count("dead") == 1
-    assert states.count("exited") == 7
+    assert (states.count("dead"), states.count("exited")) == (1, 7)
 
 
 def test_slow_cancel_is_no_death() -> None:
@@ -181,10 +180,8 @@ def test_slow_cancel_is_no_death() -> None:
 
 def test_wait_status() -> None:
     """A status in waitpid's form splits into signal and code; the core flag is no part of either."""
-    assert ExitStatus.from_wait(9) == KILL
-    assert ExitStatus.from_wait(11 | 0x80) == SEGV
-    assert ExitStatus.from_wait(3 << 8) == code(3)
-    assert ExitStatus.from_wait(0) == WELL
+    assert (ExitStatus.from_wait(9), ExitStatus.from_wait(11 | 0x80)) == (KILL, SEGV)
+    assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
 
 
 def test_many_at_once_are_judged_in_time() -> None:

@@ -106,9 +106,7 @@ async def test_get_and_head() -> None:
         reader, writer = await served.connect()
         writer.write(b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n")
         status, headers, body = await read_response(reader)
-        assert (status, body) == (200, b"small\n")
-        assert headers["content-type"] == TEXT
-        assert headers["x-own"] == "1"
+        assert (status, body, headers["content-type"], headers["x-own"]) == (200, b"small\n", TEXT, "1")
         assert "date" in headers and "connection" not in headers
         writer.write(b"HEAD /big HTTP/1.1\r\nHost: h\r\n\r\n" + LAST_GET)
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -118,10 +116,8 @@ async def test_get_and_head() -> None:
         assert await reader.read() == b""
         writer.close()
         first = served.site.requests[0]
-        assert (first.path, first.query) == ("/small", {"a": ["1", "2"], "b": [""]})
-        assert first.headers["accept"] == "x, y"
-        assert served.server.stats.responses == {200: 3}
-        assert served.server.stats.connections == 1
+        assert (first.path, first.query, first.headers["accept"]) == ("/small", {"a": ["1", "2"], "b": [""]}, "x, y")
+        assert (served.server.stats.responses, served.server.stats.connections) == ({200: 3}, 1)
         assert sum(served.server.stats.closed.values()) == 0
 
 
@@ -168,8 +164,7 @@ async def test_odd_request_is_refused_and_closed() -> None:
             writer.close()
             await served.until(lambda: served.connections() == 0)
             closed = served.server.stats.closed
-            assert closed["malformed"] + closed["refused_request"] == 1
-            assert served.site.requests == []
+            assert (closed["malformed"] + closed["refused_request"], served.site.requests) == (1, [])
             assert served.server.stats.failures == 0
 
 
@@ -197,8 +192,7 @@ async def test_absolute_form(target: bytes, path: str, query: dict[str, list[str
 async def test_hosts(host: bytes) -> None:
     """Any name or address is a host, and so is none where the client knows none."""
     async with serving() as served:
-        answer = await served.ask(LAST_GET.replace(b"Host: h", b"Host: " + host))
-        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert (await served.ask(LAST_GET.replace(b"Host: h", b"Host: " + host))).startswith(b"HTTP/1.1 200 ")
 
 
 async def test_http_1_0_may_keep_its_connection() -> None:
@@ -216,8 +210,7 @@ async def test_http_1_0_may_keep_its_connection() -> None:
         writer.write(kept.replace(b"Keep-Alive", b"keep-alive, close"))
         assert (await reader.read()).endswith(b"\r\n\r\nsmall\n")
         writer.close()
-        assert served.server.stats.connections == 1
-        assert served.server.stats.responses == {200: 6}
+        assert (served.server.stats.connections, served.server.stats.responses) == (1, {200: 6})
         assert sum(served.server.stats.closed.values()) == 0
 
 
@@ -361,8 +354,7 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
                 await served.until(lambda: served.server.stats.closed["evicted"] == 1)
                 assert served.connections() == 1
     async with serving(ServerLimits(held_bytes=1)) as served:
-        answer = await served.ask(LAST_GET.replace(b"/small", b"/huge"))
-        assert answer.endswith(HUGE)
+        assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
 
 
 async def test_a_body_that_answers_share_counts_once() -> None:
@@ -396,8 +388,7 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
         many = [await connect_as(served, 2, GET) for _ in range(4)]
         await served.until(lambda: served.server.stats.closed["evicted"] == 1)
         few_writer.write(LAST_GET)
-        assert (await read_response(few))[0] == 200
-        assert served.server.stats.closed["evicted"] == 1
+        assert ((await read_response(few))[0], served.server.stats.closed["evicted"]) == (200, 1)
         for _, writer in (*many, (few, few_writer)):
             writer.close()
 
@@ -413,8 +404,7 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
         await served.until(lambda: len(served.site.requests) == 2)
         other, other_writer = await connect_as(served, 1, LAST_GET)
         assert (await read_response(other))[0] == 200
-        assert await first.read() == b""
-        assert served.server.stats.closed["evicted"] == 1
+        assert (await first.read(), served.server.stats.closed["evicted"]) == (b"", 1)
         await served.until(lambda: len(served.server._tasks) == 1)
         for writer in (first_writer, second_writer, other_writer):
             writer.close()
@@ -483,8 +473,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         third_writer.write(LAST_GET)
         assert (await read_response(third))[0] == 200
         served.site.go.set()
-        assert (await read_response(held))[0] == 200
-        assert served.server.stats.closed["evicted"] == 1
+        assert ((await read_response(held))[0], served.server.stats.closed["evicted"]) == (200, 1)
         for writer in (held_writer, first_writer, second_writer, third_writer):
             writer.close()
 
@@ -504,8 +493,7 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
         held, writer = await served.connect()
         writer.write(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
-        assert await served.ask(GET) == b""
-        assert served.server.stats.closed["all_busy"] == 1
+        assert (await served.ask(GET), served.server.stats.closed["all_busy"]) == (b"", 1)
         served.site.go.set()
         assert (await read_response(held))[0] == 200
         writer.close()
