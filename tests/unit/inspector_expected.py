@@ -105,12 +105,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
     comm = one.header["id"].removeprefix("0x")[:14]
     name = P2P[one.name] if one.is_p2p else one.name
     own = sums[
-        one.metadata["hostname"],
-        one.metadata["pid"],
-        comm,
-        one.header["rank"],
-        name,
-        size_class(one.size_bytes),
+        one.metadata["hostname"], one.metadata["pid"], comm, one.header["rank"], name, size_class(one.size_bytes)
     ]
     for index, value in enumerate((1, one.size_bytes, one.time_us, one.bus_bytes)):
         own[index] += value

@@ -21,14 +21,9 @@ def line(sn: int = 0, **changes: Any) -> bytes:
     record: dict[str, Any] = {
         "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
         "metadata": {"dump_timestamp_us": 1_690_000_000_000_000 + sn, "hostname": "here", "pid": 7},
-        "coll_perf": {
-            "coll": "AllReduce",
-            "coll_sn": sn,
-            "coll_msg_size_bytes": 8192,
-            "coll_exec_time_us": 10 + sn % 7,
-            "coll_timing_source": "kernel_gpu",
-        },
-    }
+        "coll_perf": {"coll": "AllReduce", "coll_sn": sn, "coll_msg_size_bytes": 8192, "coll_exec_time_us": 10 + sn % 7,
+         "coll_timing_source": "kernel_gpu"},
+    }  # fmt: skip
     for name, value in changes.items():
         for part in record.values():
             if name in part:
@@ -53,13 +48,9 @@ def expected_sums(files: list[Path]) -> dict[tuple[str, int, str, int, str, str]
             header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
             size = perf["coll_msg_size_bytes"]
             key = (
-                metadata["hostname"],
-                metadata["pid"],
-                header["id"].removeprefix("0x")[:14],
-                header["rank"],
-                perf["coll"],
-                size_class(size),
-            )
+                metadata["hostname"], metadata["pid"], header["id"].removeprefix("0x")[:14], header["rank"],
+                perf["coll"], size_class(size),
+            )  # fmt: skip
             own = sums[key]
             own[0] += 1
             own[1] += size

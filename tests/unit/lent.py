@@ -45,20 +45,11 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
     ``changed``: other fields; ``hardware`` is a whole Hardware.
     """
     fields: dict[str, Any] = {
-        "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"),
-        "clock": clock,
-        "hostname": "here",
-        "ranks": RankTable(clock, "here"),
-        "state": StateSection(name, None),
-        "admit": Admission(),
-        "thread": OwnThread,
-        "helper": Helpers(clock).lend,
-        "checks": HealthLedger(clock).of(name),
-        "hardware": Hardware(),
-        "evidence": EvidenceBoard().of(name),
-        "exits": ExitFacts().of(name),
-        "log": Logger(name),
-        "guard": Guard(Logger(name)),
-    }
+        "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"), "clock": clock,
+        "hostname": "here", "ranks": RankTable(clock, "here"), "state": StateSection(name, None), "admit": Admission(),
+        "thread": OwnThread, "helper": Helpers(clock).lend, "checks": HealthLedger(clock).of(name),
+        "hardware": Hardware(), "evidence": EvidenceBoard().of(name), "exits": ExitFacts().of(name),
+        "log": Logger(name), "guard": Guard(Logger(name)),
+    }  # fmt: skip
     given = fields | changed
     return Context(**(given | {"hardware": given["hardware"].of(name)}))

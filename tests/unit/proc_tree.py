@@ -75,15 +75,9 @@ class ProcTree:
             )
             inner = " ".join(map(str, namespace_pids or (pid,)))
             status = _STATUS.format(
-                name=thread,
-                state=letter,
-                pid=tid,
-                parent=parent,
-                uid=uid,
-                namespace_pids=inner,
-                pending=pending,
+                name=thread, state=letter, pid=tid, parent=parent, uid=uid, namespace_pids=inner, pending=pending,
                 switches=switches,
-            )
+            )  # fmt: skip
             (place / "status").write_text(status)
         shutil.copy(folder / f"task/{pid}/stat", folder / "stat")
         shutil.copy(folder / f"task/{pid}/status", folder / "status")

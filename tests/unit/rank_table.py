@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from fake_clock import FakeClock
 
-from agent.core.identity import ProcessKey, RankLabel, WriterKey
+from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
@@ -23,13 +23,9 @@ KILLED = ExitStatus(known=True, signal=SIGKILL)
 def environment(rank: int, world: int = 8, job: str = "4711", port: str = "29500") -> dict[str, str]:
     """What Slurm and torchrun would set."""
     return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % 4),
-        "WORLD_SIZE": str(world),
-        "SLURM_JOB_ID": job,
-        "MASTER_ADDR": "node-a",
-        "MASTER_PORT": port,
-    }
+        "RANK": str(rank), "LOCAL_RANK": str(rank % 4), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job,
+        "MASTER_ADDR": "node-a", "MASTER_PORT": port,
+    }  # fmt: skip
 
 
 def facts(pid: int, env: dict[str, str] | None = None) -> ProcessFacts:
@@ -72,9 +68,17 @@ class Table:
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
         return self.add_facts(facts(pid, env))
 
-    def add_facts(self, found: ProcessFacts) -> ProcessKey:
+    def add_facts(self, found: ProcessFacts, then: float | None = None) -> ProcessKey:
+        """Take in a process, and look once more after so many seconds."""
         assert self.ranks.observe_process(found)
+        if then is not None:
+            self.tick(then)
         return found.key
+
+    def record(self, pid: int, memberships: list[Membership], key: ProcessKey) -> None:
+        """A writer's memberships, and the process that it is."""
+        self.ranks.observe_records(writer_key(pid), memberships, None)
+        self.ranks.link(writer_key(pid), key)
 
     def tick(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)

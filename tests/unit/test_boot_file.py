@@ -113,13 +113,11 @@ def test_what_ran_is_what_runs(tmp_path: Path) -> None:
 
 def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
     """The lowest rank of each job is a lead exit of class `reboot`, as old as the boot, until the job runs here."""
-    job = Job(ranks=0, world=16)
-    clock = FakeClock()
+    job, clock = Job(ranks=0, world=16), FakeClock()
     clock.now = job.table.clock.now = 100.0
     job.table.ranks.liveness.note_ran_before(JOBS, clock)
     job.tick(20.0)
-    assert job.leads() == {("9", "reboot"): 120.0, ("0", "reboot"): 120.0}
-    assert job.shown("job_ranks_live") == {(): 0}
+    assert (job.leads(), job.shown("job_ranks_live")) == ({("9", "reboot"): 120.0, ("0", "reboot"): 120.0}, {(): 0})
     assert {labels[5] for labels in job.shown("exit_age_seconds")} == {"long", "short"}
     job.start(9)
     job.tick(1.0)

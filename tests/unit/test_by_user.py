@@ -34,8 +34,7 @@ class Hanging:
 
 def test_answers_are_in_the_order_of_requests() -> None:
     """Each request has its answer at its place, whatever user it is of."""
-    answers = ByUser(Hanging().read).answers([Request(3, 30), Request(2, 20), Request(3, 31)], 30.0)
-    assert answers == [30, 20, 31]
+    assert ByUser(Hanging().read).answers([Request(3, 30), Request(2, 20), Request(3, 31)], 30.0) == [30, 20, 31]
 
 
 @pytest.mark.slow

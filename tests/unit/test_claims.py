@@ -17,20 +17,12 @@ from agent.ranks.rank.environment import (
 )
 
 TORCHRUN = {
-    "RANK": "11",
-    "LOCAL_RANK": "3",
-    "WORLD_SIZE": "16",
-    "MASTER_ADDR": "node-a",
-    "MASTER_PORT": "29500",
+    "RANK": "11", "LOCAL_RANK": "3", "WORLD_SIZE": "16", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500",
     "TORCHELASTIC_RUN_ID": "exp7",
-}
+}  # fmt: skip
 SLURM = {
-    "SLURM_JOB_ID": "4711",
-    "SLURM_JOB_NAME": "llama",
-    "SLURM_PROCID": "5",
-    "SLURM_NTASKS": "8",
-    "SLURM_LOCALID": "1",
-}
+    "SLURM_JOB_ID": "4711", "SLURM_JOB_NAME": "llama", "SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -63,8 +55,7 @@ def test_run_id_that_names_nothing(run_id: str) -> None:
     """A run id that stands for none leaves the job to its rendezvous address, the same on every node."""
     environment = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
     here, there = read_claim(environment, "here"), read_claim(environment, "there")
-    assert here.job_id == there.job_id
-    assert here.job_id == short_hash("job", "node-a:29500")
+    assert (here.job_id, here.job_id) == (there.job_id, short_hash("job", "node-a:29500"))
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.1.2.3", "::1"])
@@ -74,26 +65,11 @@ def test_loopback_rendezvous_is_of_this_node(address: str) -> None:
     assert read_claim(environment, "here").job_id != read_claim(environment, "there").job_id
 
 
-@pytest.mark.parametrize(
-    ("most", "count", "left"),
-    [
-        ("3", "0", 3),
-        ("3", "1", 2),
-        ("3", "3", 0),
-        ("0", "0", 0),
-        ("1", "2", 0),
-        ("1048576", "0", 1 << 20),
-        ("1048577", "0", None),
-        ("3", "1048577", None),
-        ("-1", "0", None),
-        ("3", "-1", None),
-        ("3", "", None),
-        ("", "0", None),
-        ("3", None, None),
-        (None, "0", None),
-        ("1e3", "0", None),
-    ],
-)
+@pytest.mark.parametrize(("most", "count", "left"), [
+    ("3", "0", 3), ("3", "1", 2), ("3", "3", 0), ("0", "0", 0), ("1", "2", 0), ("1048576", "0", 1 << 20),
+    ("1048577", "0", None), ("3", "1048577", None), ("-1", "0", None), ("3", "-1", None), ("3", "", None),
+    ("", "0", None), ("3", None, None), (None, "0", None), ("1e3", "0", None),
+])  # fmt: skip
 def test_restarts_left(most: str | None, count: str | None, left: int | None) -> None:
     """Restarts to come are torchrun's most less those that were, 0 at least, of two plain numbers within the bound."""
     told = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
@@ -118,8 +94,7 @@ def test_group_ids_differ() -> None:
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
-    assert clean_label("<!channel> R&D") == "?!channel? R&D"
-    assert clean_label('a\n"b\x00\u202e') == 'a?"b??'
+    assert (clean_label("<!channel> R&D"), clean_label('a\n"b\x00\u202e')) == ("?!channel? R&D", 'a?"b??')
 
 
 @pytest.mark.slow

@@ -80,8 +80,7 @@ class Fixed:
 )
 def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> None:
     """The agent exports the same series, with the same names, labels and values, as prometheus-client."""
-    collector = make()
-    registry = CollectorRegistry()
+    collector, registry = make(), CollectorRegistry()
     registry.register(collector)
     assert samples(encode(converted(collector.collect())).body.decode()) == samples(generate_latest(registry).decode())
 
@@ -155,8 +154,7 @@ async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: P
     """A collector that the configuration names runs with its arguments; one that fails costs its own series."""
     loaded = Loaded(f"exporters: {{{package}: {{arguments: {{path: /x, depth: 3}}}}}}", "f.yml")
     prepared = (await asyncio.to_thread(prepare, loaded, Logger("test"))).enabled[package]
-    exporter = prepared.spec.build(prepared.config)
-    context = lent(package, FakeClock(), tmp_path)
+    exporter, context = prepared.spec.build(prepared.config), lent(package, FakeClock(), tmp_path)
     await exporter.start(context)
     await exporter.update()
     assert "rack_depth 3" in encode(exporter.families(exporter.snapshot())).body.decode()

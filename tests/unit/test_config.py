@@ -9,10 +9,11 @@ from hypothesis import given, strategies as st
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, Loaded, read_config
 from agent.app.supervisor import prepare
-from agent.app.yaml_document import ConfigError
+from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
 from agent.ranks.rank.numbers import Numbers
 from exporters.inspector import SPEC
+from exporters.ras import RasConfig
 
 
 def test_empty_file_is_all_defaults() -> None:
@@ -42,41 +43,42 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
         Loaded(f"verdict: {{killed_behind_seconds: {seconds}}}", "f.yml")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
-        ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: expected text or a list (a line `- value`"),
-        ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
-        ("webb: {}\n", "f.yml:1: $.webb: unknown key; did you mean web?"),
-        ("- a\n", "f.yml: $: expected a section (key: value), got a list"),
-        ("web: {}\nweb: {}\n", "f.yml:2: $.web: key given twice"),
-        ("web: [\n", "f.yml:2: not valid YAML: "),
-        ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
-        ("a: b: c\n", "f.yml:1: not valid YAML: "),
-        ("\x00", "f.yml: not valid YAML: "),
-        ("exporters:\n  nvlm: {}\n", "f.yml:2: $.exporters.nvlm: no such exporter; did you mean nvml?"),
-        (
-            "exporters:\n  inspector:\n    path: [/x]\n",
-            "f.yml:3: $.exporters.inspector.path: unknown key; did you mean paths?",
-        ),
-        ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
-        ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
-        ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
-        (
-            "exporters: {process: {enabled: false, ioctl: 1}}\n",
-            "f.yml:1: $.exporters.process.ioctl: unknown key; there are: all_values, ",
-        ),
-        ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: expected a list (a line `- value`"),
-        ("exporters: {inspector: {reclaim: [1]}}", "reclaim: expected a section (key: value), got a list"),
-        ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; there are: amdgpu, "),
-        ("health: {count: [x]}", "'x' is none of the checks: "),
-        (
-            "exporters: {process: 3}\n",
-            "f.yml:1: $.exporters.process: expected a section (key: value), got a whole number",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
+    ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: expected text or a list (a line `- value`"),
+    ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
+    ("webb: {}\n", "f.yml:1: $.webb: unknown key; did you mean web?"),
+    ("- a\n", "f.yml: $: expected a section (key: value), got a list"),
+    ("web: {}\nweb: {}\n", "f.yml:2: $.web: key given twice"),
+    ("web: [\n", "f.yml:2: not valid YAML: "),
+    ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
+    ("a: b: c\n", "f.yml:1: not valid YAML: "),
+    ("\x00", "f.yml: not valid YAML: "),
+    ("exporters:\n  nvlm: {}\n", "f.yml:2: $.exporters.nvlm: no such exporter; did you mean nvml?"),
+    ("exporters:\n  inspector:\n    path: [/x]\n",
+     "f.yml:3: $.exporters.inspector.path: unknown key; did you mean paths?"),
+    ("exporters:\n  inspector:\n    paths:\n      - /a\n      - b\n", "f.yml:5: $.exporters.inspector.paths[1]: "),
+    ("exporters:\n  inspector: {poll_interval_seconds: 0.01}\n", "$.exporters.inspector.poll_interval_seconds: "),
+    ("exporters:\n  inspector: {enabled: maybe}\n", "$.exporters.inspector.enabled: "),
+    ("exporters: {process: {enabled: false, ioctl: 1}}\n",
+     "f.yml:1: $.exporters.process.ioctl: unknown key; there are: all_values, "),
+    ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: expected a list (a line `- value`"),
+    ("exporters: {inspector: {reclaim: [1]}}", "reclaim: expected a section (key: value), got a list"),
+    ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; there are: amdgpu, "),
+    ("health: {count: [x]}", "'x' is none of the checks: "),
+    ("exporters: &all [*all]", "f.yml:1: aliases are not taken: write it out"),
+    ("web: &w {}\nexporters: {a: *w}", "f.yml:2: aliases are not taken: write it out"),
+    ("exporters:\n " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"f.yml:2: nested deeper than {MAX_DEPTH}"),
+    ("[" * 1_000_000, f"f.yml:1: nested deeper than {MAX_DEPTH}"),
+    ("web:\n  listen_address: 2026-13-45\n", "f.yml:2: '2026-13-45' cannot be read"),
+    ("exporters:\n  ras:\n    max_ranks: 0x_\n", "f.yml:3: '0x_' cannot be read"),
+    ("a: " + "9" * 5000, "f.yml:1: '" + "9" * 40 + "' cannot be read"),
+    ("a: !!int ''\n", "f.yml:1: '' cannot be read"),
+    ("a: !!timestamp x\n", "f.yml:1: 'x' cannot be read"),
+    ("a: 1\n---\na: 2\n", "f.yml:2: not valid YAML: "),
+    ('state:\n  path: "/a\\0b"\n', "f.yml:2: $.state.path: expected text matching regex"),
+    ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: expected a section (key: value), got a whole number"),
+])  # fmt: skip
 def test_mistakes_are_located(text: str, message: str) -> None:
     """Each mistake is told on one line, with file, line, key and reason."""
     with pytest.raises(ConfigError) as caught:
@@ -102,6 +104,34 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
             read_config(path)
     large.write_bytes(b"#" * MAX_BYTES)
     assert len(read_config(large)) == MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "text", ["exporters:\n  # inspector: {}\n", "web:\nstate:\nhealth:\nexporters:\n", "exporters:\n  inspector:\n"]
+)
+def test_a_section_without_content_is_as_one_that_is_not_there(text: str) -> None:
+    """A key with nothing but comments under it means its defaults."""
+    assert prepare(Loaded(text, "f"), Logger("test")) == prepare(Loaded("", "f"), Logger("test"))
+
+
+@pytest.mark.parametrize(("word", "role"), [("off", "off"), ("'off'", "off"), ("false", "off"), ("monitor", "monitor")])
+def test_the_role_off_needs_no_quotes(word: str, role: str) -> None:
+    """YAML takes a bare `off` for its false; as a role of RAS it means off."""
+    loaded = Loaded(f"exporters: {{ras: {{role: {word}}}}}", "f")
+    assert loaded.section("ras", RasConfig).configured_role() == role  # type: ignore[attr-defined]
+
+
+def test_a_role_that_is_none_is_refused() -> None:
+    """YAML's true is no role."""
+    with pytest.raises(ConfigError, match=r"^f:1: \$.exporters.ras: role: "):
+        Loaded("exporters: {ras: {role: on}}", "f").section("ras", RasConfig)
+
+
+def test_nesting_up_to_the_bound_is_taken() -> None:
+    """A section may be as deep as the bound says; what it may hold is its exporter's matter."""
+    depth = MAX_DEPTH - 2  # beside the file itself and `exporters`
+    text = "exporters: {a: " + "{b: " * depth + "1" + "}" * (depth + 1)
+    assert list(Loaded(text, "f").config.exporters) == ["a"]
 
 
 _YAMLISH = st.text(alphabet="0123456789-+:.xeb_TZ[]{}!&*'\"#\n abfnortuyil", max_size=60)

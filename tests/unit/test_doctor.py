@@ -19,26 +19,18 @@ from agent.page.document import Configuration, ExporterView, NodeDocument
 
 FILE = "/etc/rankwatch/rankwatch.yml"
 DOCUMENT = NodeDocument(
-    rankwatch="0.1.0",
-    hostname="gpu-7",
-    now_seconds=1.0,
-    up_seconds=60.0,
-    ready=True,
+    rankwatch="0.1.0", hostname="gpu-7", now_seconds=1.0, up_seconds=60.0, ready=True,
     configuration=Configuration(FILE),
     exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
-)
+)  # fmt: skip
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
 GOOD = Facts(
-    config_file=FILE,
-    addresses=(":19028",),
-    document=DOCUMENT,
+    config_file=FILE, addresses=(":19028",), document=DOCUMENT,
     samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], "rankwatch_rank_duplicates": [({}, 0.0)]},
-    records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),),
-    nvidia_device=True,
-    watcher=WATCHER,
-)
+    records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),), nvidia_device=True, watcher=WATCHER,
+)  # fmt: skip
 
 
 def shown(**more: Any) -> Facts:
@@ -58,127 +50,65 @@ def watched(**more: Any) -> Facts:
 
 
 BROKEN: dict[str, tuple[Facts, str, str, str]] = {
-    "no-agent": (
-        replace(GOOD, document=None, samples={}, agent_error="x: refused"),
-        "agent",
-        "no answer",
-        "systemctl start",
-    ),
-    "no-such-key": (
-        replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"),
-        "configuration",
-        "unknown key",
-        "mend",
-    ),
-    "not-readable": (
-        replace(GOOD, config_error=f"{FILE}: Permission denied"),
-        "configuration",
-        "Permission denied",
-        "as root",
-    ),
-    "refused": (
-        shown(configuration=Configuration(FILE, "line 3")),
-        "configuration",
-        "the agent refused it: line 3",
-        "reload",
-    ),
+    "no-agent": (replace(GOOD, document=None, samples={}, agent_error="x: refused"), "agent", "no answer",
+     "systemctl start"),
+    "no-such-key": (replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"), "configuration", "unknown key",
+     "mend"),
+    "not-readable": (replace(GOOD, config_error=f"{FILE}: Permission denied"), "configuration", "Permission denied",
+     "as root"),
+    "refused": (shown(configuration=Configuration(FILE, "line 3")), "configuration", "the agent refused it: line 3",
+     "reload"),
     "another-file": (shown(configuration=Configuration("/tmp/x.yml")), "configuration", "uses another file", FILE),
     "no-right": (counted("rankwatch_rank_environments_unreadable"), "rights", "2 rank processes", "--with-other-users"),
     "no-rank": (counted("rankwatch_rank_processes_unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
     "duplicates": (counted("rankwatch_rank_duplicates"), "ranks", "claim the job id and rank", "job_id_variables"),
-    "no-interval": (
-        counted("rankwatch_inspector_silent_ranks", reason="no_interval"),
-        "inspector",
-        "2 ranks have NCCL_INSPECTOR_ENABLE and give no records",
-        "MICROSECONDS=100000",
-    ),
-    "no-plugin": (
-        counted("rankwatch_inspector_silent_ranks", reason="no_plugin"),
-        "inspector",
-        "(no_plugin)",
-        "PROFILER_PLUGIN",
-    ),
-    "no-directory": (
-        replace(GOOD, records=(DumpDirectory("/x", None),)),
-        "inspector",
-        "/x is not there",
-        "systemd-tmpfiles",
-    ),
+    "no-interval": (counted("rankwatch_inspector_silent_ranks", reason="no_interval"), "inspector",
+     "2 ranks have NCCL_INSPECTOR_ENABLE and give no records", "MICROSECONDS=100000"),
+    "no-plugin": (counted("rankwatch_inspector_silent_ranks", reason="no_plugin"), "inspector", "(no_plugin)",
+     "PROFILER_PLUGIN"),
+    "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None),)), "inspector", "/x is not there",
+     "systemd-tmpfiles"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
-    "exporter-fails": (
-        shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)),
-        "exporter",
-        "nvml fails: no library",
-        "journalctl",
-    ),
-    "gpus-unseen": (
-        shown(exporters=(ExporterView(name="nvml", state="absent"),)),
-        "nvml",
-        "sees none",
-        "--with-hardware",
-    ),
+    "exporter-fails": (shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)), "exporter",
+     "nvml fails: no library", "journalctl"),
+    "gpus-unseen": (shown(exporters=(ExporterView(name="nvml", state="absent"),)), "nvml", "sees none",
+     "--with-hardware"),
     "checkpoint": (counted("rankwatch_checkpoint_save_errors_total"), "checkpoint", "2 times", "writable"),
     "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series", "RankwatchSeriesDropped"),
     "helper": (counted("rankwatch_helper_up", 0.0, helper="ras"), "helper", "ras does not run", "log"),
-    "not-scraped": (
-        watched(targets={"rankwatch": True}),
-        "prometheus",
-        "rankwatch-liveness does not scrape",
-        "file_sd.yml",
-    ),
-    "scrape-fails": (
-        watched(targets={"rankwatch": True, "rankwatch-liveness": False}),
-        "prometheus",
-        "job rankwatch-liveness's last scrape",
-        "/targets",
-    ),
+    "not-scraped": (watched(targets={"rankwatch": True}), "prometheus", "rankwatch-liveness does not scrape",
+     "file_sd.yml"),
+    "scrape-fails": (watched(targets={"rankwatch": True, "rankwatch-liveness": False}), "prometheus",
+     "job rankwatch-liveness's last scrape", "/targets"),
     "no-rules": (watched(rule_groups=0), "rules", "none of rankwatch's rules", "rule_files"),
     "no-alertmanager": (watched(alertmanagers=0), "alertmanager", "no Alertmanager", "alerting"),
     "clock": (watched(clock_ahead_seconds=-3.2), "clock", "3.2 s behind", "chrony"),
-    "numbers": (
-        watched(verdict={"killed_behind_seconds": 20.0, "left_behind_seconds": 45.0}),
-        "rules",
-        "the rules judge by killed_behind_seconds 20, the agent by 15",
-        "build.py --agent",
-    ),
+    "numbers": (watched(verdict={"killed_behind_seconds": 20.0, "left_behind_seconds": 45.0}), "rules",
+     "the rules judge by killed_behind_seconds 20, the agent by 15", "build.py --agent"),
     "unsent": (watched(unsent=3.0), "alertmanager", "could not be sent", "log"),
     "no-prometheus": (watched(error="refused"), "prometheus", "http://p: refused", "address"),
-}
+}  # fmt: skip
 NOTES: dict[str, tuple[Facts, str, str]] = {
-    "defaults": (
-        replace(shown(configuration=Configuration()), config_file=""),
-        "configuration",
-        "no file: all defaults",
-    ),
+    "defaults": (replace(shown(configuration=Configuration()), config_file=""), "configuration",
+     "no file: all defaults"),
     "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens on loopback alone"),
     "starting": (shown(ready=False), "agent", "it is starting"),
     "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
-    "blind": (
-        shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)),
-        "rights",
-        "netdev: no netlink",
-    ),
+    "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)), "rights",
+     "netdev: no netlink"),
     "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "does not hold its clock for synchronised"),
-    "unknown-ends": (
-        counted("rankwatch_process_exit_status_unknown_total"),
-        "kernel",
-        "how 2 processes of ranks ended",
-    ),
-    "other-rules": (
-        watched(rules_missing=("a:b", "c")),
-        "rules",
-        "2 of this version's rules are not loaded, such as a:b",
-    ),
+    "unknown-ends": (counted("rankwatch_process_exit_status_unknown_total"), "kernel",
+     "how 2 processes of ranks ended"),
+    "other-rules": (watched(rules_missing=("a:b", "c")), "rules",
+     "2 of this version's rules are not loaded, such as a:b"),
     "bare-password": (watched(shows_password=True), "prometheus", "crosses the network as it is"),
     "old-nccl": (counted("rankwatch_ras_not_asked", 1.0, job_id="1", reason="version_old"), "ras", "version_old"),
-}
+}  # fmt: skip
 
 
 def test_all_is_well() -> None:
     """A good installation has no finding, with Prometheus and without."""
-    assert examine(GOOD) == []
-    assert examine(replace(GOOD, watcher=None)) == []
-    assert told([]) == "all is well"
+    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), told([])) == ([], [], "all is well")
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -216,8 +146,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     assert main(arguments) == 1
     found = json.loads(capsys.readouterr().out)
     checks = [each["check"] for each in found if each["check"] != "clock"]  # as this machine has it
-    assert checks == ["agent", "configuration"]
-    assert set(found[0]) == {"check", "level", "text", "remedy"}
+    assert (checks, set(found[0])) == (["agent", "configuration"], {"check", "level", "text", "remedy"})
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://127.0.0.1:1", "127.0.0.1:1"])
@@ -244,16 +173,10 @@ def test_no_message_has_the_password(url: str, expected: str) -> None:
     assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))
 
 
-@pytest.mark.parametrize(
-    ("url", "shows"),
-    [
-        ("http://u:p@prometheus:9090", True),
-        ("https://u:p@prometheus:9090", False),
-        ("http://prometheus:9090", False),
-        ("http://u:p@localhost:9090", False),
-        ("u:p@[::1]:9090", False),
-    ],
-)
+@pytest.mark.parametrize(("url", "shows"), [
+    ("http://u:p@prometheus:9090", True), ("https://u:p@prometheus:9090", False), ("http://prometheus:9090", False),
+    ("http://u:p@localhost:9090", False), ("u:p@[::1]:9090", False),
+])  # fmt: skip
 def test_a_password_on_the_way(url: str, shows: bool) -> None:
     """One in an address of another host is seen on its way, unless TLS hides it."""
     assert prometheus.shows_password(url) is shows

@@ -28,8 +28,7 @@ def test_restart_takes_over_the_ended_rank(table: Table) -> None:
     assert table.states() == {"3": "exited"}
     table.add(2, environment(3, port="29511"))  # an elastic restart meets at another port
     table.tick(1.0)
-    assert table.labels() == {RankLabel("4711", "3"): 2}
-    assert table.states() == {"3": "alive"}
+    assert (table.labels(), table.states()) == ({RankLabel("4711", "3"): 2}, {"3": "alive"})
 
 
 def test_old_incarnation_is_no_witness(table: Table) -> None:
@@ -99,8 +98,7 @@ def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
 def test_ended_ranks(table: Table) -> None:
     """A dead rank is shown for 15 minutes, a finished one for one; then their records' series may go too."""
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], None)
-    table.ranks.link(writer_key(1), dead)
+    table.record(1, [Membership(WORLD, 1, 8)], dead)
     table.tick(1.0)
     table.ranks.observe_exit(dead, ExitStatus(known=True, signal=SIGSEGV))
     table.ranks.observe_exit(well, ExitStatus(known=True))
@@ -163,8 +161,7 @@ def test_the_last_job_keeps_all_records(table: Table) -> None:
     """A job that alone has more ranks than the limit keeps them all; it evicts those of its user's jobs before it."""
     end_jobs(table, 1, 1, CRASH, uid=1)
     end_jobs(table, 2, 1, CRASH, uid=1, ranks=MAX_ENDED + 1)
-    assert set(jobs_shown(table)) == {"2"}
-    assert len(jobs_shown(table)) == MAX_ENDED + 1
+    assert (set(jobs_shown(table)), len(jobs_shown(table))) == ({"2"}, MAX_ENDED + 1)
 
 
 def test_a_dead_rank_outlives_other_exits(table: Table) -> None:
@@ -205,8 +202,7 @@ def test_one_job_keeps_a_bounded_number_of_records(table: Table) -> None:
         table.ranks.observe_exit(key, CRASH)
         table.clock.advance(0.5)
     table.tick(1.0)
-    assert len(jobs_shown(table)) == MAX_ENDED_OF_JOB
-    assert table.states()["0"] == "dead"
+    assert (len(jobs_shown(table)), table.states()["0"]) == (MAX_ENDED_OF_JOB, "dead")
 
 
 def test_containers_of_one_user_id_have_places_each(table: Table) -> None:

@@ -143,15 +143,13 @@ async def test_what_is_shown_is_what_there_is(site: Site) -> None:
     await site.start()
     found = [each for each in samples(site.exporter.families(site.exporter.snapshot())) if "job_id" in each.labels]
     there = await asyncio.to_thread(lambda: [path.name for path in site.folder.glob("*.tar.gz")])
-    assert sorted(each.labels["file"] for each in found) == sorted(there)
-    assert len(there) == 2
+    assert (sorted(each.labels["file"] for each in found), len(there)) == (sorted(there), 2)
 
 
 async def test_a_bundle_that_is_written_late_is_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory that does not answer for longer than a bundle may take costs nothing once it answers again."""
     await site.start()
-    gate = threading.Event()
-    write = module.bundle.write
+    gate, write = threading.Event(), module.bundle.write
 
     def late(*given: object) -> str:
         gate.wait(60)
@@ -180,8 +178,7 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
     before = await asyncio.to_thread(folder.bundles, site.folder)
     await asyncio.to_thread(folder.ask_for, site.folder, "no-such-job")
     await site.look(2)
-    assert await asyncio.to_thread(folder.bundles, site.folder) == before
-    assert len(before) == site.config.keep_bundles
+    assert (await asyncio.to_thread(folder.bundles, site.folder), len(before)) == (before, site.config.keep_bundles)
     assert not await asyncio.to_thread(lambda: list(site.folder.glob("take-*")))
 
 
@@ -194,8 +191,7 @@ async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
             pid = 2**22 + 10 * uid + rank
             site.ranks.observe_process(owned(pid, known, Owner("user", str(uid)), uid=uid, user=user))
     await site.look(10)
-    jobs = sorted({view.label.job_id for view in site.ranks.snapshot().ranks} - {"7"})
-    assert jobs == ["77", "77-u1002"]
+    assert sorted({view.label.job_id for view in site.ranks.snapshot().ranks} - {"7"}) == ["77", "77-u1002"]
     for job, mine, other in (("77", b"ben", b"cid"), ("77-u1002", b"cid", b"ben")):
         await taken(site, job)
         members = await site.members()

@@ -17,14 +17,7 @@ from agent.ranks.rank.process import RankProcess
 from agent.sdk.helper import HelperHung
 from agent.sdk.ranks import RankLabel, RankView
 from exporters.evidence import EvidenceConfig, alerts as helper_side
-from exporters.evidence.alert_messages import (
-    MAX_ALERTS,
-    MAX_JOBS,
-    MAX_LABEL,
-    AlertsAnswer,
-    AlertsRequest,
-    OpenAlert,
-)
+from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.asking import ASK_SECONDS, AlertAsker, asked_about
 from exporters.evidence.facts import user_of
 from exporters.evidence.shares import fairly
@@ -68,8 +61,7 @@ def test_which_nodes_take_one(blamed: set[str], chosen: list[str]) -> None:
 def test_without_a_size_only_the_first() -> None:
     """Of a job of unknown size a node takes one when a blamed rank is there, and no other."""
     views = [view(rank, None) for rank in (0, 3)]
-    assert chosen_rank(views, {"3"}) == "3"
-    assert chosen_rank(views, {"5"}) == ""
+    assert (chosen_rank(views, {"3"}), chosen_rank(views, {"5"})) == ("3", "")
 
 
 def test_a_page_is_one_occasion() -> None:
@@ -78,10 +70,8 @@ def test_a_page_is_one_occasion() -> None:
     stalled, dead = OpenAlert("7", "JobStalled", ""), OpenAlert("7", "RankDead", "3")
     assert watch.look([stalled], node(0)) == [Occasion("7", "alert", "0")]
     assert watch.look([stalled, dead], node(0)) == []
-    assert watch.look([dead, OpenAlert("8", "RankDead", "1")], node(0)) == []
-    assert watch.open_jobs == {"7", "8"}
-    assert watch.look([], node(0)) == []
-    assert watch.open_jobs == frozenset()
+    assert (watch.look([dead, OpenAlert("8", "RankDead", "1")], node(0)), watch.open_jobs) == ([], {"7", "8"})
+    assert (watch.look([], node(0)), watch.open_jobs) == ([], frozenset())
     assert watch.look([dead], node(0)) == [Occasion("7", "alert", "3")]
 
 
@@ -157,11 +147,9 @@ class Asking:
 async def test_prometheus_is_asked_once_a_minute_while_there_are_jobs() -> None:
     """A node without ranks asks nothing, one with ranks once in ASK_SECONDS, about its jobs."""
     asking = Asking(alerts_cluster="here")
-    assert await asking.look([], 5 * ASK_SECONDS) == []
-    assert asking.helper.asked == []
+    assert (await asking.look([], 5 * ASK_SECONDS), asking.helper.asked) == ([], [])
     await asking.look([*node(0), *node(1, job="8")], 10 * ASK_SECONDS)
-    assert len(asking.helper.asked) == 10
-    assert asking.helper.asked[0] == AlertsRequest(URL, "here", ["7", "8"])
+    assert (len(asking.helper.asked), asking.helper.asked[0]) == (10, AlertsRequest(URL, "here", ["7", "8"]))
 
 
 async def test_questions_begin_at_different_times() -> None:
@@ -190,8 +178,7 @@ async def test_what_fails_is_counted_and_tried_again() -> None:
 
 async def test_one_question_at_a_time() -> None:
     """While an answer is waited for nothing is asked."""
-    asking = Asking()
-    never = asyncio.get_running_loop().create_future()
+    asking, never = Asking(), asyncio.get_running_loop().create_future()
 
     async def call(request: AlertsRequest, _seconds: float) -> AlertsAnswer:
         asking.helper.asked.append(request)
@@ -214,8 +201,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(helper_side, "samples", samples)
     answer = helper_side.open_alerts(AlertsRequest(URL, "", [f"job{number}" for number in range(MAX_JOBS + 1)]))
-    assert len(answer.alerts) == MAX_ALERTS
-    assert answer.alerts[0] == OpenAlert("7" * MAX_LABEL, "A", "")
+    assert (len(answer.alerts), answer.alerts[0]) == (MAX_ALERTS, OpenAlert("7" * MAX_LABEL, "A", ""))
     assert asked[0].count("job") == MAX_JOBS + len(["job_id"])
 
 

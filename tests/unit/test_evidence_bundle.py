@@ -23,20 +23,11 @@ from exporters.evidence.shares import gives_way
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
     """A summary of a job with a killed rank."""
     return Summary(
-        format=1,
-        job_id=job_id,
-        node="n1",
-        taken_at=at,
-        trigger="dead",
-        because="rank 3 is dead",
-        version="1",
+        format=1, job_id=job_id, node="n1", taken_at=at, trigger="dead", because="rank 3 is dead", version="1",
         ranks=[RankAtTime("3", 103, "dead", at - 20, "killed (SIGKILL)")],
-        words=[Word("3", "verdict", "killed (SIGKILL)", blames=True)],
-        suspects=["3"],
-        timeline=[Event(at - 20, "3", "killed (SIGKILL)", "process")],
-        parts=[],
-        user=user,
-    )
+        words=[Word("3", "verdict", "killed (SIGKILL)", blames=True)], suspects=["3"],
+        timeline=[Event(at - 20, "3", "killed (SIGKILL)", "process")], parts=[], user=user,
+    )  # fmt: skip
 
 
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
@@ -46,8 +37,7 @@ def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
     packed = place / "7-20231114T221320Z-n1.tar.gz"
     assert bundle.on_disk(place) == [(packed.name, summary())]
-    assert name == "7-20231114T221320Z-n1"
-    assert {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()} == {0o600}
+    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}) == ("7-20231114T221320Z-n1", {0o600})
     with tarfile.open(packed) as archive:
         assert archive.getnames() == ["ranks/3/status", "summary.json"]
     assert folder.read_summary(place, "7-20231114T221320Z-n1") == summary()
@@ -61,8 +51,7 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     for number, name in enumerate(names):
         write(tmp_path, name, {}, summary(), keep)
         os.utime(tmp_path / f"{name}.tar.gz", (number, number))
-    assert folder.bundles(tmp_path) == names[1:]
-    assert len(list(tmp_path.iterdir())) == 2 * keep + 1
+    assert (folder.bundles(tmp_path), len(list(tmp_path.iterdir()))) == (names[1:], 2 * keep + 1)
 
 
 def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
@@ -139,8 +128,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 def test_long_files_keep_their_ends() -> None:
     """A file longer than a part may be keeps its end; files that find no room are named, the short ones come first."""
     files, left_out = fitted({"long": b"a" + b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES + 1)
-    assert files == {"long": b"b" * MAX_PART_BYTES, "short": b"c"}
-    assert left_out == []
+    assert (files, left_out) == ({"long": b"b" * MAX_PART_BYTES, "short": b"c"}, [])
     files, left_out = fitted({"long": b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES)
     assert (list(files), left_out) == (["short"], ["long"])
 
@@ -157,8 +145,7 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
     """A request is a file that is removed when it is read; names without sense are removed and ask for nothing."""
     folder.ask_for(tmp_path, "job/7 ä")
     (tmp_path / "take-zz").touch()
-    assert folder.asked_for(tmp_path) == ["job/7 ä"]
-    assert list(tmp_path.iterdir()) == []
+    assert (folder.asked_for(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
     longest = "ä" * (folder.MAX_JOB_ID_BYTES // 2)
     folder.ask_for(tmp_path, longest)
     assert folder.asked_for(tmp_path) == [longest]
@@ -174,8 +161,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
     folder.ask_for(tmp_path, "b")
-    assert folder.asked_for(tmp_path) == ["b"]
-    assert folder.bundles(tmp_path) == [name]
+    assert (folder.asked_for(tmp_path), folder.bundles(tmp_path)) == (["b"], [name])
     assert folder.read_summary(tmp_path, name).job_id == "take-home"
 
 
@@ -271,13 +257,9 @@ def test_nothing_in_a_summary_steers_a_terminal() -> None:
     evil = "\x1b[2J\x07\u202e"
     known = summary(job_id=evil)
     known = msgspec.structs.replace(
-        known,
-        because=evil,
-        ranks=[RankAtTime(evil, 1, "dead", 0.0, f"left {evil}", evil, evil)],
-        words=[Word(evil, "stacks", evil, blames=True)],
-        suspects=[evil],
-        timeline=[Event(1.0, evil, evil, "process")],
+        known, because=evil, ranks=[RankAtTime(evil, 1, "dead", 0.0, f"left {evil}", evil, evil)],
+        words=[Word(evil, "stacks", evil, blames=True)], suspects=[evil], timeline=[Event(1.0, evil, evil, "process")],
         parts=[Part("processes", 0, 0.0, f"OSError: {evil}")],
-    )
+    )  # fmt: skip
     for text in (shown("bundle", known), listed([("bundle", known)])):
         assert [line for line in text.splitlines() if not line.isprintable()] == []

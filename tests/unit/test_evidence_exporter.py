@@ -70,12 +70,8 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
     assert [(word.rank, word.says) for word in summary.words] == [("1", "killed (SIGKILL)")]
     names = (await site.members()).keys()
     assert {
-        "ranks.json",
-        "summary.json",
-        "ranks/0/status",
-        "ranks/0/threads.tsv",
-        "at-first-exit/ranks/0/stat",
-    } <= names
+        "ranks.json", "summary.json", "ranks/0/status", "ranks/0/threads.tsv", "at-first-exit/ranks/0/stat",
+    } <= names  # fmt: skip
     found = {sample.name: sample for sample in samples(site.exporter.families(site.exporter.snapshot()))}
     taken = found["rankwatch_evidence_bundle_timestamp_seconds"]
     assert taken.labels["job_id"] == "7"
@@ -118,8 +114,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
     [summary] = await site.summaries()
     parts = {part.name: part.failed for part in summary.parts}
     assert parts == {"processes": "", "odd": "OSError: broken", "ras": "", "slow": "not there within 1 s"}
-    assert summary.suspects == ["1", "0"]
-    assert summary.timeline[0].what == "was missed"
+    assert (summary.suspects, summary.timeline[0].what) == (["1", "0"], "was missed")
     assert (await site.members())["ras/report.json"] == b"{}"
     failures = {
         sample.labels["part"]: sample.value
@@ -209,8 +204,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
             module.bundle.write, site.folder, *bundle_of, site.config.keep_bundles, site.exporter._watch.troubled
         )
     kept = await site.summaries()
-    assert len(kept) == users
-    assert [each.job_id for each in kept if each.user == "ann"] == ["7"]
+    assert (len(kept), [each.job_id for each in kept if each.user == "ann"]) == (users, ["7"])
     assert "job-0" not in {each.job_id for each in kept}
 
 
@@ -234,8 +228,7 @@ async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     views = site.ranks.snapshot().ranks
     for number in range(module.MAX_FROZEN + 3):
         await site.exporter._freeze(str(500 + number), views)
-    assert len(site.exporter._frozen) == module.MAX_FROZEN
-    assert list(site.exporter._frozen)[:2] == ["500", "504"]
+    assert (len(site.exporter._frozen), list(site.exporter._frozen)[:2]) == (module.MAX_FROZEN, ["500", "504"])
 
 
 async def test_without_a_directory_there_is_nothing_to_do(tmp_path: Path) -> None:

@@ -104,19 +104,16 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
     assert len(ends_of(*paths)) == MAX_FILES
 
 
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
-         "Send no. 7 with 1, in 0xabc"),
-        (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"odd":' + b"[" * 9000 + b"\n", "AllReduce no. 812, 8388608 bytes, in world"),
-        (LINE + b'{"dump_stats": {}}\n[1]\n', "AllReduce no. 812, 8388608 bytes, in world"),
-        (b"", ""),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("lines", "said"), [
+    (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
+     "Send no. 7 with 1, in 0xabc"),
+    (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"odd":' + b"[" * 9000 + b"\n", "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE + b'{"dump_stats": {}}\n[1]\n', "AllReduce no. 812, 8388608 bytes, in world"),
+    (b"", ""),
+])  # fmt: skip
 def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
     """The last whole record of an operation is said in words; what is cut, or is none, is passed over."""
     assert last_operation(lines) == said
@@ -172,8 +169,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
     }
     assert files_of(labels, "7") == {(1, 2): "0"}
     part = offered([{"0": LINE}, {}], {})
-    assert part.files == {"rank-0.jsonl": LINE}
-    assert [(word.rank, word.blames) for word in part.words] == [("0", False)]
+    assert (part.files, [(word.rank, word.blames) for word in part.words]) == ({"rank-0.jsonl": LINE}, [("0", False)])
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
@@ -237,8 +233,7 @@ def test_the_logs_first_cause() -> None:
 def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     """A check is the cause when it failed two minutes after the rank's start or later, an Xid by its number."""
     clock = FakeClock()
-    ledger = HealthLedger(clock)
-    ranks = RankTable(clock, "here", settle_at_once=True)
+    ledger, ranks = HealthLedger(clock), RankTable(clock, "here", settle_at_once=True)
     started = clock.time()
     known = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_JOB_ID": "7"}
     ranks.observe_process(ProcessFacts(ProcessKey(10, 5), started, 10, "ann", "thread", known))
@@ -257,7 +252,5 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     clock.advance(1.0)
     checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
     xid = GpuFault("0", "GPU-1", "", FaultSeen(judge("nvidia", Told("79")).fault, clock.time()))
-    assert causes_now() == {RankLabel("7", "0"): "gpu_xid"}
-    assert causes_now((xid,)) == {RankLabel("7", "0"): "xid_79"}
-    assert cause("xid_79") == "xid_79"
-    assert cause("xid_1000") == ""
+    assert (causes_now(), causes_now((xid,))) == ({RankLabel("7", "0"): "gpu_xid"}, {RankLabel("7", "0"): "xid_79"})
+    assert (cause("xid_79"), cause("xid_1000")) == ("xid_79", "")

@@ -58,16 +58,14 @@ def test_a_first_abnormal_exit_is_told_at_once() -> None:
     """A job is failing when a rank leaves by a signal or with a code, before any verdict; not when one ends well."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
-    left = gone(0, "exited")
-    well = gone(1, "exited", ExitStatus(known=True), "8")
+    left, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
     assert watch.look([left, well], 2.0).failing == {"7"}
     assert watch.look([left, well], 3.0).failing == frozenset()
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
     """A rank is silent when it completes nothing for longer than the bound and its longest pause, once each time."""
-    watch = TroubleWatch(SILENCE)
-    quiet = [view(0, progress_seconds=1000.0)]
+    watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)
     assert watch.look(quiet, 1002.0 + SILENCE).occasions == ()
@@ -78,16 +76,14 @@ def test_silence_longer_than_ever_is_an_occasion_once() -> None:
 
 def test_who_never_completed_anything_is_not_silent() -> None:
     """A rank without records, and one that has left, is never silent."""
-    watch = TroubleWatch(SILENCE)
-    left = gone(1, "finished", ExitStatus(known=True))
+    watch, left = TroubleWatch(SILENCE), gone(1, "finished", ExitStatus(known=True))
     left.process.progress_seconds = 1.0
     assert watch.look([view(0), left], 1e6).occasions == ()
 
 
 def test_a_clock_that_jumps_back_is_no_silence() -> None:
     """A progress in the future, as after a change of the clock, is no silence."""
-    watch = TroubleWatch(SILENCE)
-    assert watch.look([view(0, progress_seconds=2e6)], 1e6).occasions == ()
+    assert TroubleWatch(SILENCE).look([view(0, progress_seconds=2e6)], 1e6).occasions == ()
 
 
 def test_changes_are_bounded() -> None:
@@ -113,14 +109,10 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 def test_what_stands_still_is_an_occasion_once() -> None:
     """A job that is reported to stand still is an occasion once, after the time of a silence; the next time again."""
-    watch = TroubleWatch(SILENCE)
-    stalled = Occasion("7", "stalled", "")
-    assert watch.stalled({"7": SILENCE}) == []
-    assert watch.stalled({"7": SILENCE + 1.0}) == [stalled]
-    assert watch.stalled({"7": SILENCE + 2.0}) == []
-    assert watch.stalled({"7": SILENCE + 13.0}) == []
-    assert watch.stalled({}) == []
-    assert watch.stalled({"7": SILENCE + 1.0, "8": SILENCE - 1.0}) == [stalled]
+    watch, stalled = TroubleWatch(SILENCE), Occasion("7", "stalled", "")
+    assert (watch.stalled({"7": SILENCE}), watch.stalled({"7": SILENCE + 1.0})) == ([], [stalled])
+    assert (watch.stalled({"7": SILENCE + 2.0}), watch.stalled({"7": SILENCE + 13.0})) == ([], [])
+    assert (watch.stalled({}), watch.stalled({"7": SILENCE + 1.0, "8": SILENCE - 1.0})) == ([], [stalled])
 
 
 def test_on_which_jobs_a_page_may_be_open() -> None:

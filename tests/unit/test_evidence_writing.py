@@ -56,8 +56,7 @@ def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest
 
 def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle is listed only once its summary can be read: `rankwatch evidence take` looks five times a second."""
-    rename = Path.rename
-    seen = []
+    rename, seen = Path.rename, []
 
     def look(path: Path, target: Path) -> Path:
         made = rename(path, target)

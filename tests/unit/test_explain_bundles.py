@@ -20,19 +20,11 @@ JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=fr
 def summary(node: str = "a", taken_at: float = 1020.0, **more: Any) -> Summary:
     """A summary of job 7 that blames rank 3."""
     made: dict[str, Any] = {
-        "format": 1,
-        "job_id": "7",
-        "node": node,
-        "taken_at": taken_at,
-        "trigger": "dead",
-        "because": "rank 3 died",
-        "version": "1",
-        "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
-        "words": [Word("3", "verdict", "died of SIGKILL", blames=True)],
-        "suspects": ["3"],
-        "timeline": [Event(1000.0, "3", "died", "process")],
-        "parts": [],
-    }
+        "format": 1, "job_id": "7", "node": node, "taken_at": taken_at, "trigger": "dead", "because": "rank 3 died",
+        "version": "1", "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
+        "words": [Word("3", "verdict", "died of SIGKILL", blames=True)], "suspects": ["3"],
+        "timeline": [Event(1000.0, "3", "died", "process")], "parts": [],
+    }  # fmt: skip
     return Summary(**(made | more))
 
 
@@ -53,19 +45,11 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
     assert found.failed == ()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        msgspec.json.encode(summary())[:-40],
-        b"[" * 100_000,
-        b'{"job_id": "7"}',
-        msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
-        msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))),
-        b"\xff\xfe",
-    ],
-    ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"],
-)
+@pytest.mark.parametrize("content", [
+    b"", msgspec.json.encode(summary())[:-40], b"[" * 100_000, b'{"job_id": "7"}',
+    msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
+    msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))), b"\xff\xfe",
+], ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"])  # fmt: skip
 def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
     """It is named with the reason, and costs itself alone."""
     put(tmp_path, "good", summary())
@@ -112,8 +96,7 @@ def test_many_bad_files_are_counted(tmp_path: Path) -> None:
     for number in range(bundles.MAX_NAMED + 3):
         (tmp_path / f"{number:02}.json").write_text("{")
     failed = bundles.read(tmp_path, "7").failed
-    assert len(failed) == bundles.MAX_NAMED + 1
-    assert failed[-1] == "3 more files"
+    assert (len(failed), failed[-1]) == (bundles.MAX_NAMED + 1, "3 more files")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -137,8 +120,7 @@ def test_a_bundle_of_the_incident() -> None:
 
 def test_bundles_of_another_time_or_cluster() -> None:
     """They say nothing of this incident, and are named."""
-    late = INCIDENT.end + bundles.LATE_SECONDS
-    early = INCIDENT.start - bundles.EARLY_SECONDS
+    late, early = INCIDENT.end + bundles.LATE_SECONDS, INCIDENT.start - bundles.EARLY_SECONDS
     assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).used == 2
     found = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
     assert (found.used, found.said, found.happened) == (0, (), ())
@@ -154,8 +136,7 @@ def test_a_node_whose_clock_is_ahead() -> None:
     ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     found = bundles.weigh([made], ahead, INCIDENT)
-    assert [each.at for each in found.happened] == [1000.0, 1020.0]
-    assert bundles.weigh([made], JOB, INCIDENT).used == 0
+    assert ([each.at for each in found.happened], bundles.weigh([made], JOB, INCIDENT).used) == ([1000.0, 1020.0], 0)
 
 
 def test_who_followed_is_not_blamed() -> None:
@@ -177,8 +158,6 @@ def test_a_share_of_words_and_events_for_each_bundle() -> None:
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]
     events += [Event(1001.0, "3", "died", "process"), Event(99_999.0, "3", "forged", "log")]
     found = bundles.weigh([summary(words=words, timeline=events)], JOB, INCIDENT)
-    assert len(found.said) == bundles.MAX_WORDS
-    assert found.said[0].rank == "3"
-    assert len(found.happened) == bundles.MAX_WORDS + 1
+    assert (len(found.said), found.said[0].rank, len(found.happened)) == (bundles.MAX_WORDS, "3", bundles.MAX_WORDS + 1)
     assert found.happened[0].what == "died"
     assert "forged" not in {each.what for each in found.happened}

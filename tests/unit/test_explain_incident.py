@@ -36,19 +36,16 @@ def test_one_missing_point_ends_no_span() -> None:
 
 def test_nothing_happened() -> None:
     """A range without symptoms has no incident, nor has one with a line of a log alone."""
-    assert incidents(course()) == []
-    assert incidents(course(Span("log", 50.0, 50.0))) == []
+    assert (incidents(course()), incidents(course(Span("log", 50.0, 50.0)))) == ([], [])
 
 
 def test_a_death_and_a_restart() -> None:
     """Work stopped at the death, and was done again at the first progress after the restart."""
-    progress = working((0.0, 1001.0), (1300.0, END))
-    death = Span("died", 1000.0, 1280.0)
+    progress, death = working((0.0, 1001.0), (1300.0, END)), Span("died", 1000.0, 1280.0)
     [found] = incidents(
         course(death, deaths=(1000.0,), progress=progress, running_since=((900.0, 10.0), (1290.0, 1290.0)))
     )
-    assert (found.start, found.since, found.back) == (1000.0, 1000.0, 1305.0)
-    assert found.what == "died"
+    assert (found.start, found.since, found.back, found.what) == (1000.0, 1000.0, 1305.0, "died")
 
 
 def test_a_death_after_a_hang() -> None:
@@ -85,14 +82,9 @@ def test_a_crash_loop_is_one_incident() -> None:
     progress = working((0.0, 1000.0), (1100.0, 1200.0), (1300.0, END))
     starts = ((0.0, 1.0), (1080.0, 1080.0), (1290.0, 1290.0))
     [found] = incidents(
-        course(
-            Span("died", 1000.0, 1070.0),
-            Span("died", 1200.0, 1280.0),
-            deaths=(1000.0, 1200.0),
-            progress=progress,
-            running_since=starts,
-        )
-    )
+        course(Span("died", 1000.0, 1070.0), Span("died", 1200.0, 1280.0), deaths=(1000.0, 1200.0), progress=progress,
+         running_since=starts),
+    )  # fmt: skip
     assert (found.since, found.back) == (1000.0, 1305.0)
 
 
@@ -123,9 +115,7 @@ def test_gpu_hours_of_a_stop() -> None:
     )
     [found] = incidents(known)
     spent = cost(known, found, 64)
-    assert spent.seconds == 305.0
-    assert spent.stopped == pytest.approx(5.422, abs=0.001)
-    assert spent.again == pytest.approx(16.0)
+    assert (spent.seconds, spent.stopped, spent.again) == (305.0, pytest.approx(5.422, abs=0.001), pytest.approx(16.0))
     assert spent.late == pytest.approx(0.64)
     assert not spent.is_guess
 
@@ -163,5 +153,4 @@ def test_without_known_gpus() -> None:
 def test_gpu_hours_between_two_times() -> None:
     """Only what overlaps counts, and an end before the start is nothing."""
     gpus = [HeldGpus(0.0, 3600.0, 2.0), HeldGpus(3600.0, 3600.0, 4.0)]
-    assert held(gpus, 1800.0, 5400.0) == pytest.approx(3.0)
-    assert held(gpus, 5400.0, 1800.0) == 0.0
+    assert (held(gpus, 1800.0, 5400.0), held(gpus, 5400.0, 1800.0)) == (pytest.approx(3.0), 0.0)

@@ -46,28 +46,20 @@ LINES: dict[str, list[Line]] = {
 }
 SAMPLES: dict[str, list[Sample]] = {
     "count by (cluster) (last_over_time(job:rankwatch_ranks_live:": [Sample(OF_X, 2.0)],
-    "group by (cluster, node)": [
-        Sample({"cluster": "x", "node": "a"}, 1.0),
-        Sample({"cluster": "x", "node": "b"}, 1.0),
-    ],
+    "group by (cluster, node)": [Sample({"cluster": "x", "node": "a"}, 1.0),
+     Sample({"cluster": "x", "node": "b"}, 1.0)],
     "topk(1, last_over_time(rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice"}, 1.0)],
     "max(max_over_time(job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "min(min_over_time(job:rankwatch_run:time": [Sample({}, START)],
-    "bottomk(8, last_over_time(rank:rankwatch_exit:time": [
-        Sample(DIED, DEATH),
-        Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9),
-    ],
+    "bottomk(8, last_over_time(rank:rankwatch_exit:time": [Sample(DIED, DEATH),
+     Sample({"rank": "4", "node": "a", "reason": "exited", "code": "1"}, DEATH + 9)],
     "topk(17, max by (rank, host, gpu, reason)": [Sample({"rank": "3", "host": "a", "reason": "missing"}, 0.0)],
-    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [
-        Sample(
-            {"rank": "5", "node": "b", "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0
-        )
-    ],
-    "bottomk(64, min by (alertname, severity) (min_over_time(timestamp(ALERTS{job_id": [
-        Sample({"alertname": "RankDead", "severity": "page"}, DEATH + 20)
-    ],
+    "topk(17, last_over_time(rank:rankwatch_flight_recorder_behind": [Sample({"rank": "5", "node": "b",
+     "what": "not_begun", "operation": "_allreduce_base", "description": "dp"}, 7.0)],
+    "bottomk(64, min by (alertname, severity) (min_over_time(timestamp(ALERTS{job_id": [Sample({"alertname": "RankDead",
+     "severity": "page"}, DEATH + 20)],
     "last_over_time(rankwatch_rank_info": [Sample({"rank": "3", "node": "a", "gpu": "3", "pid": "77"}, 1.0)],
-}
+}  # fmt: skip
 
 
 class Asked:
@@ -246,16 +238,14 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 def test_the_most_points_of_a_range() -> None:
     """A week is asked in steps of the same grid, with no more points than the bound."""
     asked = Asked({}, {})
-    week = ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END)
-    assert week.step == 105.0
+    assert ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(asked, ask.matcher("7", None), END - 86400 + 7, END + 7)
     assert (day.step, day.end) == (15.0, END)
 
 
 def test_times_of_a_wrong_clock() -> None:
     """An end that is told for the future or for long ago is taken for when it was seen; else it is believed."""
-    assert ask.believed(END + 50, END) == END
-    assert ask.believed(END - ask.OLDEST_SECONDS, END) == END - ask.OLDEST_SECONDS
+    assert (ask.believed(END + 50, END), ask.believed(END - ask.OLDEST_SECONDS, END)) == (END, END - ask.OLDEST_SECONDS)
     assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
 
 
@@ -335,9 +325,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
     assert len(story.timeline(happened)) == story.MAX_TIMELINE
     rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
-    assert len(rows) == story.MAX_TIMELINE + 1
-    assert rows[story.MAX_TIMELINE // 2][3] == "1 more"
-    assert rows[-1][1] == "rank z"
+    assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
 
 
 def test_hostile_words() -> None:
@@ -347,8 +335,7 @@ def test_hostile_words() -> None:
     incident = Incident(0.0, 1.0, 0.0, None, "died")
     happened = (Happened(0.0, "log", evil, evil, evil, evil),)
     known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
-    runbooks = {evil: 'javascript:alert(1)"'}
-    judgement = judge(said, is_hang=False)
+    runbooks, judgement = {evil: 'javascript:alert(1)"'}, judge(said, is_hang=False)
     page = story.told(KnownJob(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)

@@ -46,8 +46,7 @@ async def test_peers_take_turns() -> None:
     lane = FairLane(work)
     tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 5), ("one", 6), ("few", 7))
     assert work.begun == [1]
-    assert await finish(work, tasks) == [f"result {key}" for key in range(1, 8)]
-    assert work.begun == [1, 5, 2, 6, 7, 3, 4]
+    assert (await finish(work, tasks), work.begun) == ([f"result {key}" for key in range(1, 8)], [1, 5, 2, 6, 7, 3, 4])
 
 
 async def test_equal_keys_share_and_the_first_place_counts() -> None:
@@ -56,8 +55,7 @@ async def test_equal_keys_share_and_the_first_place_counts() -> None:
     lane = FairLane(work)
     tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 4), ("few", 1))
     assert await finish(work, tasks) == ["result 1", "result 2", "result 3", "result 4", "result 4", "result 1"]
-    assert work.begun == [1, 4, 2, 3]
-    assert lane.shared == 2
+    assert (work.begun, lane.shared) == ([1, 4, 2, 3], 2)
 
 
 async def test_nothing_is_kept() -> None:
@@ -66,8 +64,7 @@ async def test_nothing_is_kept() -> None:
     lane = FairLane(work)
     for _ in range(2):
         assert await finish(work, await ask(lane, ("one", 1))) == ["result 1"]
-    assert work.begun == [1, 1]
-    assert (lane._flights, lane._queues) == ({}, {})
+    assert (work.begun, lane._flights, lane._queues) == ([1, 1], {}, {})
 
 
 async def test_a_failure_reaches_all_and_ends_nothing() -> None:
@@ -98,6 +95,5 @@ async def test_nothing_is_done_for_a_client_that_left() -> None:
         task.cancel()
         await asyncio.sleep(0)
     assert (set(lane._flights), lane._queues) == ({1, 4}, {"other": {4: None}})
-    assert await finish(work, [tasks[0], tasks[4]]) == ["result 1", "result 4"]
-    assert work.begun == [1, 4]
+    assert (await finish(work, [tasks[0], tasks[4]]), work.begun) == (["result 1", "result 4"], [1, 4])
     assert await finish(work, await ask(lane, ("one", 2))) == ["result 2"]

@@ -97,8 +97,7 @@ def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
     poll(follower)
     path.write_bytes(b"new 1\nnew 2\n")
     [file] = follower.discover()
-    assert drain(follower, file) == b"new 1\nnew 2\n"
-    assert file.generation == 1
+    assert (drain(follower, file), file.generation) == (b"new 1\nnew 2\n", 1)
 
 
 def test_replaced_under_the_same_name(tmp_path: Path) -> None:
@@ -132,11 +131,9 @@ def test_renamed_file_goes_on(tmp_path: Path) -> None:
 
 def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
     """An unlinked file is read while it grows; its descriptor is closed when it has been idle for a minute."""
-    clock = Time()
-    path = tmp_path / "a.log"
+    clock, path = Time(), tmp_path / "a.log"
     path.write_bytes(b"one\n")
-    follower = follow(tmp_path, clock=clock)
-    before = open_descriptors()
+    follower, before = follow(tmp_path, clock=clock), open_descriptors()
     poll(follower)
     path.unlink()
     clock.now += IDLE_SECONDS - 1
@@ -160,11 +157,9 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
     """An idle file holds no descriptor, and is read on when it grows."""
-    clock = Time()
-    path = tmp_path / "a.log"
+    clock, path = Time(), tmp_path / "a.log"
     path.write_bytes(b"one\n")
-    follower = follow(tmp_path, clock=clock)
-    before = open_descriptors()
+    follower, before = follow(tmp_path, clock=clock), open_descriptors()
     poll(follower)
     clock.now += IDLE_SECONDS
     poll(follower)
@@ -186,8 +181,7 @@ def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
         first.write(b"four\n")
     if resumed:
         follower = follow(tmp_path, resume=follower.positions())
-    assert poll(follower) == b"four\n"
-    assert follower.skipped["overwritten"] == 1
+    assert (poll(follower), follower.skipped["overwritten"]) == (b"four\n", 1)
     with path.open("ab") as first:
         first.write(b"five\n")
     assert poll(follower) == b"five\n"
@@ -225,11 +219,9 @@ def test_limits(tmp_path: Path) -> None:
         (tmp_path / f"d{number}" / "a.log").write_bytes(b"x\n")
     assert len(follow(tmp_path, limits=FollowLimits(directories=3)).discover()) == 3
     follower = follow(tmp_path, limits=FollowLimits(directories=2))
-    assert len(follower.discover()) == 2
-    assert follower.skipped["directory_limit"] == 1
+    assert (len(follower.discover()), follower.skipped["directory_limit"]) == (2, 1)
     follower = follow(tmp_path, limits=FollowLimits(files=2))
-    assert len(follower.discover()) == 2
-    assert follower.skipped["file_limit"] == 1
+    assert (len(follower.discover()), follower.skipped["file_limit"]) == (2, 1)
     follower = follow(tmp_path, limits=FollowLimits(entries=2))
     follower.discover()
     assert follower.skipped["entry_limit"] == 1
@@ -285,8 +277,7 @@ def test_resume_of_a_file_begun_anew(tmp_path: Path) -> None:
     path.write_bytes(b"other\nmore\n")
     follower = follow(tmp_path, resume=first.positions())
     [file] = follower.discover()
-    assert drain(follower, file) == b"other\nmore\n"
-    assert (file.generation, file.caught_up) == (1, True)
+    assert (drain(follower, file), file.generation, file.caught_up) == (b"other\nmore\n", 1, True)
 
 
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
@@ -387,8 +378,7 @@ class World:
         expected = [line for file in (*self.gone, self.file) for line in file.lines]
         already = set(self.given_lines)
         new = [line for line in poll(self.follower).split(b"\n") if LINE.fullmatch(line)]
-        assert len(new) == len(set(new))
-        assert sorted(new) == sorted(line for line in expected if line not in already)
+        assert (len(new), sorted(new)) == (len(set(new)), sorted(line for line in expected if line not in already))
         self.given_lines += new
         self.file.seen = True
 

@@ -22,8 +22,7 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
     (tmp_path / "ours.log").write_bytes(b"ours\n")
     follower = follow(tmp_path, limits=FollowLimits(files=1))
     (file,) = follower.discover(lambda name, _: name.startswith("foreign"))
-    assert drain(follower, file) == b"ours\n"
-    assert follower.passed_over == 20
+    assert (drain(follower, file), follower.passed_over) == (b"ours\n", 20)
     assert not +follower.skipped
 
 
@@ -44,8 +43,7 @@ def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"one\n")
     first = follow(tmp_path)
     poll(first)
-    second = follow(tmp_path, resume=first.positions())
-    assert len(second.discover(lambda *_: True)) == 1
+    assert len(follow(tmp_path, resume=first.positions()).discover(lambda *_: True)) == 1
 
 
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
@@ -81,8 +79,7 @@ def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
 def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
     """A file renamed to what is not followed and back, long after, is not read twice, nor after a restart meanwhile."""
     clock = Time()
-    follower = follow(tmp_path, clock=clock)
-    path = tmp_path / "a.log"
+    follower, path = follow(tmp_path, clock=clock), tmp_path / "a.log"
     path.write_bytes(b"one\n")
     assert poll(follower) == b"one\n"
     generation = follower.files()[0].generation
@@ -92,8 +89,7 @@ def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool)
     if restarted:
         follower = follow(tmp_path, resume=follower.positions(), left=follower.left())
     (tmp_path / "a.kept").rename(path)
-    assert poll(follower) == b""
-    assert [file.generation for file in follower.files()] == [generation]
+    assert (poll(follower), [file.generation for file in follower.files()]) == (b"", [generation])
     write(path, b"two\n", 9)
     assert poll(follower) == b"two\n"
 

@@ -80,8 +80,7 @@ def test_overlong_line_still_growing(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"first\n" + b"z" * (3 * MAX_LINE_BYTES))
     chunks, file = read_all(path)
-    assert [chunk.data for chunk in chunks if chunk.data] == [b"first\n"]
-    assert file.offset == len(b"first\n")
+    assert ([chunk.data for chunk in chunks if chunk.data], file.offset) == ([b"first\n"], len(b"first\n"))
     assert file.scanned == 3 * MAX_LINE_BYTES
     with path.open("ab") as writer:
         writer.write(b"z\nlast\n")
@@ -100,8 +99,7 @@ def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
         writer.write(b"line\n")
     chunks, file = read_all(path)
     assert b"".join(chunk.data for chunk in chunks) == b"line\n"
-    assert sum(chunk.hole_bytes for chunk in chunks) == hole_bytes
-    assert file.offset == hole_bytes + 5
+    assert (sum(chunk.hole_bytes for chunk in chunks), file.offset) == (hole_bytes, hole_bytes + 5)
 
 
 def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
@@ -109,8 +107,7 @@ def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(b"line\n" + b"\0" * 10_000)
     chunks, file = read_all(path)
-    assert chunks == [Chunk(b"line\n", 0, 0)]
-    assert file.offset == 5
+    assert (chunks, file.offset) == ([Chunk(b"line\n", 0, 0)], 5)
 
 
 @pytest.mark.parametrize("hole_bytes", [3, 2 * MAX_LINE_BYTES])

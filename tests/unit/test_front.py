@@ -45,8 +45,7 @@ class Served:
 def test_it_is_made_at_most_twice_a_second() -> None:
     """However many look, the page is made anew after HOLD_SECONDS and not before."""
     served = Served()
-    assert len({served.front.text() for _ in range(100)}) == 1
-    assert served.made == 1
+    assert (len({served.front.text() for _ in range(100)}), served.made) == (1, 1)
     served.clock.advance(HOLD_SECONDS)
     assert "http://r" in served.front.text()
     assert served.made == 2
@@ -55,8 +54,7 @@ def test_it_is_made_at_most_twice_a_second() -> None:
 def test_the_document_is_made_at_most_twice_a_second() -> None:
     """However many ask for it, the document is made anew after HOLD_SECONDS, not before; no page counts for that."""
     served = Served()
-    assert {read(served.front.json()).ranks for _ in range(100)} == {RANKS}
-    assert served.made == 1
+    assert ({read(served.front.json()).ranks for _ in range(100)}, served.made) == ({RANKS}, 1)
     served.clock.advance(HOLD_SECONDS)
     served.front.json()
     assert served.made == 2
@@ -78,7 +76,4 @@ def test_few_pages_look_often_again() -> None:
 
 def test_script_and_style_are_served() -> None:
     """Both, by the paths that the page names."""
-    assert {path: answer.body for path, answer in STATIC.items()} == {
-        "/page.js": SCRIPT.text,
-        "/page.css": STYLE.text,
-    }
+    assert {path: answer.body for path, answer in STATIC.items()} == {"/page.js": SCRIPT.text, "/page.css": STYLE.text}

@@ -51,41 +51,20 @@ def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: SiteLi
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
     """Make what the page shows of these ranks and exporters."""
     return NodeDocument(
-        rankwatch="0.1.0",
-        hostname="gpu-7",
-        now_seconds=NOW,
-        up_seconds=90061,
-        ready=True,
-        ranks=tuple(ranks),
-        exporters=tuple(exporters or []),
-        **more,
-    )
+        rankwatch="0.1.0", hostname="gpu-7", now_seconds=NOW, up_seconds=90061, ready=True, ranks=tuple(ranks),
+        exporters=tuple(exporters or []), **more,
+    )  # fmt: skip
 
 
 def test_page_shows_jobs_ranks_and_exporters() -> None:
     """The page tells host, version, uptime, every job, rank and exporter, in the order of the document."""
     ranks = [
-        Rank(
-            job_id="43",
-            rank="0",
-            state="dead",
-            last_progress_seconds=NOW - 125,
-            ended=RankEnd(NOW - 61, "signaled", "SIGSEGV"),
-        ),
-        Rank(
-            job_id="42",
-            rank="9",
-            state="alive",
-            local_rank="1",
-            gpus=(GpuOfRank(0, "GPU-a"),),
-            pid=77,
-            user="ada",
-            bus_bandwidth_bytes_per_second=183_456_000_000,
-            last_progress_seconds=NOW - 0.4,
-            unhealthy=("gpu_xid",),
-        ),
+        Rank(job_id="43", rank="0", state="dead", last_progress_seconds=NOW - 125,
+         ended=RankEnd(NOW - 61, "signaled", "SIGSEGV")),
+        Rank(job_id="42", rank="9", state="alive", local_rank="1", gpus=(GpuOfRank(0, "GPU-a"),), pid=77, user="ada",
+         bus_bandwidth_bytes_per_second=183_456_000_000, last_progress_seconds=NOW - 0.4, unhealthy=("gpu_xid",)),
         Rank(job_id="42", rank="10", state="finished", ended=RankEnd(NOW - 5, "exited", "", 0)),
-    ]
+    ]  # fmt: skip
     exporters = [
         ExporterView(name="process", state="up", last_success_seconds=NOW - 1, series=12),
         ExporterView(name="nvml", state="down", why="no library", last_success_seconds=NOW - 7260),
@@ -94,7 +73,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     html = front_page(document(ranks, exporters, jobs=jobs))
     page = Page(html)
     assert page.rows[1:2] == [
-        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"],
+        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"]
     ]
     assert page.rows[3:5] == [
         ["alive gpu_xid", "9", "0 s ago", "183.46", "", "", "0", "77", "ada", "1", ""],
@@ -163,14 +142,9 @@ def test_the_page_fetches_its_own_files_alone() -> None:
 def odd(text: str) -> NodeDocument:
     """Make a document with this text wherever a job, a name or an error may have it."""
     rank = Rank(
-        job_id=text,
-        rank=text,
-        state=text,
-        local_rank=text,
-        user=text,
-        ended=RankEnd(NOW, text, text),
+        job_id=text, rank=text, state=text, local_rank=text, user=text, ended=RankEnd(NOW, text, text),
         unhealthy=(text,),
-    )
+    )  # fmt: skip
     job = JobView(job_id=text, name=text, user=text, sentence=text, states={text: 1})
     exporter = ExporterView(name=text, state=text, why=text)
     return document([rank], [exporter], jobs=(job,), notes=(text,), configuration=Configuration(text, text))
@@ -189,27 +163,17 @@ def test_rows_and_cells_are_bounded() -> None:
     ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
     first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
     html = front_page(document([first, *ranks]))
-    rows = Page(html).rows
-    assert len(rows) == 2 + 256 + 1
+    assert len(Page(html).rows) == 2 + 256 + 1
     assert "Job " + "z" * 127 + "… <small>" in html
     assert "and 1 more" in html
     assert "more ranks</p>" not in front_page(document(ranks))
     assert "and 7 more" in front_page(document(ranks, ranks_left_out=7))
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (None, ""),
-        (-1.0, "0 s"),
-        (59.9, "59 s"),
-        (60, "1 min 0 s"),
-        (3599, "59 min 59 s"),
-        (3600, "1 h 0 min"),
-        (86399, "23 h 59 min"),
-        (86400, "1 d 0 h"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "text"), [
+    (None, ""), (-1.0, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"),
+    (86399, "23 h 59 min"), (86400, "1 d 0 h"),
+])  # fmt: skip
 def test_age_in_two_units(seconds: float | None, text: str) -> None:
     """A duration is told in its two largest units."""
     assert age_text(seconds) == text

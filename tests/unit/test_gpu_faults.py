@@ -123,15 +123,13 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
 
 def test_an_error_that_comes_again_is_one() -> None:
     """It is shown with its last time, whatever the order in which it was told."""
-    seen = add(add(add([], xid("79"), 5.0), xid("79"), 9.0), xid("79"), 7.0)
-    assert seen == [FaultSeen(xid("79"), 9.0)]
+    assert add(add(add([], xid("79"), 5.0), xid("79"), 9.0), xid("79"), 7.0) == [FaultSeen(xid("79"), 9.0)]
 
 
 def test_old_errors_are_dropped() -> None:
     """At the bound an error is still shown, beyond it not."""
     seen = [FaultSeen(xid("79"), 10.0)]
-    assert recent(seen, 10.0 + MAX_AGE_SECONDS) == seen
-    assert recent(seen, 10.5 + MAX_AGE_SECONDS) == []
+    assert (recent(seen, 10.0 + MAX_AGE_SECONDS), recent(seen, 10.5 + MAX_AGE_SECONDS)) == (seen, [])
 
 
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
@@ -140,8 +138,7 @@ def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) ->
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)
     found = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
-    assert found["0000:18:00.0"] == [number]
-    assert set(found[PCI]) == ({line, number} if is_shown else {line})
+    assert (found["0000:18:00.0"], set(found[PCI])) == ([number], {line, number} if is_shown else {line})
 
 
 def test_what_two_sources_tell_alike_is_one() -> None:

@@ -31,43 +31,21 @@ def near(gpus: list[Gpu], nics: list[Nic]) -> dict[int, tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("gpus", "nics", "expected"),
-    [
-        ([], [], {}),
-        ([gpu(0, ROOT)], [], {}),
-        (
-            [gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
-            [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
-            {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")},
-        ),
-        (
-            [gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")],
-            [nic(0, ROOT, SWITCH, "0000:02:01.0")],
-            {0: ("mlx5_0", "PXB")},
-        ),
-        ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
-        ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
-        ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
-        ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}),
-        ([gpu(0)], [nic(0)], {}),
-        (
-            [gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
-            [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
-            {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")},
-        ),
-    ],
-    ids=[
-        "nothing",
-        "no NIC",
-        "each its own switch",
-        "switch below switch",
-        "over the host bridge",
-        "two roots of one NUMA node",
-        "two NUMA nodes",
-        "two roots, NUMA not told",
-        "no tree",
-        "more GPUs than NICs",
-    ],
-)
+    [([], [], {}), ([gpu(0, ROOT)], [], {}),
+     ([gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
+     [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
+     {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")}),
+     ([gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")], [nic(0, ROOT, SWITCH, "0000:02:01.0")],
+     {0: ("mlx5_0", "PXB")}), ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
+     ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
+     ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
+     ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}), ([gpu(0)], [nic(0)], {}),
+     ([gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
+     [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
+     {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")})],
+    ids=["nothing", "no NIC", "each its own switch", "switch below switch", "over the host bridge",
+     "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
+)  # fmt: skip
 def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, tuple[str, str]]) -> None:
     """Each GPU has the nearest NIC that no other has yet, or shares the nearest; across NUMA nodes it has none."""
     assert near(gpus, nics) == expected
@@ -80,8 +58,7 @@ def test_a_process_stands_on_the_gpus_it_uses() -> None:
     hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
     hardware.of("nvml").observe_gpu_processes({7: ["GPU-1", "GPU-0", "GPU-9"]})
     assert [each.index for each in hardware.gpus_of(7)] == [0, 1]
-    assert [hardware.nic_of(each) for each in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
-    assert hardware.gpus_of(8) == []
+    assert ([hardware.nic_of(each) for each in hardware.gpus_of(7)], hardware.gpus_of(8)) == (["mlx5_0", "mlx5_0"], [])
     assert hardware.nic_of(gpu(5)) == ""
     hardware.of("nvml").observe_gpu_processes({})
     assert hardware.gpus_of(7) == []
@@ -97,17 +74,10 @@ def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     assert [len(hardware.gpus_of(pid)) for pid in (MAX_GPU_PROCESSES, MAX_GPU_PROCESSES + 1)] == [1, 0]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("00000000:3B:00.0", "0000:3b:00.0"),
-        ("0000:3b:00.0", "0000:3b:00.0"),
-        ("00010000:3B:00.0\n", "10000:3b:00.0"),
-        ("3b:00.0", ""),
-        ("0000:3b:00.8", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:3B:00.0\n", "10000:3b:00.0"),
+    ("3b:00.0", ""), ("0000:3b:00.8", ""), ("", ""),
+])  # fmt: skip
 def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
     """NVML's eight digits of domain and capital letters are brought to sysfs' form; what is no address is none."""
     assert pci_address(text) == expected

@@ -35,11 +35,7 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
     ("page", "job_id", "expected"),
     [
         (WELL, None, Answer(HEALTHY, "healthy")),
-        (
-            ILL,
-            None,
-            Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0"),
-        ),
+        (ILL, None, Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0")),
         ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
         (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
         (ILL, "8", Answer(HEALTHY, "healthy")),
@@ -109,16 +105,10 @@ def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 503 Not yet\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\n{{{ 1 1",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\nhalf",
-        b"nonsense\r\n\r\n",
-        b"",
-    ],
-)
+@pytest.mark.parametrize("answer", [
+    b"HTTP/1.1 503 Not yet\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{{{ 1 1",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\nhalf", b"nonsense\r\n\r\n", b"",
+])  # fmt: skip
 def test_an_agent_without_metrics(answer: bytes) -> None:
     """An agent that is not ready, or answers with something else, tells nothing."""
     with server(answer) as (address, _):

@@ -113,15 +113,13 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
 async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
     """Each of many concurrent calls gets its own answer, from one process."""
     outcomes = await asyncio.gather(*(bench.do("answer at length", amount) for amount in range(20)))
-    assert [len(each.found[0]) for each in outcomes] == list(range(20))
-    assert len({each.pid for each in outcomes}) == 1
+    assert ([len(each.found[0]) for each in outcomes], len({each.pid for each in outcomes})) == (list(range(20)), 1)
 
 
 async def test_a_body_arrives_whole(bench: Bench) -> None:
     """A body of more bytes than any buffer arrives, whatever its pieces; without one it is empty."""
     for count, length in ((1, 1), (1000, 999), (5, MAX_PAYLOAD_BYTES)):
-        outcome = await bench.helper.call_with_body(Order(), pieces(count, length), LONG)
-        assert outcome.body_bytes == count * length
+        assert (await bench.helper.call_with_body(Order(), pieces(count, length), LONG)).body_bytes == count * length
     assert (await bench.do()).body_bytes == 0
 
 
@@ -190,8 +188,7 @@ async def test_an_answer_nested_too_deep_is_none() -> None:
 async def test_memory_is_bounded(bench: Bench) -> None:
     """A call may take nearly the bound, as often as it likes, and not the bound; a body counts."""
     margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since
-    pids = {(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}
-    assert len(pids) == 1
+    assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
     with pytest.raises(HelperFailed):
         await bench.helper.call_with_body(
@@ -266,14 +263,12 @@ async def test_pieces_that_fail_cost_the_helper_nothing(bench: Bench) -> None:
     pid = (await bench.do()).pid
     with pytest.raises(LookupError, match="the source"):
         await bench.helper.call_with_body(Order(), broken(), LONG)
-    assert await bench.do() == Outcome(pid, [], 0)
-    assert bench.helper.calls == {"ok": 2}
+    assert (await bench.do(), bench.helper.calls) == (Outcome(pid, [], 0), {"ok": 2})
 
 
 async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
     """A call that is cancelled costs its process: the next call gets its own answer, from a fresh one, at once."""
-    pid = (await bench.do()).pid
-    call = asyncio.ensure_future(bench.do("stop"))
+    pid, call = (await bench.do()).pid, asyncio.ensure_future(bench.do("stop"))
     async with asyncio.timeout(LONG):
         while "T (stopped)" not in await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text):
             await asyncio.sleep(0.005)
@@ -309,8 +304,7 @@ def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
     """While it is there calls fail soon, none is started, a stop does not wait; once it is gone calls are answered."""
     bench = Bench()
-    pid = (await bench.do()).pid
-    loop = asyncio.get_running_loop()
+    pid, loop = (await bench.do()).pid, asyncio.get_running_loop()
     with pytest.raises(HelperHung):
         await bench.do("outlive your parent and stop", deadline_seconds=SHORT)
     for _ in range(3):

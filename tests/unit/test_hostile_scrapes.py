@@ -104,10 +104,7 @@ def attack(port: int) -> Iterator[None]:
     """The attack by a user of the node, another one where that can be, from its first 200 questions on. Blocks."""
     uid = OTHER_UID if os.geteuid() == 0 else os.geteuid()
     command = [sys.executable, "-", str(port), str(uid), *LIVENESS, *OTHERS]
-    with (
-        HOSTILE.open("rb") as program,
-        subprocess.Popen(command, stdin=program, stdout=subprocess.PIPE) as attacker,
-    ):
+    with HOSTILE.open("rb") as program, subprocess.Popen(command, stdin=program, stdout=subprocess.PIPE) as attacker:
         try:
             assert attacker.stdout is not None
             assert attacker.stdout.readline() == b"all have asked\n"

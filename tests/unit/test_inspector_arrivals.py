@@ -56,8 +56,7 @@ def test_start_times_correct_who_came_last() -> None:
 def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
     """Floor, spread and lateness are what a plain loop finds, and at most one member per operation came last."""
     members = judge(rows)
-    assert members[0].matched == len(rows)
-    assert members[0].floor_us == sum(sorted(row)[0] for row in rows)
+    assert (members[0].matched, members[0].floor_us) == (len(rows), sum(sorted(row)[0] for row in rows))
     assert members[0].spread_us == sum(sorted(row)[2] - sorted(row)[0] for row in rows)
     assert sum(one.last for one in members) <= len(rows)
     leads = [sorted(row)[1] - sorted(row)[0] for row in rows]
@@ -71,8 +70,7 @@ def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
 @given(TIMES, st.randoms())
 def test_the_order_of_members_does_not_matter(times: list[int], random: Random) -> None:
     """The same member came last wherever it stands."""
-    before = latest(times, sorted(times), None)
-    places = list(range(len(times)))
+    before, places = latest(times, sorted(times), None), list(range(len(times)))
     random.shuffle(places)
     after = latest([times[place] for place in places], sorted(times), None)
     assert (None if after is None else (places[after[0]], after[1])) == before

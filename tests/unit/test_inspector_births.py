@@ -23,29 +23,17 @@ from exporters.inspector.totals.inheritance import Inheritance
 SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
-    OPERATIONS,
-    "rankwatch_collective_seconds_total",
-    "rankwatch_collective_bus_bytes_total",
-    "rankwatch_collective_bytes_total",
-    "rankwatch_collective_lateness_seconds_total",
-    "rankwatch_collective_last_arrivals_total",
-    "rankwatch_communicator_matched_operations_total",
-    "rankwatch_communicator_unmatched_operations_total",
-    "rankwatch_communicator_floor_seconds_total",
-    "rankwatch_communicator_spread_seconds_total",
-    "rankwatch_communicator_lost_operations_total",
-    "rankwatch_p2p_operations_total",
-    "rankwatch_p2p_bytes_total",
-    "rankwatch_p2p_seconds_total",
-    "rankwatch_inspector_missing_records_total",
-    "rankwatch_inspector_seen_records_total",
+    OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
+    "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",
+    "rankwatch_collective_last_arrivals_total", "rankwatch_communicator_matched_operations_total",
+    "rankwatch_communicator_unmatched_operations_total", "rankwatch_communicator_floor_seconds_total",
+    "rankwatch_communicator_spread_seconds_total", "rankwatch_communicator_lost_operations_total",
+    "rankwatch_p2p_operations_total", "rankwatch_p2p_bytes_total", "rankwatch_p2p_seconds_total",
+    "rankwatch_inspector_missing_records_total", "rankwatch_inspector_seen_records_total",
     "rankwatch_inspector_untimed_operations_total",
-}
+}  # fmt: skip
 """All that have a job id."""
-NOTHING_OF = {
-    "rankwatch_communicator_lost_operations_total",
-    "rankwatch_communicator_unmatched_operations_total",
-}
+NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communicator_unmatched_operations_total"}
 """Of these there is nothing in the records of the test."""
 
 
@@ -75,10 +63,8 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
     bench = job_of_two(tmp_path)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
-    first = bench.scrape()
-    truth = bench.look(0.0)
-    of_jobs = {name for name, series in truth.items() if any("job" in labels for labels in series)}
-    assert of_jobs == COUNTERS | GAUGES
+    first, truth = bench.scrape(), bench.look(0.0)
+    assert {name for name, series in truth.items() if any("job" in labels for labels in series)} == COUNTERS | GAUGES
     for name in COUNTERS:
         assert first[name] == dict.fromkeys(truth[name], 0), name
     assert all(first[name] == truth[name] for name in GAUGES)
@@ -114,8 +100,7 @@ def test_scrapes_change_nothing(tmp_path: Path) -> None:
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     """Restored series go on at once, though their label comes later; those that began meanwhile are new."""
-    path = tmp_path / "here-pid7.log"
-    bench = job_of_two(tmp_path)
+    path, bench = tmp_path / "here-pid7.log", job_of_two(tmp_path)
     path.write_bytes(line(0) + line(1))
     bench.look()
     bench.drain()
@@ -251,13 +236,3 @@ def test_lateness_waits_for_each_size_class() -> None:
         ("job", "abc", "AllReduce", "8192"): 5,
         ("job", "abc", "AllReduce", "32768"): 0,
     }
-
-
-def test_losses_begin_at_zero() -> None:
-    """A communicator's losses are 0 while they are new."""
-    one = msgspec.structs.replace(writer(1), lost=(("abc", 0, 5),))
-    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
-    grown = InspectorSnapshot((view(one),), labels, Inheritance(), 0)
-    new = msgspec.structs.replace(grown, young=frozenset({(Kind.LOST, ("job", "abc"))}))
-    lost = "rankwatch_communicator_lost_operations_total"
-    assert (shown(new)[lost], shown(grown)[lost]) == ({("job", "abc"): 0}, {("job", "abc"): 5})

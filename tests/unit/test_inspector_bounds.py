@@ -57,13 +57,11 @@ ODD = st.one_of(NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), s
 MEMBERS = {
     "header": ("id", "comm_name", "rank", "n_ranks", "nnodes"),
     "metadata": ("dump_timestamp_us", "hostname", "pid"),
-    "coll_perf": (
-        "coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source", "event_trace_ts",
-    ),
+    "coll_perf": ("coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source",
+     "event_trace_ts"),
     "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
-    "dump_stats": (
-        "coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump", "p2p_dropped_since_last_dump",
-    ),
+    "dump_stats": ("coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump",
+     "p2p_dropped_since_last_dump"),
 }  # fmt: skip
 TRACE = {"kernel_events": [{"kernel_start_ts": 1_690_000_000_000_000}, {"kernel_start_ts": 0}]}
 KINDS = st.sampled_from([line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1))])
@@ -137,15 +135,13 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
-    wanted = expected_sums([good])
-    section = None
+    wanted, section = expected_sums([good]), None
     for content in (first, then):
         with bad.open("ab") as log:
             log.write(content)
         turn = all_of(make(root, section))
         assert turn.section is not None
-        section = turn.section
-        view = turn.published
+        section, view = turn.section, turn.published
         assert view is not None
         assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
         assert Result.FAILED not in view.results
@@ -215,8 +211,7 @@ def test_a_context_that_cannot_be_saved_is_dropped_alone(tmp_path: Path) -> None
             log.write(bare(line(1)))
     view = all_of(make(tmp_path, turn.section)).published
     assert view is not None
-    assert sorted(own[0] for own in sums_of(view).values()) == [1, 2]
-    assert view.results[Result.BARE] == 1
+    assert (sorted(own[0] for own in sums_of(view).values()), view.results[Result.BARE]) == ([1, 2], 1)
 
 
 def test_a_context_that_cannot_be_restored_is_dropped_alone(tmp_path: Path) -> None:
@@ -229,8 +224,7 @@ def test_a_context_that_cannot_be_restored_is_dropped_alone(tmp_path: Path) -> N
         section.contexts = [(key, msgspec.Raw(raw))]
         view = all_of(make(tmp_path, msgspec.msgpack.encode(section))).published
         assert view is not None
-        assert view.skipped[module.NOT_SAVED] == 1
-        assert [own[0] for own in sums_of(view).values()] == [1]
+        assert (view.skipped[module.NOT_SAVED], [own[0] for own in sums_of(view).values()]) == (1, [1])
 
 
 @pytest.fixture(scope="module")
@@ -294,8 +288,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
     assert turn.section is not None
     assert turn.published is not None
     assert module.NOT_SAVED not in turn.published.skipped or plain["contexts"]
-    again = all_of(make(root, turn.section))
-    assert again.section is not None
+    assert all_of(make(root, turn.section)).section is not None
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:

@@ -162,8 +162,7 @@ SERIES = ("job", "1", "abc", "AllReduce", "8192")
 def test_single_pass_over_captures() -> None:
     """With `once` every host's files are read from beginning to end, and the four counters are exact."""
     for folder in ("base8", "straggler_tp", "multi_rank_process"):
-        files = sorted((DATA / folder).glob("*.log"))
-        bench = Bench(DATA / folder, once=True)
+        files, bench = sorted((DATA / folder).glob("*.log")), Bench(DATA / folder, once=True)
         expected: dict[tuple[str, ...], list[int]] = {}
         for (_, pid, comm, _, collective, size), sums in expected_sums(files).items():
             bench.ranks.labels[pid] = RankLabel("job", str(pid))
@@ -190,8 +189,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
-    values = bench.look()
-    assert values[OPERATIONS] == {SERIES: 1}
+    assert bench.look()[OPERATIONS] == {SERIES: 1}
     assert {writer_key.pid: [member.comm for member in members] for writer_key, members, _ in bench.ranks.observed} == {
         7: ["abc"],
         9: ["abc"],
@@ -211,12 +209,8 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     bench = Bench(tmp_path).start()
     bench.look()
     send = {
-        "p2p": "Send",
-        "p2p_sn": 1,
-        "p2p_msg_size_bytes": 9,
-        "p2p_exec_time_us": 3,
-        "p2p_timing_source": "kernel_gpu",
-    }
+        "p2p": "Send", "p2p_sn": 1, "p2p_msg_size_bytes": 9, "p2p_exec_time_us": 3, "p2p_timing_source": "kernel_gpu",
+    }  # fmt: skip
     record = json.loads(line(0))
     record = {"header": record["header"], "metadata": record["metadata"], "p2p_perf": send}
     (tmp_path / "here-pid7.log").write_bytes(line(0) + json.dumps(record).encode() + b"\n")
@@ -259,8 +253,7 @@ def test_restart_goes_on(tmp_path: Path) -> None:
         writer.write(line(2))
     second = Bench(tmp_path, restored=bench.state.published).start()
     values = second.look()
-    assert values[OPERATIONS] == {SERIES: 3}
-    assert values["rankwatch_inspector_records_total"]["accepted",] == 3
+    assert (values[OPERATIONS], values["rankwatch_inspector_records_total"]["accepted",]) == ({SERIES: 3}, 3)
     second.drain()
 
 
@@ -285,17 +278,12 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     bench.look()
     values = bench.look(2.0)
     dead = ("job", "1", "dead", *SERIES[3:])
-    missing = {
-        ("job", "1", "filtered_or_lost"): 3,
-        ("job", "1", "overflow"): 0,
-    }
-    assert values[OPERATIONS] == {SERIES: 4, dead: 1}
-    assert values["rankwatch_inspector_missing_records_total"] == missing
+    missing = {("job", "1", "filtered_or_lost"): 3, ("job", "1", "overflow"): 0}
+    assert (values[OPERATIONS], values["rankwatch_inspector_missing_records_total"]) == ({SERIES: 4, dead: 1}, missing)
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed if writer_key.pid == 7}
     bench.look()
     values = bench.look()
-    assert values[OPERATIONS] == {SERIES: 4}
-    assert values["rankwatch_inspector_missing_records_total"] == missing
+    assert (values[OPERATIONS], values["rankwatch_inspector_missing_records_total"]) == ({SERIES: 4}, missing)
     bench.drain()
     second = Bench(tmp_path, restored=bench.state.published)
     second.ranks.labels = bench.ranks.labels
@@ -350,8 +338,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     release.set()
     bench.settle()
     values = bench.look()
-    assert len(values[OPERATIONS]) == 2
-    assert values["rankwatch_inspector_records_total"][("accepted",)] == 2
+    assert (len(values[OPERATIONS]), values["rankwatch_inspector_records_total"][("accepted",)]) == (2, 2)
     bench.settle()
     bench.drain()
 
@@ -385,8 +372,7 @@ def test_poll_interval(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
     bench.start()
-    turns = 0
-    reader = bench.exporter._slots[0].reader
+    turns, reader = 0, bench.exporter._slots[0].reader
     turn = reader.turn
 
     def counted(*arguments: Any, **options: Any) -> Any:
@@ -472,10 +458,7 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
         for asked in (False, True)
     )
     assert default < whole
-    assert whole - default == {
-        "rankwatch_collective_bytes_total",
-        "rankwatch_communicator_unmatched_operations_total",
-    }
+    assert whole - default == {"rankwatch_collective_bytes_total", "rankwatch_communicator_unmatched_operations_total"}
 
 
 @pytest.mark.parametrize(
@@ -518,11 +501,9 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
 
 def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None:
     """Ranks that will never give records are counted by reason though none of our directories exists."""
-    bench = Bench(tmp_path / "missing").start()
-    settings = {"NCCL_INSPECTOR_ENABLE": "1"}
+    bench, settings = Bench(tmp_path / "missing").start(), {"NCCL_INSPECTOR_ENABLE": "1"}
     bench.ranks.silent = [ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings)]
-    shown_ranks = bench.look()["rankwatch_inspector_silent_ranks"]
-    assert shown_ranks == {("no_plugin",): 1}
+    assert bench.look()["rankwatch_inspector_silent_ranks"] == {("no_plugin",): 1}
     bench.ranks.silent = []
     with pytest.raises(NoData):
         bench.look(seconds=5.0)

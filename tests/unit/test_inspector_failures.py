@@ -69,8 +69,7 @@ def nested(depth: int, sn: int) -> bytes:
 
 def test_a_trace_nested_to_the_recursion_limit_costs_no_file_its_turn(tmp_path: Path) -> None:
     """Records of every depth around the limit are added up or malformed; all files are read to their ends."""
-    paths = three_files(tmp_path)
-    depths = range(900, 1010)
+    paths, depths = three_files(tmp_path), range(900, 1010)
     paths[1].write_bytes(b"".join(nested(depth, sn) for sn, depth in enumerate(depths)))
     view = all_of(make(tmp_path, FakeClock())).published
     assert view is not None
@@ -175,12 +174,8 @@ def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]
 ERRORS = [
-    RuntimeError("secret of a job"),
-    RecursionError("deep"),
-    MemoryError(),
-    OSError(5, "I/O"),
-    OverflowError("big"),
-]
+    RuntimeError("secret of a job"), RecursionError("deep"), MemoryError(), OSError(5, "I/O"), OverflowError("big"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -189,8 +184,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
     tmp_path: Path, breaks: Break, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The other files are read to their ends in the same turns, and the bad one goes on once the error is over."""
-    clock = FakeClock()
-    paths = three_files(tmp_path)
+    clock, paths = FakeClock(), three_files(tmp_path)
     reader = make(tmp_path, clock)
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
         breaks(patch, error)
@@ -212,8 +206,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
     found = reader.turn(EVERYONE, last=True)
     assert found.published is not None
     shown = operations(found.published)
-    assert (shown[7], shown[21]) == (15, 15)
-    assert shown[BAD_PID] + found.published.results.get(Result.FAILED, 0) == 15
+    assert (shown[7], shown[21], shown[BAD_PID] + found.published.results.get(Result.FAILED, 0)) == (15, 15, 15)
     assert found.published.lag_bytes == 0
     reader.close()
 
@@ -222,8 +215,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
 @pytest.mark.parametrize("error", [RuntimeError(), OSError(5, "I/O")], ids=["RuntimeError", "OSError"])
 def test_what_was_not_read_is_read_later(tmp_path: Path, breaks: Break, error: Exception) -> None:
     """An error before lines are handed over loses none of them."""
-    clock = FakeClock()
-    paths = three_files(tmp_path)
+    clock, paths = FakeClock(), three_files(tmp_path)
     reader = make(tmp_path, clock)
     with pytest.MonkeyPatch.context() as patch:
         breaks(patch, error)
@@ -260,8 +252,7 @@ def test_lines_lost_to_an_error_are_counted(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Aggregate, "add", add)
     view = all_of(make(tmp_path, FakeClock())).published
     assert view is not None
-    assert view.results == {Result.ACCEPTED: 2, Result.FAILED: 3}
-    assert view.skipped["RuntimeError"] == 1
+    assert (view.results, view.skipped["RuntimeError"]) == ({Result.ACCEPTED: 2, Result.FAILED: 3}, 1)
 
 
 def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,8 +273,7 @@ def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for _ in range(4 * 400):
         reader.turn(EVERYONE)
         clock.advance(0.25)
-    waits = [later - earlier for earlier, later in pairwise(tried)]
-    assert waits[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [later - earlier for earlier, later in pairwise(tried)][:8] == [1, 2, 4, 8, 16, 32, 60, 60]
     reader.close()
 
 
@@ -321,8 +311,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
 
 def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
     """A file whose name is no UTF-8 is read as any other, and where it was left is saved and found again."""
-    clock = FakeClock()
-    path = os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
+    clock, path = FakeClock(), os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
     Path(os.fsdecode(path)).write_bytes(line(0))
     section = all_of(make(tmp_path, clock)).section
     assert section is not None

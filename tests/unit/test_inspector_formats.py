@@ -132,8 +132,7 @@ class Sink:
 def test_recorded_folders(folder: str, tmp_path: Path) -> None:
     """Every line of every kind of file has the result, and every sum and gap the value, that a plain loop finds."""
     root = unpacked(DATA / folder, tmp_path)
-    view = read(make(root))
-    wanted = expected(root)
+    view, wanted = read(make(root)), expected(root)
     assert {result.value: count for result, count in view.results.items() if count} == wanted.results
     assert sums_of(view) == wanted.sums
     found = tallies_of(view)
@@ -145,8 +144,7 @@ def test_recorded_folders(folder: str, tmp_path: Path) -> None:
 def test_newer_formats_say_the_same(folder: str) -> None:
     """The same operations in another format give the same totals."""
     plain, other = read(make(DATA / "interval1s")), read(make(DATA / folder))
-    assert sums_of(other) == sums_of(plain)
-    assert tallies_of(other) == tallies_of(plain)
+    assert (sums_of(other), tallies_of(other)) == (sums_of(plain), tallies_of(plain))
 
 
 # Batches that share a header.
@@ -167,8 +165,7 @@ def batch_file() -> bytes:
 @pytest.mark.slow
 def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
     """Wherever a restart cuts a file of batches, the totals are those of one reading."""
-    content = batch_file()
-    path = tmp_path / "here-pid7.log"
+    content, path = batch_file(), tmp_path / "here-pid7.log"
     path.write_bytes(content)
     whole = read(make(tmp_path))
     assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.UNKNOWN_KIND: 4}
@@ -194,8 +191,7 @@ def test_lines_without_their_batch() -> None:
     sink = Sink()
     assert sink.take(bare(line(0)), bare(p2p(1))) == {Result.BARE: 2}
     sink.take(marker(1), bare(line(0)), bare(line(1)))
-    assert sink.results[Result.ACCEPTED] == 1
-    assert sink.results[Result.BARE] == 3
+    assert (sink.results[Result.ACCEPTED], sink.results[Result.BARE]) == (1, 3)
 
 
 @pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
@@ -220,8 +216,7 @@ def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
 def test_announced_lines_are_bounded(lines: int, result: str) -> None:
     """A batch that announces more lines than there can be is garbage, and so is one of fewer than none."""
     results = Sink().take(marker(lines), bare(line(0)))
-    assert results[Result(result)] == 1
-    assert results[Result.GARBAGE] == (result == "bare")
+    assert (results[Result(result)], results[Result.GARBAGE]) == (1, result == "bare")
 
 
 @given(
@@ -236,8 +231,7 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
         lines[position % len(lines)] = {"cut": own[: len(own) // 2] + b"\n", "merge": own[:-1], "spoil": b"\xff" + own}[
             what
         ]
-    sink = Sink()
-    text = b"".join(lines)
+    sink, text = Sink(), b"".join(lines)
     ends = sorted({text.rfind(b"\n", 0, cut) + 1 for cut in reads} | {0, len(text)})
     for start, end in pairwise(ends):
         sink.take(text[start:end])
@@ -368,28 +362,10 @@ def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> li
     ]
 
 
-@pytest.mark.parametrize("ring_lines", [1, 128, 256, 1000, 1024])
-@pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
-def test_every_loss_of_a_full_ring_is_an_overflow(ring_lines: int, read_lines: int) -> None:
-    """Of rings of any size each pass that finds them full is told, in however many reads it comes."""
-    sink = Sink()
-    sink.aggregate.rings = RingSizes(ring_lines, DEFAULT_RING_LINES)
-    text = overflowing(5, ring_lines, 40)
-    for start in range(0, len(text), read_lines):
-        sink.take(*text[start : start + read_lines])
-    assert sink.finish().causes() == (5 * 40, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("rings", "is_overflow"),
-    [
-        (RingSizes(128, 64), True),
-        (RingSizes(64, 128), False),
-        (RingSizes(127, 127), False),
-        (RingSizes(129, 129), False),
-        (RingSizes(), False),
-    ],
-)
+@pytest.mark.parametrize(("rings", "is_overflow"), [
+    (RingSizes(128, 64), True), (RingSizes(64, 128), False), (RingSizes(127, 127), False), (RingSizes(129, 129), False),
+    (RingSizes(), False),
+])  # fmt: skip
 def test_only_the_size_of_its_own_ring_counts(rings: RingSizes, is_overflow: bool) -> None:
     """A pass of another length than its ring has lost nothing to it: what is missing has no known cause."""
     sink = Sink()
@@ -443,30 +419,17 @@ def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
     assert sink.causes() == (0, 0, 57)
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (None, DEFAULT_RING_LINES),
-        ("128", 128),
-        (" 0x80", 128),
-        ("0200", 128),
-        ("+256k", 256),
-        ("0", 1),
-        ("", 1),
-        ("many", 1),
-        ("-1", MAX_RING_LINES),
-        (str(2**32 - 1), MAX_RING_LINES),
-        (str(2**32), MAX_RING_LINES),
-        ("9" * 1024, MAX_RING_LINES),
-    ],
-)
+@pytest.mark.parametrize(("text", "lines"), [
+    (None, DEFAULT_RING_LINES), ("128", 128), (" 0x80", 128), ("0200", 128), ("+256k", 256), ("0", 1), ("", 1),
+    ("many", 1), ("-1", MAX_RING_LINES), (str(2**32 - 1), MAX_RING_LINES), (str(2**32), MAX_RING_LINES),
+    ("9" * 1024, MAX_RING_LINES),
+])  # fmt: skip
 def test_ring_sizes(text: str | None, lines: int) -> None:
     """The environment is read as the plugin reads it."""
     names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")
     for number, name in enumerate(names):
         found = ring_sizes({} if text is None else {name: text})
-        assert found[number] == lines
-        assert found[1 - number] == DEFAULT_RING_LINES
+        assert (found[number], found[1 - number]) == (lines, DEFAULT_RING_LINES)
 
 
 def test_the_plugins_word_counts_more_than_a_full_ring() -> None:
@@ -488,8 +451,7 @@ def test_a_full_ring_of_late_records() -> None:
 
 def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     """A batch read in part has no cause yet, over a restart too; at rest for two seconds it is over."""
-    text = ring(DEFAULT_RING_LINES, 50, at_us=0)
-    path = tmp_path / "here-pid7.log"
+    text, path = ring(DEFAULT_RING_LINES, 50, at_us=0), tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()
     reader = make(tmp_path, clock=clock)
@@ -512,8 +474,7 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
 
 def test_a_batch_cut_short_by_a_new_generation(tmp_path: Path) -> None:
     """When a file is begun anew the gaps of its last batch have no cause that is known."""
-    path = tmp_path / "here-pid7.log"
-    clock = FakeClock()
+    path, clock = tmp_path / "here-pid7.log", FakeClock()
     path.write_bytes(b"".join(ring(100, 50, at_us=0)))
     reader = make(tmp_path, once=True, clock=clock)
     reader.turn(EVERYONE)

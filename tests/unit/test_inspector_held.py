@@ -84,8 +84,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"],
+    "path", ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"]
 )
 def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
     """A path that a process reports is followed only at most one level below the directory, through no link, and where
@@ -98,8 +97,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
         (tmp_path / name).touch()
     follower = Follower(root, lambda _: True, FakeClock().monotonic)
     follower.discover()
-    known = {file.path for file in follower.files()}
-    file = tmp_path / path
+    known, file = {file.path for file in follower.files()}, tmp_path / path
     follower.take_up(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
     assert {file.path for file in follower.files()} == known
     follower.close()

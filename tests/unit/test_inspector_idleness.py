@@ -68,13 +68,10 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
     life = Life(tmp_path)
     life.write(*(line(sn, id="0xabc") for sn in (0, 1, 5)))
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
-    assert shown[OPERATIONS][series("abc")] == 3
-    assert shown[MISSING][LOST] == 3
-    held = life.bench.admission.taken
-    shown = life.pass_time(2 * LOOK_SECONDS)
+    assert (shown[OPERATIONS][series("abc")], shown[MISSING][LOST]) == (3, 3)
+    held, shown = life.bench.admission.taken, life.pass_time(2 * LOOK_SECONDS)
     assert shown[OPERATIONS] == {series("feed"): life.sn}
-    assert shown[MISSING][LOST] == 3
-    assert life.bench.admission.taken == held / 2
+    assert (shown[MISSING][LOST], life.bench.admission.taken) == (3, held / 2)
     assert {place[1] for place in life.bench.exporter._labels} == {"feed"}
     life.bench.drain()
 
@@ -86,8 +83,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
     life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
     life.write(line(700, id="0xabc"), line(702, id="0xabc"))
     shown = life.pass_time(LOOK_SECONDS)
-    assert shown[OPERATIONS][series("abc")] == 2
-    assert shown[MISSING][LOST] == 1
+    assert (shown[OPERATIONS][series("abc")], shown[MISSING][LOST]) == (2, 1)
     life.bench.drain()
     again = Bench(tmp_path, restored=life.bench.state.published).start()
     again.look()
@@ -108,8 +104,7 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
     refused = other_total(shown[OPERATIONS])
     life.write(line(4, id="0xbee"))
     shown = life.pass_time(LOOK_SECONDS)
-    assert shown[OPERATIONS][series("bee")] == 1
-    assert other_total(shown[OPERATIONS]) == refused
+    assert (shown[OPERATIONS][series("bee")], other_total(shown[OPERATIONS])) == (1, refused)
     life.bench.drain()
 
 

@@ -81,13 +81,11 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
         if data.draw(st.booleans()):
             matching.settle()
         if data.draw(st.booleans()):
-            saved = matching.save()
-            matching = Matching()
+            saved, matching = matching.save(), Matching()
             matching.restore(saved, totals.credit_of)
     matching.settle()
     leads = [sorted(row)[1] - min(row) for row in operations]
-    assert totals.of[WRITER_KEYS[0]].matched == len(operations)
-    assert totals.of[WRITER_KEYS[0]].unmatched == 0
+    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (len(operations), 0)
     assert totals.of[WRITER_KEYS[0]].floor_us == sum(map(min, operations))
     late = [
         sum(
@@ -167,12 +165,10 @@ def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(one.times), len(alone.times)) == (6, 3)
     note(alone, {3: 9})
     matching.settle()
-    assert (len(one.times), len(alone.times)) == (0, 4)
-    assert totals.of[WRITER_KEYS[0]].unmatched == 6
+    assert (len(one.times), len(alone.times), totals.of[WRITER_KEYS[0]].unmatched) == (0, 4, 6)
     note(alone, dict.fromkeys(range(4, 10), 9))
     matching.settle()
-    assert len(alone.times) == 0
-    assert totals.of[WRITER_KEYS[0]].unmatched == 6
+    assert (len(alone.times), totals.of[WRITER_KEYS[0]].unmatched) == (0, 6)
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +207,7 @@ def test_communicators_that_ended_are_let_go() -> None:
     note(one, {1: 9})
     note(two, {0: 9, 1: 9})
     matching.settle()
-    assert [board.kind.comm for board in matching.save()] == ["abc", "def"]
-    assert len(one.times) == 0
+    assert ([board.kind.comm for board in matching.save()], len(one.times)) == (["abc", "def"], 0)
 
 
 def test_a_writer_that_is_gone_is_not_restored() -> None:
@@ -270,8 +265,7 @@ def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch
     for member, count in ((mine, 4), *((one, 2) for one in crowd)):
         note(member, dict.fromkeys(range(count), 9))
     matching.settle()
-    assert len(mine.times) == 4
-    assert sum(len(one.times) for one in crowd) == 8
+    assert (len(mine.times), sum(len(one.times) for one in crowd)) == (4, 8)
 
 
 def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:

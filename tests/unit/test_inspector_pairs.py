@@ -126,14 +126,12 @@ def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
     window(pairs, {peer: 10 * peer for peer in range(1, MAX_PAIRS + 2)})
     assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell: any four
     window(pairs, {peer: 10 * peer * (3 if peer == 5 else 1) for peer in range(1, MAX_PAIRS + 2)})
-    assert len(shown(pairs)) == MAX_PAIRS
-    assert shown(pairs)[5] == pytest.approx(1e3 / 150)
+    assert (len(shown(pairs)), shown(pairs)[5]) == (MAX_PAIRS, pytest.approx(1e3 / 150))
 
 
 def test_a_fast_pair_that_falls_is_shown_beside_slower_ones() -> None:
     """Twenty pairs of the network do not hide one within the node that lost half and is faster than all of them."""
-    pairs = made()
-    network = dict.fromkeys(range(10, 30), 100)
+    pairs, network = made(), dict.fromkeys(range(10, 30), 100)
     window(pairs, network | dict.fromkeys(range(1, 8), 10))
     window(pairs, network | dict.fromkeys(range(1, 8), 10) | {7: 20})
     assert shown(pairs)[7] == 50.0
@@ -176,10 +174,8 @@ def test_no_more_series_than_are_admitted() -> None:
 
 def test_no_more_peers_than_the_bound_are_measured() -> None:
     """Of MAX_PEERS + 1 peers one is left out, until it is its turn: then all had theirs."""
-    pairs = made()
-    n_ranks = MAX_PEERS + 2
-    times = dict.fromkeys(range(1, n_ranks), 100)
-    seen = set()
+    pairs, n_ranks = made(), MAX_PEERS + 2
+    times, seen = dict.fromkeys(range(1, n_ranks), 100), set()
     for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):
         window(pairs, times, end(n_ranks))
         measured = {key.peer for key in pairs.measured()}
@@ -242,8 +238,7 @@ def test_the_best_fades() -> None:
             pair.add(bandwidth)
         for _ in range(WINDOW_ROLLS):
             pair.roll()
-    assert pair.best == pytest.approx(100 * FADE ** (4 * 360))
-    assert pair.best == pytest.approx(49, abs=1)
+    assert (pair.best, pair.best) == (pytest.approx(100 * FADE ** (4 * 360)), pytest.approx(49, abs=1))
 
 
 def test_series_of_records() -> None:

@@ -103,10 +103,8 @@ def test_the_quick_search_finds_what_a_plain_one_does(chunks: list[list[Inspecto
     """Chunk by chunk, with the run that the one before left open, pieces and runs are those of a look at every line."""
     run: Run | None = None
     for chunk in chunks:
-        expected = plain_pieces(chunk, copy.copy(run))
-        found = []
+        expected, found = plain_pieces(chunk, copy.copy(run)), []
         for lines, each in pieces(chunk, run, RING_LINES):
             found.append((len(lines), copy.copy(each)))
             run = each
-        assert found == expected
-        assert sum(lines for lines, _ in found) == len(chunk)
+        assert (found, sum(lines for lines, _ in found)) == (expected, len(chunk))

@@ -31,8 +31,7 @@ def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int
     lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate(times)]
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True))
-    assert view.implausible == implausible
-    assert view.results == {Result.ACCEPTED: len(times)}
+    assert (view.implausible, view.results) == (implausible, {Result.ACCEPTED: len(times)})
     [total] = view.writers[0].totals
     assert (total.sums.operations, total.sums.microseconds) == (len(times), sum(times))
     assert total.sums.bus_bytes == len(times) * BUS_BYTES

@@ -131,14 +131,10 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     written = node.clock.time()
     assert node.look() == {"means_ranks/idle": 2.0}
     assert node.look() == {
-        f"mean_bus_bandwidth/4711/0/{SHOWN}": 100e9,
-        f"mean_bus_bandwidth/4711/1/{SHOWN}": 101e9,
-        f"mean_operation_seconds/4711/0/{SHOWN}": 100e-6,
-        f"mean_operation_seconds/4711/1/{SHOWN}": 101e-6,
-        "means_timestamp_seconds/4711/0": written,
-        "means_timestamp_seconds/4711/1": written,
-        "means_ranks/read": 2.0,
-    }
+        f"mean_bus_bandwidth/4711/0/{SHOWN}": 100e9, f"mean_bus_bandwidth/4711/1/{SHOWN}": 101e9,
+        f"mean_operation_seconds/4711/0/{SHOWN}": 100e-6, f"mean_operation_seconds/4711/1/{SHOWN}": 101e-6,
+        "means_timestamp_seconds/4711/0": written, "means_timestamp_seconds/4711/1": written, "means_ranks/read": 2.0,
+    }  # fmt: skip
 
 
 def test_nothing_is_no_data(node: Node) -> None:
@@ -168,8 +164,7 @@ def test_a_file_that_is_written_anew(node: Node) -> None:
     assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
     shown = node.look()
     assert shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 200e9
-    assert shown["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
-    assert len(shown) == 6
+    assert (shown["means_timestamp_seconds/4711/0"], len(shown)) == (node.clock.time() - 5.0, 6)
 
 
 def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
@@ -236,8 +231,7 @@ def test_an_old_file_that_is_found(node: Node) -> None:
         node.hold(path, rank)
         os.utime(path, (node.clock.time() - age + 10.0,) * 2)
     shown = node.look(looks=2)
-    assert shown["means_ranks/read"] == 2.0
-    assert shown["means_ranks/idle"] == 1.0
+    assert (shown["means_ranks/read"], shown["means_ranks/idle"]) == (2.0, 1.0)
     assert shown["means_timestamp_seconds/4711/2"] == node.clock.time() - 5.0
     assert "means_timestamp_seconds/4711/1" not in shown
 
@@ -283,8 +277,7 @@ def test_who_writes_a_file() -> None:
 
 def test_holders_that_write_nothing(node: Node) -> None:
     """Who has a file open for reading alone, a deleted one, or one of another name, is no writer of it."""
-    path = node.write(100)
-    odd = node.folder / "nccl_inspector_metrics_0.prom"
+    path, odd = node.write(100), node.folder / "nccl_inspector_metrics_0.prom"
     odd.write_text(path.read_text())
     for rank, (target, flags) in enumerate(
         [(path, "0100000"), (Path(f"{path} (deleted)"), "0100001"), (odd, "0100001")]
@@ -345,8 +338,7 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
     hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:2]]})
     node.ranks.observe_gpus(hardware)
     shown = node.look()
-    assert shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 101e9
-    assert shown[f"mean_bus_bandwidth/4711/1/{SHOWN}"] == 100e9
+    assert (shown[f"mean_bus_bandwidth/4711/0/{SHOWN}"], shown[f"mean_bus_bandwidth/4711/1/{SHOWN}"]) == (101e9, 100e9)
     hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:3]]})
     node.ranks.observe_gpus(hardware)
     (node.proc.root / "10/fd/9").unlink()
@@ -358,8 +350,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
     """What was read while the plugin wrote is not taken."""
     path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
     path.write_bytes(b"x\n")
-    fd = os.open(path, os.O_RDONLY)
-    read = os.read
+    fd, read = os.open(path, os.O_RDONLY), os.read
 
     def read_and_write(number: int, size: int) -> bytes:
         with path.open("ab") as file:
@@ -427,8 +418,7 @@ def test_series_are_bounded(tmp_path: Path) -> None:
     shown = node.look(looks=2)
     assert shown["means_skipped_total/series"] == 1.0
     sizes = [name.split("/")[-2] for name in shown if name.startswith("mean_bus_bandwidth")]
-    assert sizes == ["11-12MB", "10-11MB", "9-10MB"]
-    assert node.ctx.admit.taken == 6
+    assert (sizes, node.ctx.admit.taken) == (["11-12MB", "10-11MB", "9-10MB"], 6)
     node.end()
     assert node.ctx.admit.taken == 0
 
@@ -440,8 +430,7 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
         node.add_rank(rank, uid=OTHER if rank == 3 else ME)
         node.hold(node.write(100, rank), rank)
     shown = node.look(looks=2)
-    assert shown["means_ranks/read"] == 3.0
-    assert shown["means_ranks/unreadable"] == 1.0
+    assert (shown["means_ranks/read"], shown["means_ranks/unreadable"]) == (3.0, 1.0)
     assert f"means_timestamp_seconds/4711-u{OTHER}/3" in shown
     assert shown["means_skipped_total/files"] == 2.0  # at each look
 

@@ -16,15 +16,9 @@ KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
 def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: str) -> str:
     """A line of 2.30 with labels changed, or left out where they are empty."""
     labels = {
-        "version": "v5.1",
-        "slurm_job_id": "4242",
-        "comm_name": "tp",
-        "n_nodes": "1",
-        "nranks": "4",
-        "collective": "AllReduce",
-        "message_size": "8-9MB",
-        "algo_proto": "RING_SIMPLE",
-    } | changed
+        "version": "v5.1", "slurm_job_id": "4242", "comm_name": "tp", "n_nodes": "1", "nranks": "4",
+        "collective": "AllReduce", "message_size": "8-9MB", "algo_proto": "RING_SIMPLE",
+    } | changed  # fmt: skip
     written = ",".join(f'{name}="{label}"' for name, label in labels.items() if label)
     return f"{metric}{{{written}}} {value}\n"
 
@@ -160,5 +154,4 @@ def test_sizes() -> None:
     """Rows are in order of the bytes that the plugin's words stand for, the largest first."""
     sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
     rows, skipped = read(*(line(message_size=size) for size in sizes))
-    assert [key.size_bytes() for key in rows] == [1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0]
-    assert skipped == {}
+    assert ([key.size_bytes() for key in rows], skipped) == ([1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0], {})

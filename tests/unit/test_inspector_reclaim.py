@@ -86,8 +86,7 @@ def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
     freed = (blocks - bench.log.stat().st_blocks) * 512
     assert freed > size - 3 * KEPT_BYTES
     assert bench.freed(How.PUNCHED) == freed
-    after = bench.log.read_bytes()
-    end = size // KEPT_BYTES * KEPT_BYTES
+    after, end = bench.log.read_bytes(), size // KEPT_BYTES * KEPT_BYTES
     assert after == before[:KEPT_BYTES] + bytes(end - KEPT_BYTES) + before[end:]
     bench.write(5, LINES)
     assert bench.read() == {Result.ACCEPTED: LINES + 5}
@@ -229,8 +228,7 @@ def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
     bench.log.write_bytes(b"".join(line(sn, pid=8) for sn in range(LINES)))
     whole = bench.log.read_bytes()
     bench.reclaimer.run(bench.durable, bench.reader.owned())
-    assert bench.log.read_bytes() == whole
-    assert bench.reclaimer.totals.errors == {"replaced": 1}
+    assert (bench.log.read_bytes(), bench.reclaimer.totals.errors) == (whole, {"replaced": 1})
 
 
 def test_the_bound_of_deletion() -> None:

@@ -12,11 +12,9 @@ from exporters.inspector.format.records import (
     P2P_RECV,
     P2P_SEND,
     InspectorRecord,
-    Result,
     bus_bytes_per_operation,
     communicator,
     decode_lines,
-    kind,
     start_times,
 )
 from exporters.inspector.format.series import SIZE_BOUNDS, SIZE_LABELS, size_label
@@ -27,10 +25,6 @@ COLLECTIVE = (
     '"coll_perf":{"coll":"AllReduce","coll_algo":"RING","coll_sn":3,"coll_msg_size_bytes":8192,'
     '"coll_exec_time_us":10,"coll_timing_source":"kernel_gpu","coll_busbw_gbs":"nan"}'
 )
-P2P = (
-    '"p2p_perf":{"p2p":"Send","p2p_sn":1,"p2p_peer":1,"p2p_msg_size_bytes":8192,"p2p_exec_time_us":10,'
-    '"p2p_timing_source":"kernel_gpu","p2p_algobw_gbs":"nan"}'
-)
 
 
 def line(*parts: str) -> bytes:
@@ -38,45 +32,13 @@ def line(*parts: str) -> bytes:
     return ("{" + ",".join(parts) + "}\n").encode()
 
 
-@pytest.mark.parametrize(
-    ("parts", "result"),
-    [
-        ((HEADER, METADATA, '"dump_stats":{"coll_records":3}'), Result.DUMP_STATS),
-        ((COLLECTIVE,), Result.BARE),
-        ((P2P,), Result.BARE),
-        (('"p2p_perf":{}',), Result.MALFORMED),
-        ((HEADER, COLLECTIVE), Result.BARE),
-        (('"proxy_trace":{}',), Result.UNKNOWN_KIND),
-        ((HEADER, METADATA), Result.UNKNOWN_KIND),
-        ((HEADER, METADATA, '"something":1'), Result.UNKNOWN_KIND),
-        ((), Result.UNKNOWN_KIND),
-    ],
-)
-def test_kinds_of_lines(parts: tuple[str, ...], result: Result) -> None:
-    """Lines are told apart by the keys they have."""
-    [record] = decode_lines(line(*parts))
-    assert kind(record) is result
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"\n\n  \n",
-        b'{"header":{"id":"0x1"',
-        b"null",
-        b"[]",
-        b"7",
-        b"\xff\xfe",
-        line(HEADER.replace('"tp"', '"\xff"')).replace(b"\xc3\xbf", b"\xff"),
-        line(HEADER.replace('"rank":1', '"rank":"1"')),
-        line(HEADER.replace('"rank":1', '"rank":1.5')),
-        line(COLLECTIVE.replace("8192", "9" * 5000)),
-        line('"header":7'),
-        b'{"x":' + b"[" * 100_000,
-        b'{"x":inf}',
-        b'{"x":NaN}',
-    ],
-)
+@pytest.mark.parametrize("bad", [
+    b"\n\n  \n", b'{"header":{"id":"0x1"', b"null", b"[]", b"7", b"\xff\xfe",
+    line(HEADER.replace('"tp"', '"\xff"')).replace(b"\xc3\xbf", b"\xff"),
+    line(HEADER.replace('"rank":1', '"rank":"1"')), line(HEADER.replace('"rank":1', '"rank":1.5')),
+    line(COLLECTIVE.replace("8192", "9" * 5000)), line('"header":7'), b'{"x":' + b"[" * 100_000, b'{"x":inf}',
+    b'{"x":NaN}',
+])  # fmt: skip
 def test_malformed_lines_are_counted_and_harm_no_other(bad: bytes) -> None:
     """A line that is no record is counted once; the records before and after it are kept."""
     good = line(HEADER, METADATA, COLLECTIVE)
@@ -149,14 +111,11 @@ def test_bus_bytes(collective: str, size_bytes: int, n_ranks: int) -> None:
 
 def test_size_classes() -> None:
     """Classes are powers of four from 8 KiB to 32 GiB by their upper bound, which they include."""
-    assert SIZE_BOUNDS[0] == 8 * 1024
-    assert SIZE_BOUNDS[-1] == 32 * 1024**3
-    assert len(SIZE_LABELS) == 13
+    assert (SIZE_BOUNDS[0], SIZE_BOUNDS[-1], len(SIZE_LABELS)) == (8 * 1024, 32 * 1024**3, 13)
     assert [size_label(size) for size in (0, 8191, 8192, 8193, 32768, 32769)] == [
         "8192", "8192", "8192", "32768", "32768", "131072",
     ]  # fmt: skip
-    assert size_label(32 * 1024**3) == "34359738368"
-    assert size_label(32 * 1024**3 + 1) == "+Inf"
+    assert (size_label(32 * 1024**3), size_label(32 * 1024**3 + 1)) == ("34359738368", "+Inf")
 
 
 @pytest.mark.parametrize(

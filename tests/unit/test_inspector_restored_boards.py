@@ -51,8 +51,7 @@ def test_after_a_restart_a_user_holds_what_he_held() -> None:
             count += 1
 
     before = Matching()
-    granted = fill(before, 0)
-    after = Matching()
+    granted, after = fill(before, 0), Matching()
     after.restore(before.save(), lambda _writer, _key: lambda _: None)
     for number in range(granted):
         after.join(writer(number), key(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)

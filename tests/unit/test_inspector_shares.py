@@ -186,8 +186,7 @@ def test_writers(node: Node) -> None:
     node.settle()
     node.victim()
     retired = sum(len(node.turn(seconds=LOOK_SECONDS).retired) for _ in range(3))
-    assert node.found() == ALONE
-    assert retired == 1
+    assert (node.found(), retired) == (ALONE, 1)
     assert node.skipped()["writer_limit"] > 70 * 16 - writers_module.MAX_WRITERS
 
 
@@ -266,8 +265,7 @@ def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.crowd(1, b"".join(line(sn, hostname="crowd", coll_msg_size_bytes=sn + 1) for sn in range(10)))
     node.settle()
     remembered = {one.writer_key.hostname: one.remembered() for one in node.reader._writers}
-    assert remembered == {"crowd": 0, "victim": 1}
-    assert node.skipped()["binding_limit"] == 1
+    assert (remembered, node.skipped()["binding_limit"]) == ({"crowd": 0, "victim": 1}, 1)
 
 
 class Work:
@@ -392,8 +390,7 @@ def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert published is not None
     hosts = {writer.writer_key.hostname for writer in published.writers}
     assert "mine" in hosts
-    assert len(hosts) == 4
-    assert published.skipped["directory_limit"] == 5
+    assert (len(hosts), published.skipped["directory_limit"]) == (4, 5)
 
 
 def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,8 +406,7 @@ def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.Monke
     reader.close()
     assert published is not None
     hosts = Counter(writer.writer_key.hostname for writer in published.writers)
-    assert hosts == {"a": 14, "b": 3, "c": 3}
-    assert published.skipped["entry_limit"] == 1
+    assert (hosts, published.skipped["entry_limit"]) == ({"a": 14, "b": 3, "c": 3}, 1)
 
 
 def position(uid: int, inode: int) -> Position:
@@ -446,8 +442,7 @@ def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: 
     published = reader.turn(EVERYONE, last=True).published
     reader.close()
     assert published is not None
-    assert published.files[FileState.WRITABLE_BY_OTHERS] == shared
-    assert published.files[FileState.FOLLOWED] == 1
+    assert (published.files[FileState.WRITABLE_BY_OTHERS], published.files[FileState.FOLLOWED]) == (shared, 1)
 
 
 @pytest.mark.parametrize("give", [os.chown], ids=["chown"])

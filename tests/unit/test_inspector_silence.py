@@ -49,44 +49,38 @@ def test_an_unreadable_environment_is_never_judged() -> None:
     assert silence_of(ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", None), PATHS) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"without": "NCCL_PROFILER_PLUGIN"}, SilenceCause.NO_PLUGIN),
-        ({"NCCL_PROFILER_PLUGIN": ""}, SilenceCause.NO_PLUGIN),
-        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, SilenceCause.NO_DUMP_THREAD),
-        ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, SilenceCause.PROMETHEUS_MODE),
-        ({"without": INTERVAL}, SilenceCause.NO_INTERVAL),
-        ({INTERVAL: "-1"}, SilenceCause.NO_INTERVAL),
-        ({INTERVAL: " -0x10us"}, SilenceCause.NO_INTERVAL),
-        ({INTERVAL: "0x1f4"}, None),
-        ({INTERVAL: "0"}, None),
-        ({INTERVAL: "-0"}, None),
-        ({INTERVAL: "soon"}, None),
-        ({INTERVAL: "9" * 5000}, None),
-        ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "2"}, None),
-        ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"without": "NCCL_PROFILER_PLUGIN"}, SilenceCause.NO_PLUGIN),
+    ({"NCCL_PROFILER_PLUGIN": ""}, SilenceCause.NO_PLUGIN),
+    ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, SilenceCause.NO_DUMP_THREAD),
+    ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, SilenceCause.PROMETHEUS_MODE),
+    ({"without": INTERVAL}, SilenceCause.NO_INTERVAL),
+    ({INTERVAL: "-1"}, SilenceCause.NO_INTERVAL),
+    ({INTERVAL: " -0x10us"}, SilenceCause.NO_INTERVAL),
+    ({INTERVAL: "0x1f4"}, None),
+    ({INTERVAL: "0"}, None),
+    ({INTERVAL: "-0"}, None),
+    ({INTERVAL: "soon"}, None),
+    ({INTERVAL: "9" * 5000}, None),
+    ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "2"}, None),
+    ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
+])  # fmt: skip
 def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCause | None) -> None:
     """No plugin, no dump thread, Prometheus mode or no interval: never a line, as the plugin reads these numbers."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs"}, None),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/b"}, SilenceCause.OTHER_DIRECTORY),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/../../tmp/x"}, SilenceCause.OTHER_DIRECTORY),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "dump", "directory": "/logs"}, None),
-        ({"without": "NCCL_INSPECTOR_DUMP_DIR"}, SilenceCause.OTHER_DIRECTORY),
-        ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": ""}, None),
-        ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": "/logs", "SLURM_JOBID": "7"}, None),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "container": "abc"}, None),
-        ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"NCCL_INSPECTOR_DUMP_DIR": "/logs"}, None),
+    ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/b"}, SilenceCause.OTHER_DIRECTORY),
+    ({"NCCL_INSPECTOR_DUMP_DIR": "/logs/a/../../tmp/x"}, SilenceCause.OTHER_DIRECTORY),
+    ({"NCCL_INSPECTOR_DUMP_DIR": "dump", "directory": "/logs"}, None),
+    ({"without": "NCCL_INSPECTOR_DUMP_DIR"}, SilenceCause.OTHER_DIRECTORY),
+    ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": ""}, None),
+    ({"without": "NCCL_INSPECTOR_DUMP_DIR", "directory": "/logs", "SLURM_JOBID": "7"}, None),
+    ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "container": "abc"}, None),
+    ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
+])  # fmt: skip
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
     """A directory that is neither ours nor right below is another one; where paths cannot be compared none is."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables

@@ -14,13 +14,7 @@ from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
-from exporters.inspector.transfers.window import (
-    MAX_ROLLS,
-    MAX_SAMPLES,
-    MIN_SAMPLES,
-    ROLLS,
-    TransferWindow,
-)
+from exporters.inspector.transfers.window import MAX_ROLLS, MAX_SAMPLES, MIN_SAMPLES, ROLLS, TransferWindow
 
 
 def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:

@@ -14,8 +14,7 @@ def test_one_file_does_not_hide_the_counts_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """Ten minutes after a restart the counts of all files are shown again, though one of them fails ever since."""
-    clock = FakeClock()
-    paths = three_files(tmp_path)
+    clock, paths = FakeClock(), three_files(tmp_path)
     section = all_of(make(tmp_path, clock)).section
     append(paths, 10, 20)
     break_read(monkeypatch, error)

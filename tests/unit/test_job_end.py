@@ -24,38 +24,19 @@ UNKNOWN = ExitStatus(known=False)
 
 
 @pytest.mark.parametrize("state", sorted(ENDED_BY_SCHEDULER))
-@pytest.mark.parametrize(
-    ("status", "explained"),
-    [
-        (TERMINATED, True),
-        (KILLED, True),
-        (WELL, True),
-        (FAILED, True),
-        (UNKNOWN, True),
-        (None, True),
-        (CRASHED, False),
-        (ABORTED, False),
-        (OOM, False),
-    ],
-)
+@pytest.mark.parametrize(("status", "explained"), [
+    (TERMINATED, True), (KILLED, True), (WELL, True), (FAILED, True), (UNKNOWN, True), (None, True), (CRASHED, False),
+    (ABORTED, False), (OOM, False),
+])  # fmt: skip
 def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explained: bool) -> None:
     """A cancel, a preemption or the limit explains every exit but those by a crash or for want of memory."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "REQUEUED"])
-@pytest.mark.parametrize(
-    ("status", "explained"),
-    [
-        (TERMINATED, True),
-        (WELL, True),
-        (UNKNOWN, True),
-        (None, True),
-        (KILLED, False),
-        (FAILED, False),
-        (CRASHED, False),
-    ],
-)
+@pytest.mark.parametrize(("status", "explained"), [
+    (TERMINATED, True), (WELL, True), (UNKNOWN, True), (None, True), (KILLED, False), (FAILED, False), (CRASHED, False),
+])  # fmt: skip
 def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explained: bool) -> None:
     """A script that ends well, or asks to be run again, explains no exit that speaks for itself."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
@@ -67,15 +48,10 @@ def test_other_ends_explain_nothing(state: str) -> None:
     assert not JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, TERMINATED)
 
 
-@pytest.mark.parametrize(
-    ("late", "explained"),
-    [
-        (-NUMBERS.end_seconds, True),
-        (-NUMBERS.end_seconds - 1, False),
-        (NUMBERS.after_end_seconds, True),
-        (NUMBERS.after_end_seconds + 1, False),
-    ],
-)
+@pytest.mark.parametrize(("late", "explained"), [
+    (-NUMBERS.end_seconds, True), (-NUMBERS.end_seconds - 1, False), (NUMBERS.after_end_seconds, True),
+    (NUMBERS.after_end_seconds + 1, False),
+])  # fmt: skip
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
     """What left long before the job was sent away, or after it, did so for another reason."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained

@@ -39,35 +39,23 @@ def asking(answers: Answers) -> Callable[[str], list[Sample]]:
 
 
 SITE: Answers = {
-    "rankwatch_rank_state": [
-        of("3", "a", state="dead"),
-        of("2", "a", state="dead"),
-        of("0", "a", state="alive"),
-        of("9", "b", state="alive"),
-        of("10", "b", state="alive"),
-    ],
-    "max_over_time(timestamp(rankwatch_rank_info": [
-        of("3", "a", 9990.0, pid="30", user="alice", gpu="0"),
-        of("3", "a", 9990.0, pid="30", user="alice", gpu="1"),
-        of("3", "a", 9000.0, pid="29", user="alice", gpu="7"),
-        of("11", "c", 9500.0, pid="110"),
-        of("0", "z", 9000.0, pid="5"),
-    ],
+    "rankwatch_rank_state": [of("3", "a", state="dead"), of("2", "a", state="dead"), of("0", "a", state="alive"),
+     of("9", "b", state="alive"), of("10", "b", state="alive")],
+    "max_over_time(timestamp(rankwatch_rank_info": [of("3", "a", 9990.0, pid="30", user="alice", gpu="0"),
+     of("3", "a", 9990.0, pid="30", user="alice", gpu="1"), of("3", "a", 9000.0, pid="29", user="alice", gpu="7"),
+     of("11", "c", 9500.0, pid="110"), of("0", "z", 9000.0, pid="5")],
     "max by (node, instance, rank) (rank:rankwatch_exit:time": [of("2", "a", 9941.0), of("3", "a", 9940.0)],
     "max by (node, instance, rank) (rankwatch_rank_exit_timestamp": [of("2", "a", 9000.0)],
-    "rankwatch_rank_exit_info": [
-        of("3", "a", reason="signaled", signal="SIGKILL", code=""),
-        of("2", "a", reason="exited", signal="", code="1"),
-    ],
+    "rankwatch_rank_exit_info": [of("3", "a", reason="signaled", signal="SIGKILL", code=""),
+     of("2", "a", reason="exited", signal="", code="1")],
     "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9995.0)],
     "max by (rank) (avg_over_time(comm_rank:rankwatch_late": [of("9", "", 0.31)],
     'ALERTS{job_id="4711", alertname="StragglerRank"': [of("9", "b", why="data_loader")],
     "job:rankwatch_ranks_expected": [Sample({}, 16.0)],
     "rankwatch_job_info": [Sample({"name": "pretrain", "user": "alice", "partition": ""}, 1.0)],
-    "job:rankwatch_ranks_live": [Sample({}, 4.0)],
-    "sum(comm_collective:rankwatch_bus_bytes": [Sample({}, 180e9)],
+    "job:rankwatch_ranks_live": [Sample({}, 4.0)], "sum(comm_collective:rankwatch_bus_bytes": [Sample({}, 180e9)],
     "ALERTS": [Sample({"alertname": "RankDead", "severity": "page", "rank": "3", "node": "a"}, 1.0)],
-}
+}  # fmt: skip
 
 
 def test_the_whole_job_in_trouble() -> None:
@@ -85,11 +73,7 @@ def test_the_whole_job_in_trouble() -> None:
     assert text[0] == "job 4711 (pretrain, alice): 6 ranks on 3 nodes, bus bandwidth 180.0 GB/s"
     assert text[1] == "now: 2 dead, 1 not seen any more, 3 alive, 1 late"
     assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min ago", text[2])
-    assert text[3:6] == [
-        "not seen any more: 11 on c",
-        "never seen in the last hour: 10 of 16 ranks",
-        "page: RankDead",
-    ]
+    assert text[3:6] == ["not seen any more: 11 on c", "never seen in the last hour: 10 of 16 ranks", "page: RankDead"]
     assert [line.split()[0] for line in text[8:12]] == ["2", "3", "11", "9"], "the worst first, then by number"
     assert text[-1] == "2 ranks without trouble are not listed (--all)"
     assert "10    b " in told(facts, every=True)
@@ -173,5 +157,4 @@ def test_no_address(url: str) -> None:
 
 def test_addresses_are_shown_without_passwords() -> None:
     """User and password are left out, the path stays."""
-    assert shown("https://u:p@h:1/x@y") == "https://h:1/x@y"
-    assert shown("h:9090") == "h:9090"
+    assert (shown("https://u:p@h:1/x@y"), shown("h:9090")) == ("https://h:1/x@y", "h:9090")

@@ -34,14 +34,11 @@ def proofs(table: Table) -> dict[RankLabel, str]:
 
 def test_the_first_of_equal_claims_has_the_id(table: Table) -> None:
     """Of two users without proof the first keeps the job's id, the other gets it with his uid and is counted."""
-    table.add_facts(owned(1, environment(0), ALICE))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
-    table.add_facts(owned(3, environment(1), MALLORY, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(3, environment(1), MALLORY, uid=1001), then=1.0)
     mine, first, second = RankLabel("4711", "0"), RankLabel("4711-u1001", "0"), RankLabel("4711-u1001", "1")
-    assert table.labels() == {mine: 1, first: 2, second: 3}
-    assert table.ranks.snapshot().owner_conflicts == 2
+    assert (table.labels(), table.ranks.snapshot().owner_conflicts) == ({mine: 1, first: 2, second: 3}, 2)
     assert set(proofs(table).values()) == {"none"}
 
 
@@ -57,45 +54,36 @@ def test_the_first_of_equal_claims_has_the_id(table: Table) -> None:
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
     """Who took the next job's id before it starts loses it to the proven one, with what he had left behind too."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
-    left = table.add_facts(owned(2, environment(1), owner, uid=1001))
-    table.tick(1.0)
+    left = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
     table.ranks.observe_exit(left, KILLED)
     table.tick(1.0)
-    table.add_facts(owned(3, environment(0), SLURM))
-    table.tick(1.0)
+    table.add_facts(owned(3, environment(0), SLURM), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel(expected, "0"): 1, RankLabel(expected, "1"): 2}
     assert table.ranks.labels_of(squatter) == (RankLabel(expected, "0"),)
     disproved = owner is OTHER_JOB  # it never had the id
-    assert table.ranks.renamed == ([] if disproved else ["4711"])
-    assert proofs(table)[RankLabel("4711", "0")] == "cgroup"
+    assert (table.ranks.renamed, proofs(table)[RankLabel("4711", "0")]) == ([] if disproved else ["4711"], "cgroup")
 
 
 def test_a_group_keeps_its_hash_when_its_job_is_renamed(table: Table) -> None:
     """A second group of the one who loses the id keeps the hash that tells it from his first."""
-    table.add_facts(owned(1, environment(0), MALLORY, uid=1001))
-    table.tick(1.0)
-    table.add_facts(owned(2, environment(0, port="1"), MALLORY, uid=1001))
-    table.tick(10.0)
-    table.add_facts(owned(3, environment(0), SLURM))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
+    table.add_facts(owned(2, environment(0, port="1"), MALLORY, uid=1001), then=10.0)
+    table.add_facts(owned(3, environment(0), SLURM), then=1.0)
     second = group_job_id("4711", "node-a:1").replace("4711", "4711-u1001")
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel("4711-u1001", "0"): 1, RankLabel(second, "0"): 2}
 
 
 def test_a_claim_that_the_scheduler_disproves(table: Table) -> None:
     """A process of job 4712 that calls itself 4711's gets no plain id, even of the same user and though it is first."""
-    table.add_facts(owned(1, environment(0), OTHER_JOB))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0), OTHER_JOB), then=1.0)
     assert table.labels() == {RankLabel("4711-u1000", "0"): 1}
 
 
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
     """Once a job was proven here, nobody gets a plain id of its scheduler without proof, until the node restarts."""
-    table.add_facts(owned(1, environment(0), SLURM))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0), SLURM), then=1.0)
     table.add_facts(owned(2, environment(0, job="9"), MALLORY, uid=1001))
-    table.add_facts(owned(3, {"RANK": "0", "PBS_JOBID": "9"}, MALLORY, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(3, {"RANK": "0", "PBS_JOBID": "9"}, MALLORY, uid=1001), then=1.0)
     expected = {RankLabel("4711", "0"): 1, RankLabel("9-u1001", "0"): 2, RankLabel("9", "0"): 3}
     assert table.labels() == expected
     again = RankTable(table.clock, "here")
@@ -108,24 +96,20 @@ def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
 
 def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
     """A dead rank keeps its job's id for its owner until its record expires; after that another may have it."""
-    key = table.add_facts(owned(1, environment(0), ALICE))
-    table.tick(1.0)
+    key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.ranks.observe_exit(key, ExitStatus(known=True, signal=11))
     table.tick(ENDED_SECONDS - 10)
-    table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(2, environment(0), MALLORY, uid=1001), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel("4711-u1001", "0"): 2}
     table.tick(10.0)
     table.tick()
-    table.add_facts(owned(3, environment(0), Owner("user", "1002"), uid=1002))
-    table.tick(1.0)
+    table.add_facts(owned(3, environment(0), Owner("user", "1002"), uid=1002), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel("4711-u1001", "0"): 2}
 
 
 def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
     """The owner of an id has it also after the agent restarts."""
-    key = table.add_facts(owned(1, environment(0), ALICE))
-    table.tick(1.0)
+    key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     again = RankTable(table.clock, "here")
     again.load(table.ranks.dump())
     again.confirm(key)
@@ -137,12 +121,10 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
     """Pods of one job on a node are one, under an id with their namespace; another namespace is another job."""
-    other = POD.replace("c7", "ff")
-    env = {"JOBSET_NAME": "train"}
+    other, env = POD.replace("c7", "ff"), {"JOBSET_NAME": "train"}
     table.add_facts(owned(1, env | {"RANK": "0"}, Owner("pod", POD, "team-a", "train-0"), uid=0))
     table.add_facts(owned(2, env | {"RANK": "1"}, Owner("pod", other, "team-a", "train-1"), uid=0))
-    table.add_facts(owned(3, env | {"RANK": "0"}, Owner("pod", other, "team-b", "train-0"), uid=0))
-    table.tick(1.0)
+    table.add_facts(owned(3, env | {"RANK": "0"}, Owner("pod", other, "team-b", "train-0"), uid=0), then=1.0)
     assert table.labels() == {
         RankLabel("team-a/train", "0"): 1,
         RankLabel("team-a/train", "1"): 2,
@@ -161,18 +143,15 @@ def test_two_containers_of_root_are_two_owners(table: Table) -> None:
 
 def test_the_scheduler_names_a_job_that_no_variable_does(table: Table) -> None:
     """Where the environment says nothing of a job, or cannot be read, the scheduler's control group names it."""
-    table.add_facts(owned(1, {"RANK": "3"}, SLURM))
-    table.tick(10.0)
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-    assert proofs(table) == {RankLabel("4711", "3"): "cgroup"}
+    table.add_facts(owned(1, {"RANK": "3"}, SLURM), then=10.0)
+    assert (table.labels(), proofs(table)) == ({RankLabel("4711", "3"): 1}, {RankLabel("4711", "3"): "cgroup"})
 
 
 def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
     """One who joins the victim's job and crashes first is not what the victim's ranks are judged by."""
     victims = [table.add_facts(owned(pid, environment(pid), SLURM)) for pid in (1, 2)]
     table.tick(1.0)
-    forger = table.add_facts(owned(9, environment(9, world=16), MALLORY, uid=1001))
-    table.tick(1.0)
+    forger = table.add_facts(owned(9, environment(9, world=16), MALLORY, uid=1001), then=1.0)
     table.ranks.observe_exit(forger, ExitStatus(known=True, signal=11))
     table.tick(1.0)
     for key in victims:
@@ -192,8 +171,7 @@ def test_an_id_that_is_no_schedulers_is_its_users(table: Table) -> None:
     env = {"TORCHELASTIC_RUN_ID": "run", "WORLD_SIZE": "4"}
     table.add_facts(owned(1, env | {"RANK": "0"}, SLURM))
     table.add_facts(owned(2, env | {"RANK": "1"}, OTHER_JOB))
-    table.add_facts(owned(3, env | {"RANK": "2"}, OTHER_JOB, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(3, env | {"RANK": "2"}, OTHER_JOB, uid=1001), then=1.0)
     assert table.labels() == {RankLabel("run", "0"): 1, RankLabel("run", "1"): 2, RankLabel("run-u1001", "2"): 3}
 
 
@@ -202,8 +180,7 @@ def test_configured_variables_name_the_job_first(table: Table) -> None:
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
     table.ranks.take_job_ids_from(("RUN", "SLURM_ARRAY_JOB_ID"))
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.variables()
-    table.add_facts(owned(1, env, SLURM))
-    table.tick(1.0)
+    table.add_facts(owned(1, env, SLURM), then=1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}
 
 

@@ -42,12 +42,10 @@ def hold(proc: ProcTree, pid: int, path: Path, uid: int, flags: str) -> None:
 def test_a_name_is_of_its_users_jobs_alone() -> None:
     """A file with a job id is of that job where its user has it here; without one, where he has one job."""
     users = users_of((1, "4711", 7), (2, "4712", 7), (3, "4713", 8))
-    assert users.job_of(7, "4711") == "4711"
-    assert users.job_of(8, "4711") == ""
+    assert (users.job_of(7, "4711"), users.job_of(8, "4711")) == ("4711", "")
     assert users.job_of(7, "9") == users.job_of(9, "9") == ""
     assert users.job_of(7, None) == users.job_of(9, None) == ""
-    assert users.job_of(8, None) == "4713"
-    assert users.jobs() == {"4711", "4712", "4713"}
+    assert (users.job_of(8, None), users.jobs()) == ("4713", {"4711", "4712", "4713"})
 
 
 def test_who_writes_a_file(tmp_path: Path) -> None:
@@ -66,8 +64,7 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
 
 def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
     """The job of a file is that whose control group its writer is in; none that a user can make counts."""
-    proc = ProcTree(tmp_path / "proc")
-    log = tmp_path / "out"
+    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.touch()
     hold(proc, 1, log, 7, "0100001")
     for cgroup, job_id in (
@@ -84,8 +81,7 @@ def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
 
 def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
     """A file is of the job whose control group its writer is in, though the job's ranks are root's in a container."""
-    proc = ProcTree(tmp_path / "proc")
-    files = [tmp_path / "4711.log", tmp_path / "4712.log"]
+    proc, files = ProcTree(tmp_path / "proc"), [tmp_path / "4711.log", tmp_path / "4712.log"]
     for number, file in enumerate(files):
         file.write_text("line\n")
         hold(proc, 10 + number, file, ME, "0100001")
@@ -98,8 +94,7 @@ def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
 
 def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
     """A file is read once a process here was seen to write it, and to its end after that process has gone."""
-    proc = ProcTree(tmp_path / "proc")
-    log = tmp_path / "4711.log"
+    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
     log.write_text("first\n")
     clock = FakeClock()
     texts = JobTexts(lent("x", clock, tmp_path), [f"{tmp_path}/%j.log"])
@@ -114,15 +109,13 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
         file.write("last\n")
     clock.advance(LOOK_SECONDS)
     assert [each.lines for each in texts.turn(users)] == [["last"]]
-    assert texts.turn(users_of((10, "4712", ME))) == []
-    assert [job_id for job_id, _ in texts.files(users)] == ["4711"]
+    assert (texts.turn(users_of((10, "4712", ME))), [job_id for job_id, _ in texts.files(users)]) == ([], ["4711"])
     texts.close()
 
 
 def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     """A file that a job was seen to write is not another job's of the same user, also when that one is his only one."""
-    proc = ProcTree(tmp_path / "proc")
-    log = tmp_path / "out"
+    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.write_text("first\n")
     hold(proc, 10, log, ME, "0100001")
     (proc.root / "10/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
@@ -133,8 +126,7 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     with log.open("a") as file:
         file.write("last\n")
     clock.advance(LOOK_SECONDS)
-    assert texts.turn(users_of((11, "4712", ME))) == []
-    assert texts.files(users_of((11, "4712", ME))) == []
+    assert (texts.turn(users_of((11, "4712", ME))), texts.files(users_of((11, "4712", ME)))) == ([], [])
     texts.close()
 
 
@@ -149,16 +141,14 @@ def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     for bound, read in (("MAX_POSITIONS", 3), ("MAX_OURS", 2)):
         monkeypatch.setattr(job_texts, bound, 2)
         texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
-        assert len(texts.turn(users_of((10, "4711", ME)))) == read
-        assert len(texts.positions()) == 2
+        assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (read, 2)
         texts.close()
 
 
 def test_a_look_reads_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads about as much as it may, and the next one goes on."""
     monkeypatch.setattr(job_texts, "TURN_BYTES", 100_000)
-    proc = ProcTree(tmp_path / "proc")
-    log = tmp_path / "4711.log"
+    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
     log.write_text("0123456789abcde\n" * 30_000)
     hold(proc, 10, log, ME, "0100001")
     texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
@@ -187,6 +177,5 @@ def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
     ctx = lent("x", FakeClock(), tmp_path, once=True)
     texts = JobTexts(ctx, [f"{tmp_path}/%j.log", f"{tmp_path}/out"])
     found = texts.turn(JobUsers())
-    assert sum(len(each.lines) for each in found) == 400_001
-    assert {each.job_id for each in found} == {"4711", "recorded"}
+    assert (sum(len(each.lines) for each in found), {each.job_id for each in found}) == (400_001, {"4711", "recorded"})
     texts.close()

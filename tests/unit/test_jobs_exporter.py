@@ -69,8 +69,7 @@ def test_a_file_of_another_user_is_not(jobs: Path) -> None:
     jobs_of_another = TrustedDirectory(jobs, [os.geteuid()], lambda name: True, sources.read_job)
     if os.geteuid() == 0:
         os.chown(jobs / "4.json", 1000, 1000)
-        assert jobs_of_another.look() == {}
-        assert jobs_of_another.refused["owner"] == 1
+        assert (jobs_of_another.look(), jobs_of_another.refused["owner"]) == ({}, 1)
 
 
 @pytest.mark.parametrize("mode", [0o646, 0o666])
@@ -106,22 +105,11 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     assert look(jobs) == ([], {"kind": 3})
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"{}",
-        b'{"job_id":4}',
-        b'{"job_id":"5"}',
-        b'{"job_id":"4","nodes":-1}',
-        b'{"job_id":"4","nodes":1e300}',
-        b'{"job_id":"4","user":"\xff"}',
-        b'{"job_id":"4","user":null}',
-        b'{"job_id":"4","x":' + b"[" * 16_000,
-    ],
-)
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"{}", b'{"job_id":4}', b'{"job_id":"5"}', b'{"job_id":"4","nodes":-1}',
+    b'{"job_id":"4","nodes":1e300}', b'{"job_id":"4","user":"\xff"}', b'{"job_id":"4","user":null}',
+    b'{"job_id":"4","x":' + b"[" * 16_000,
+])  # fmt: skip
 def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
     """A file that is cut, of another job, or has odd values costs itself alone."""
     put(jobs, "6")
@@ -169,8 +157,7 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
         return sources.read_job(name, content)
 
     trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
-    assert [trusted.look(), trusted.look()] == [{"4.json": JobFile("4")}] * 2
-    assert read == ["4.json"]
+    assert ([trusted.look(), trusted.look()], read) == ([{"4.json": JobFile("4")}] * 2, ["4.json"])
     (jobs / "new").write_text('{"job_id":"4","restarts":7}')
     (jobs / "new").rename(jobs / "4.json")
     assert trusted.look() == {"4.json": JobFile("4", restarts=7)}

@@ -21,8 +21,7 @@ def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "b.log")
     os.link(tmp_path / "secret", tmp_path / "c.log")
-    assert [follower.read(file) for file in files.values()] == [None, None, None]
-    assert follower.skipped["ELOOP"] == 1
+    assert ([follower.read(file) for file in files.values()], follower.skipped["ELOOP"]) == ([None, None, None], 1)
     assert follower.skipped["replaced"] == 2
 
 
@@ -89,8 +88,7 @@ def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(os, "open", fail)
     assert follower.read(file) is None
-    assert follower.head(file) == b""
-    assert follower.skipped["EACCES"] == 2
+    assert (follower.head(file), follower.skipped["EACCES"]) == (b"", 2)
 
 
 def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +97,7 @@ def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"old 1\nold 2\n")
     follower = follow(tmp_path)
     [file] = follower.discover()
-    real = os.pread
-    calls = 0
+    real, calls = os.pread, 0
 
     def pread(descriptor: int, size: int, offset: int) -> bytes:
         nonlocal calls
@@ -148,8 +145,7 @@ def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     with monkeypatch.context() as patch:
         patch.setattr("agent.tail.reader.os.pread", fail)
-        assert [poll(follower) for _ in range(3)] == [b"", b"", b""]
-        assert follower.skipped["EIO"] == 3
+        assert ([poll(follower) for _ in range(3)], follower.skipped["EIO"]) == ([b"", b"", b""], 3)
     assert poll(follower) == b"one\n"
 
 

@@ -20,8 +20,7 @@ from agent.web.listen import ListenAddress, open_listeners, parse_listen_address
 def test_listen_address_is_read(text: str, host: str, port: int) -> None:
     """Every form of host and port is read, and is written back the same."""
     address = parse_listen_address(text)
-    assert address == ListenAddress(host, port)
-    assert str(address) == text
+    assert (address, str(address)) == (ListenAddress(host, port), text)
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,12 @@ class Job:
         self.table.add_facts(msgspec.structs.replace(facts(self.pid, claim), key=key, user=self.user, owner=self.owner))
         self.keys[rank] = key
 
-    def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0) -> None:
-        """Let a rank end after so many seconds."""
+    def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0, then: float | None = None) -> None:
+        """Let a rank end after so many seconds, and look once more after others."""
         self.tick(after)
         self.table.ranks.observe_exit(self.keys[rank], status)
+        if then is not None:
+            self.tick(then)
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let seconds pass, and look."""
@@ -97,8 +99,7 @@ def test_ranks_that_live() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "first", "expected"),
-    [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})],
+    ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
     """0 says that nothing proves the job here, 1 that its rank 0 is proven, also after the ranks left."""
@@ -149,34 +150,29 @@ def test_progress_and_its_longest_pause() -> None:
         job.table.clock.advance(seconds)
         process.note_progress(job.table.clock.time() - 0.5)
         job.tick()
-    assert job.shown("job_progress_age_seconds") == {(): 0.5}
-    assert job.shown("job_longest_pause_seconds") == {(): 20.0}
+    assert (job.shown("job_progress_age_seconds"), job.shown("job_longest_pause_seconds")) == ({(): 0.5}, {(): 20.0})
     job.tick(7.0)
     assert job.shown("job_progress_age_seconds") == {(): 7.5}
 
 
-@pytest.mark.parametrize(
-    ("status", "exit_class", "labels"),
-    [
-        (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom", ("oom_killed", "SIGKILL", "")),
-        *((ExitStatus(known=True, signal=s), "crash", ("signaled", s.name, "")) for s in CRASHES),
-        (ExitStatus(known=True, signal=SIGABRT), "fail", ("signaled", "SIGABRT", "")),
-        (ExitStatus(known=True, code=1), "fail", ("exited", "", "1")),
-        (ExitStatus(known=True, code=127), "fail", ("exited", "", "127")),
-        (ExitStatus(known=True, code=128), "left", ("exited", "", "128")),
-        (ExitStatus(known=True, code=143), "left", ("exited", "", "143")),
-        (ExitStatus(known=True, signal=SIGINT), "left", ("signaled", "SIGINT", "")),
-        (KILLED, "killed", ("signaled", "SIGKILL", "")),
-        (TERMINATED, "left", ("signaled", "SIGTERM", "")),
-        (WELL, "left", ("exited", "", "0")),
-        (None, "left", ("unknown", "", "")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "exit_class", "labels"), [
+    (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom", ("oom_killed", "SIGKILL", "")),
+    *((ExitStatus(known=True, signal=s), "crash", ("signaled", s.name, "")) for s in CRASHES),
+    (ExitStatus(known=True, signal=SIGABRT), "fail", ("signaled", "SIGABRT", "")),
+    (ExitStatus(known=True, code=1), "fail", ("exited", "", "1")),
+    (ExitStatus(known=True, code=127), "fail", ("exited", "", "127")),
+    (ExitStatus(known=True, code=128), "left", ("exited", "", "128")),
+    (ExitStatus(known=True, code=143), "left", ("exited", "", "143")),
+    (ExitStatus(known=True, signal=SIGINT), "left", ("signaled", "SIGINT", "")),
+    (KILLED, "killed", ("signaled", "SIGKILL", "")),
+    (TERMINATED, "left", ("signaled", "SIGTERM", "")),
+    (WELL, "left", ("exited", "", "0")),
+    (None, "left", ("unknown", "", "")),
+])  # fmt: skip
 def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels: tuple[str, str, str]) -> None:
     """Each way to end has one class while peers live on, and the labels say how it ended, whose, and after how long."""
     job = Job()
-    job.exit(2, status, after=30.0)
-    job.tick(SETTLED)
+    job.exit(2, status, after=30.0, then=SETTLED)
     cause = "oom" if exit_class == "oom" else ""
     assert job.shown("exit_age_seconds") == {("2", *labels, exit_class, "short", cause, "alice"): SETTLED}
 
@@ -185,8 +181,7 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
 def test_how_long_a_rank_lived(seconds: float, lived: str) -> None:
     """Below 600 s a rank lived for a short time."""
     job = Job()
-    job.exit(2, CRASH, after=seconds)
-    job.tick(SETTLED)
+    job.exit(2, CRASH, after=seconds, then=SETTLED)
     [labels] = job.shown("exit_age_seconds")
     assert labels[5] == lived
 
@@ -196,11 +191,9 @@ def test_only_the_first_of_an_episode_leads() -> None:
     job = Job(ranks=8)
     job.exit(0, CRASH, after=1.0)
     job.exit(1, ExitStatus(known=True, code=1), after=30.0)
-    job.exit(2, ExitStatus(known=True, code=1), after=59.0)
-    job.tick(SETTLED)
+    job.exit(2, ExitStatus(known=True, code=1), after=59.0, then=SETTLED)
     assert job.leads().keys() == {("0", "crash")}
-    job.exit(3, ExitStatus(known=True, code=1), after=56.0)
-    job.tick(SETTLED)
+    job.exit(3, ExitStatus(known=True, code=1), after=56.0, then=SETTLED)
     assert job.leads().keys() == {("0", "crash"), ("3", "fail")}
 
 
@@ -211,19 +204,16 @@ def test_what_struck_and_what_was_asked_to_leave_lead_too() -> None:
     job.exit(1, TERMINATED, after=1.0)
     job.exit(2, TERMINATED, after=1.0)
     job.exit(3, CRASH, after=1.0)
-    job.exit(4, CRASH, after=1.0)
-    job.tick(SETTLED)
+    job.exit(4, CRASH, after=1.0, then=SETTLED)
     assert job.leads().keys() == {("0", "fail"), ("1", "left"), ("3", "crash")}
 
 
 def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
     """A SIGKILL that the launcher's SIGTERM follows within 10 s is `torn`; what was said before becomes -1."""
     job = Job(ranks=4)
-    job.exit(0, KILLED, after=1.0)
-    job.tick(SETTLED)
+    job.exit(0, KILLED, after=1.0, then=SETTLED)
     assert job.leads() == {("0", "killed"): SETTLED}
-    job.exit(1, TERMINATED, after=4.0)
-    job.tick(SETTLED)
+    job.exit(1, TERMINATED, after=4.0, then=SETTLED)
     assert job.leads() == {("0", "killed"): -1.0, ("0", "torn"): 14.0, ("1", "left"): 5.0}
     job.tick(RETRACTED_SECONDS)
     assert job.leads().keys() == {("0", "killed"), ("0", "torn"), ("1", "left")}
@@ -235,8 +225,7 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
     """When the rank runs again here its exit becomes -1 for five minutes; its victims do not lead afterwards."""
     job = Job(ranks=4)
     job.exit(0, CRASH, after=1.0)
-    job.exit(1, TERMINATED, after=1.0)
-    job.tick(SETTLED)
+    job.exit(1, TERMINATED, after=1.0, then=SETTLED)
     job.start(0)
     job.tick(1.0)
     assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
@@ -247,12 +236,10 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
 def test_the_same_death_again_within_a_minute_is_a_second_one() -> None:
     """A rank that dies, returns and dies alike within 60 s has the newer exit's age, not -1."""
     job = Job(ranks=4)
-    job.exit(0, CRASH, after=1.0)
-    job.tick(SETTLED)
+    job.exit(0, CRASH, after=1.0, then=SETTLED)
     job.start(0)
     job.tick(1.0)
-    job.exit(0, CRASH, after=10.0)
-    job.tick(SETTLED)
+    job.exit(0, CRASH, after=10.0, then=SETTLED)
     assert job.leads() == {("0", "crash"): SETTLED}
 
 
@@ -260,8 +247,7 @@ def test_a_job_that_starts_anew_retracts_all() -> None:
     """When every rank that runs started after an exit, the exit is retracted, also that of a rank that is elsewhere."""
     job = Job(ranks=2)
     job.exit(0, CRASH, after=1.0)
-    job.exit(1, TERMINATED, after=1.0)
-    job.tick(SETTLED)
+    job.exit(1, TERMINATED, after=1.0, then=SETTLED)
     job.start(1)
     job.tick(1.0)
     assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): -1.0}
@@ -313,11 +299,9 @@ def test_three_leads_per_job() -> None:
     for rank in range(MAX_LEADS):
         job.exit(rank, TERMINATED, after=61.0)
     job.tick(SETTLED)
-    job.exit(3, TERMINATED, after=61.0)
-    job.tick(SETTLED)
+    job.exit(3, TERMINATED, after=61.0, then=SETTLED)
     assert [age for age in job.leads().values() if age >= 0] == [193.0, 132.0, 71.0]
-    job.exit(4, CRASH, after=61.0)
-    job.tick(SETTLED)
+    job.exit(4, CRASH, after=61.0, then=SETTLED)
     assert job.leads()["0", "left"] == -1.0
     assert {key for key, age in job.leads().items() if age >= 0} == {("1", "left"), ("2", "left"), ("4", "crash")}
 
@@ -326,42 +310,35 @@ def test_retracted_leads_are_bounded() -> None:
     """A rank that dies in another way and returns again and again leaves MAX_RETRACTED series of -1 at most."""
     job = Job()
     for code in range(1, MAX_RETRACTED + 3):
-        job.exit(0, ExitStatus(known=True, code=code), after=1.0)
-        job.tick(SETTLED)
+        job.exit(0, ExitStatus(known=True, code=code), after=1.0, then=SETTLED)
         job.start(0)
         job.tick(1.0)
-    codes = sorted(int(labels[3]) for labels in job.shown("exit_age_seconds"))
-    assert codes == list(range(3, MAX_RETRACTED + 3))
+    assert sorted(int(labels[3]) for labels in job.shown("exit_age_seconds")) == list(range(3, MAX_RETRACTED + 3))
 
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full node the user with most lead exits loses the oldest; a user with fewer keeps all."""
     monkeypatch.setattr(book, "MAX_LEADS_PER_NODE", 4)
     job = Job(ranks=1, user="victim")
-    job.exit(0, CRASH, after=1.0)
-    job.tick(SETTLED)
+    job.exit(0, CRASH, after=1.0, then=SETTLED)
     for number in range(6):
         job.job, job.user = f"9{number}", "mallory"
         job.start(0)
         job.start(1)
-        job.exit(0, CRASH, after=1.0)
-        job.tick(SETTLED)
+        job.exit(0, CRASH, after=1.0, then=SETTLED)
     lines = job.table.ranks.snapshot().jobs
     held = {job_id: [lead for lead in line.leads if lead.retracted_at is None] for job_id, line in lines.items()}
-    assert len(held["4711"]) == 1
-    assert sum(map(len, held.values())) == 4
+    assert (len(held["4711"]), sum(map(len, held.values()))) == (1, 4)
 
 
 def test_a_late_fact_changes_a_class_once() -> None:
     """The kernel's log may say late that the OOM killer did it; no further fact changes what was said."""
     job = Job()
-    job.exit(0, KILLED, after=1.0)
-    job.tick(SETTLED)
+    job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.table.ranks.observe_oom_kill(job.keys[0])
     job.tick(1.0)
     assert job.leads() == {("0", "killed"): -1.0, ("0", "oom"): 6.0}
-    job.exit(1, TERMINATED)
-    job.tick(SETTLED)
+    job.exit(1, TERMINATED, then=SETTLED)
     assert job.leads()["0", "oom"] == 11.0
 
 
@@ -383,13 +360,10 @@ def test_an_exit_waits_for_its_status_and_its_cause() -> None:
 def test_a_restart_of_the_agent_changes_nothing() -> None:
     """Lines, lead exits and retractions go on over a restart."""
     job = Job(ranks=4)
-    job.exit(0, KILLED, after=1.0)
-    job.tick(SETTLED)
-    job.exit(1, TERMINATED)
-    job.tick(SETTLED)
+    job.exit(0, KILLED, after=1.0, then=SETTLED)
+    job.exit(1, TERMINATED, then=SETTLED)
     before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}
-    section = job.table.ranks.dump()
-    again = Table()
+    section, again = job.table.ranks.dump(), Table()
     again.clock.now = job.table.clock.now
     again.ranks.load(section)
     for key in (job.keys[2], job.keys[3]):
@@ -436,8 +410,7 @@ def test_a_planned_exit_is_ok() -> None:
     job = Job()
     writer = job.table.ranks.liveness.facts.of("nixl_ep")
     writer.set_planned({RankLabel("4711", "3")})
-    job.exit(3, TERMINATED, after=1.0)
-    job.tick(SETTLED)
+    job.exit(3, TERMINATED, after=1.0, then=SETTLED)
     assert job.leads() == {("3", "ok"): SETTLED}
     writer.close()
     job.tick()
@@ -446,8 +419,7 @@ def test_a_planned_exit_is_ok() -> None:
 
 def test_a_start_to_come_counts_as_now() -> None:
     """A damaged checkpoint may give a process a start in a thousand years: the line keeps a time that it can save."""
-    line = JobLine("ann")
-    process = RankProcess(found_at=0.0)
+    line, process = JobLine("ann"), RankProcess(found_at=0.0)
     process.slots = [RankLabel("7", "0")]
     line.note_ranks([process], 2.0**63, 50.0)
     assert line.started_at == 50.0

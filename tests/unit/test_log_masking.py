@@ -89,72 +89,49 @@ def test_wide_letters_do_not_blow_a_line_up() -> None:
     assert len("afi") <= MAX_GROWTH * 2
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("using AKIAIOSFODNN7EXAMPLE now", f"using {MASKED} now"),
-        ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY x", f"AWS_SECRET_ACCESS_KEY={MASKED} x"),
-        ("login with hf_abcdefghijklmnopqrstuvwxyz", f"login with {MASKED}"),
-        ("ghp_0123456789abcdefghij done", f"{MASKED} done"),
-        ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIx.abc-_1 end", f"jwt {MASKED} end"),
-        ("Authorization: Bearer abc.def.ghi, more", f"Authorization: {MASKED}"),
-        ("{'Authorization': 'Basic dXNlcjpwYXNz'}", f"{{'Authorization': {MASKED}"),
-        ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
-        ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
-        ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}, "lr": 1}}'),
-        (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}, "lr": 1}}'),
-        ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
-        ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED} --lr 3"),
-        ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
-        ("0123456789abcdef0123456789abcdef01234567", MASKED),
-        ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7/abc+def=", MASKED),
-        ("KeyError: 'rank'", "KeyError: 'rank'"),
-        (
-            '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
-            '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
-        ),
-        ("RuntimeError: NCCL error in: ../torch/x.cpp:33, unhandled cuda error", None),
-        ("n1:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with status=12 vendor_err=129", None),
-    ],
-)
+@pytest.mark.parametrize(("line", "expected"), [
+    ("using AKIAIOSFODNN7EXAMPLE now", f"using {MASKED} now"),
+    ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY x", f"AWS_SECRET_ACCESS_KEY={MASKED} x"),
+    ("login with hf_abcdefghijklmnopqrstuvwxyz", f"login with {MASKED}"),
+    ("ghp_0123456789abcdefghij done", f"{MASKED} done"),
+    ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIx.abc-_1 end", f"jwt {MASKED} end"),
+    ("Authorization: Bearer abc.def.ghi, more", f"Authorization: {MASKED}"),
+    ("{'Authorization': 'Basic dXNlcjpwYXNz'}", f"{{'Authorization': {MASKED}"),
+    ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
+    ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
+    ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}, "lr": 1}}'),
+    (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}, "lr": 1}}'),
+    ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
+    ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED} --lr 3"),
+    ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
+    ("0123456789abcdef0123456789abcdef01234567", MASKED),
+    ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7/abc+def=", MASKED),
+    ("KeyError: 'rank'", "KeyError: 'rank'"),
+    ('  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
+     '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5'),
+    ("RuntimeError: NCCL error in: ../torch/x.cpp:33, unhandled cuda error", None),
+    ("n1:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with status=12 vendor_err=129", None),
+])  # fmt: skip
 def test_what_is_masked(line: str, expected: str | None) -> None:
     """Tokens, keys, passwords and credentials in addresses are masked; plain errors stay."""
     assert masked(line) == (line if expected is None else expected)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        r"{\"password\": \"hunter2\", \"lr\": 1}",
-        r'"{\\\"api_key\\\": \\\"plain hunter2\\\", \\\"lr\\\": 1}"',
-        "Cookie: theme=dark; id=hunter2",
-        "[(b'Authorization', b'Custom hunter2')]",
-        "[('x-api-key', 'plain hunter2')]",
-        "https://store.blob.core.windows.net/c/f?sv=2022&sig=abc%2Bhunter2%3D",
-        "https://f.example/x?token%3Dhunter2",
-        "postgres://ann:with/slash-hunter2@db/x",
-        "postgres://ann:with@sign-hunter2@db/x",
-        "0: MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
-        "ca=MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
-        "post to https://hooks.slack.com/services/T00000000/B00000000/hunter2",
-        "DB_PASS=hunter2",
-        "{'user': 'ann', 'pass': 'two hunter2'}",
-        "pwd=hunter2",
-        "session_id=hunter2",
-        "curl -s -u ann:hunter2 https://example.org",
-        "password := hunter2",
-        "password:            hunter2",
-        "headers={'token': b'two hunter2'}",
-        "Signature=hunter2",
-        "AIzaSyA1234567890abcdefghijklmnophunter2",
-        "sk_live_0123456789abcdhunter2",
-        "dapi0123456789abcdef01234hunter2",
-        "GOCSPX-0123456789abcdefhunter2",
-        "hvs.0123456789abcdefhunter2",
-        "dckr_pat_0123456789abcdefhunter2",
-        "bot 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    r"{\"password\": \"hunter2\", \"lr\": 1}", r'"{\\\"api_key\\\": \\\"plain hunter2\\\", \\\"lr\\\": 1}"',
+    "Cookie: theme=dark; id=hunter2", "[(b'Authorization', b'Custom hunter2')]", "[('x-api-key', 'plain hunter2')]",
+    "https://store.blob.core.windows.net/c/f?sv=2022&sig=abc%2Bhunter2%3D", "https://f.example/x?token%3Dhunter2",
+    "postgres://ann:with/slash-hunter2@db/x", "postgres://ann:with@sign-hunter2@db/x",
+    "0: MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+    "ca=MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
+    "post to https://hooks.slack.com/services/T00000000/B00000000/hunter2", "DB_PASS=hunter2",
+    "{'user': 'ann', 'pass': 'two hunter2'}", "pwd=hunter2", "session_id=hunter2",
+    "curl -s -u ann:hunter2 https://example.org", "password := hunter2", "password:            hunter2",
+    "headers={'token': b'two hunter2'}", "Signature=hunter2", "AIzaSyA1234567890abcdefghijklmnophunter2",
+    "sk_live_0123456789abcdhunter2", "dapi0123456789abcdef01234hunter2", "GOCSPX-0123456789abcdefhunter2",
+    "hvs.0123456789abcdefhunter2", "dckr_pat_0123456789abcdefhunter2",
+    "bot 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2",
+])  # fmt: skip
 def test_a_secret_is_masked_wherever_it_stands(line: str) -> None:
     """A secret (hunter2) is masked in JSON in strings, headers, addresses, a key's lines, and by its maker's sign."""
     assert "hunter2" not in masked(line)
@@ -176,7 +153,6 @@ def test_plain_lines_stay() -> None:
 @pytest.mark.parametrize("piece", PIECES)
 def test_masking_takes_linear_time(piece: str) -> None:
     """No line of the greatest length takes a fifth of a second, whatever its user wrote into it."""
-    line = (piece * MAX_LINE_BYTES)[:MAX_LINE_BYTES]
-    began = time.thread_time()
+    line, began = (piece * MAX_LINE_BYTES)[:MAX_LINE_BYTES], time.thread_time()
     masked(line)
     assert time.thread_time() - began < 0.2

@@ -69,10 +69,7 @@ def test_frames_by_priority() -> None:
     """Likewise of each priority; without PFC there are none."""
     cases: list[tuple[bytes, list[Count]]] = [
         (priorities(0b1000, {}, {}), [("transmit", "3", 0), ("receive", "3", 0)]),
-        (
-            priorities(0b1000, {3: 7}, {3: 9, 5: 2}),
-            [("transmit", "3", 7), ("receive", "3", 9), ("receive", "5", 2)],
-        ),
+        (priorities(0b1000, {3: 7}, {3: 9, 5: 2}), [("transmit", "3", 7), ("receive", "3", 9), ("receive", "5", 2)]),
         (priorities(0, {7: MAX_COUNT}, {0: 1}), [("receive", "0", 1)]),
         (priorities(0b1000, {3: 7}, {})[:-8], []),
         (struct.pack("=BBH", 0, 21, 0) + attribute(13, b""), []),

@@ -46,15 +46,11 @@ def test_what_is_cut_is_left() -> None:
 def test_one_answer() -> None:
     """The payload that answers is returned; an answer to an earlier question, or none at all, is not."""
     kernel = FakeKernel(
-        lambda _, question: [
-            message(KIND, 0, question.number - 1, b"late"),
-            reply(question, b"yes!", b"more"),
-        ]
+        lambda _, question: [message(KIND, 0, question.number - 1, b"late"), reply(question, b"yes!", b"more")]
     )
     with kernel.connect(netlink.ROUTE) as channel:
         assert channel.ask(KIND, b"what") == b"yes!"
-    assert kernel.asked == [(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))]
-    assert kernel.open == 0
+    assert (kernel.asked, kernel.open) == ([(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))], 0)
 
 
 def test_a_dump() -> None:
@@ -105,8 +101,7 @@ def test_the_real_kernel_understands() -> None:
     """It takes our headers and attributes: it knows the loopback device, and none of another name."""
     by_name, kind, none = 3, 18, "none-such0"
     with netlink.open_channel(netlink.ROUTE) as channel:
-        found = dict(attributes(channel.ask(kind, b"\0" * 16 + attribute(by_name, b"lo\0"))[16:]))
-        assert found[by_name] == b"lo\0"
+        assert dict(attributes(channel.ask(kind, b"\0" * 16 + attribute(by_name, b"lo\0"))[16:]))[by_name] == b"lo\0"
         with pytest.raises(OSError) as raised:
             channel.ask(kind, b"\0" * 16 + attribute(by_name, none.encode() + b"\0"))
     assert raised.value.errno == errno.ENODEV

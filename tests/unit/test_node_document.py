@@ -22,14 +22,9 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
     """Make the document of a node with this rank table and ledger."""
     entries = () if ledger is None else ledger.entries()
     return node_document(
-        HealthSnapshot(table.ranks.snapshot(), entries, counted, 0),
-        table.ranks.speeds.view,
-        (),
-        "here",
-        up_seconds=60.0,
-        ready=True,
-        configuration=Configuration("/etc/rankwatch.yml"),
-    )
+        HealthSnapshot(table.ranks.snapshot(), entries, counted, 0), table.ranks.speeds.view, (), "here",
+        up_seconds=60.0, ready=True, configuration=Configuration("/etc/rankwatch.yml"),
+    )  # fmt: skip
 
 
 def test_a_job_with_a_dead_rank() -> None:
@@ -56,8 +51,7 @@ def test_a_job_with_a_dead_rank() -> None:
     dead = found.ranks[0]
     assert (dead.job_id, dead.pid, dead.user, dead.local_rank) == ("4711", 2, "alice", "2")
     assert dead.gpus == (GpuOfRank(0, "GPU-a", "0000:3b:00.0"),)
-    assert dead.ended == RankEnd(died, "signaled", "SIGSEGV")
-    assert dead.state_reason == "fatal_signal"
+    assert (dead.ended, dead.state_reason) == (RankEnd(died, "signaled", "SIGSEGV"), "fatal_signal")
     assert dead.unhealthy == ("gpu_xid",)
     assert found.ranks[1].unhealthy == ()
     [job] = found.jobs
@@ -73,30 +67,21 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     ]
 
 
-@pytest.mark.parametrize(
-    ("members", "expected"),
-    [
-        (ranks("alive", 1), "1 rank runs"),
-        (ranks("alive", 8), "8 ranks run"),
-        (ranks("finished", 8), "8 finished"),
-        (ranks("exited", 1), "1 left"),
-        (
-            ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")),
-            "rank 0 killed by the OOM killer, 1 min ago",
-        ),
-        (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
-        (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
-        (
-            ranks("dead", 4, ended=RankEnd(990.0, "unknown")),
-            "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago",
-        ),
-        (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
-        (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),
-        (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),
-        (ranks("unknown", 1), "rank 0 cannot be judged"),
-        ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
-    ],
-)
+@pytest.mark.parametrize(("members", "expected"), [
+    (ranks("alive", 1), "1 rank runs"),
+    (ranks("alive", 8), "8 ranks run"),
+    (ranks("finished", 8), "8 finished"),
+    (ranks("exited", 1), "1 left"),
+    (ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")), "rank 0 killed by the OOM killer, 1 min ago"),
+    (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
+    (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
+    (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago"),
+    (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
+    (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),
+    (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),
+    (ranks("unknown", 1), "rank 0 cannot be judged"),
+    ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
+])  # fmt: skip
 def test_sentences(members: list[Rank], expected: str) -> None:
     """A job's sentence begins with who is in trouble, how and since when, and ends with how many are not."""
     assert describe.sentence(members, 1000.0) == expected

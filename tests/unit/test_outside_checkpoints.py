@@ -74,10 +74,7 @@ OWNERS = {
     "nvml": Owner(lambda: NvmlExporter(NvmlConfig()), "nvml"),
     "amdgpu": Owner(lambda: AmdgpuExporter(AmdgpuConfig()), "amdgpu"),
     "rdma": Owner(lambda: RdmaExporter(RdmaConfig()), "rdma"),
-    "kernel_log": Owner(
-        lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))),
-        "kernel_log",
-    ),
+    "kernel_log": Owner(lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))), "kernel_log"),
 }
 
 
@@ -90,15 +87,9 @@ def run(name: str, restored: bytes | None) -> bytes:
     ranks.tick()
     ledger = HealthLedger(clock)
     context = lent(
-        name,
-        clock,
-        DATA / OWNERS[name].data,
-        state=section,
-        ranks=ranks,
-        thread=AtOnce,
-        helper=lambda _: Driver(),
+        name, clock, DATA / OWNERS[name].data, state=section, ranks=ranks, thread=AtOnce, helper=lambda _: Driver(),
         checks=ledger.of(name),
-    )
+    )  # fmt: skip
     exporter = OWNERS[name].build()
 
     async def live() -> None:
@@ -229,11 +220,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "path"),
-    [
-        ("nvml", ("GPU-0", "xids", "79", "count")),
-        ("kernel_log", ("seen", "gpu_xid", "79", "count")),
-    ],
+    ("name", "path"), [("nvml", ("GPU-0", "xids", "79", "count")), ("kernel_log", ("seen", "gpu_xid", "79", "count"))]
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
     """A section with the greatest number that can be written does not keep its owner from looking."""

@@ -235,18 +235,11 @@ def test_any_record_of_the_kernel_is_counted_or_not(tmp_path: Path, raw: bytes) 
 
 
 GPU = GpuReading(
-    0,
-    "GPU-a",
-    "H100",
-    "00000000:3b:00.0",
-    values={"energy_millijoules": 9, "recovery_action": 1, "pcie_replays": 1, "temperature_celsius": 40},
-    reasons=4,
-    supported_reasons=511,
-    reason_nanoseconds={"sw_power_cap": 10**9},
-    pids=(4711,),
-    fabric=Fabric(3, 0, 1, "0a", 5),
+    0, "GPU-a", "H100", "00000000:3b:00.0",
+    values={"energy_millijoules": 9, "recovery_action": 1, "pcie_replays": 1, "temperature_celsius": 40}, reasons=4,
+    supported_reasons=511, reason_nanoseconds={"sw_power_cap": 10**9}, pids=(4711,), fabric=Fabric(3, 0, 1, "0a", 5),
     links=(Link(0, up=True, errors={"crc": 1}), Link(1, up=False)),
-)
+)  # fmt: skip
 LOOK = LookAnswer(
     gpus=(GPU, msgspec.structs.replace(GPU, index=1, uuid="GPU-b")),
     events=(XidEvent("GPU-a", 79), XidEvent("", 13)),

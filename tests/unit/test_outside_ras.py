@@ -69,8 +69,7 @@ def test_any_reply_is_a_report_or_a_reason(
 ) -> None:
     """A damaged report is read or refused; what is read comes whole out of a helper, and is compared and shown."""
     kept = Reports(Admission())
-    wanted = keep(kept, bodies[0], 1.0)
-    reading = keep(kept, data.draw(odd), 2.0)
+    wanted, reading = keep(kept, bodies[0], 1.0), keep(kept, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
     if reading.report is not None:
         names = [reading.report.version, *(each.hash for each in reading.report.communicators)]
@@ -83,8 +82,7 @@ def test_any_reply_is_a_report_or_a_reason(
 @given(damaged(JSON, TEXT, JSON + TEXT + JSON), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
     """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
-    splitter = EventSplitter()
-    places = [0, *sorted(cuts), len(stream)]
+    splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
     found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
     assert set(found) <= {*EVENTS, OTHER}
     assert len(splitter._line) <= MAX_LINE_BYTES

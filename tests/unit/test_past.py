@@ -100,8 +100,7 @@ async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_source_that_cannot_be_told_costs_its_own_past() -> None:
     """Where what one exporter showed cannot be rendered, its cells are empty, and others' tables are there."""
-    kept = Kept()
-    odd = Gpus()
+    kept, odd = Kept(), Gpus()
     odd.name = "odd"
     kept.past = ShownPast(kept.clock, lambda: [odd, kept.gpus])
     odd.heat = {"odd": "hot"}  # type: ignore[dict-item]  # what a mistake may be

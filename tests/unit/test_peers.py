@@ -28,21 +28,11 @@ def no_channel() -> Netlink:
     raise OSError(97, "Address family not supported by protocol")
 
 
-@pytest.mark.parametrize(
-    ("address", "peer"),
-    [
-        ("10.0.0.1", "10.0.0.1"),
-        ("::ffff:10.0.0.1", "10.0.0.1"),
-        ("2001:db8::1", "2001:db8::/64"),
-        ("2001:db8::ffff:2", "2001:db8::/64"),
-        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
-        ("fe80::1%eth0", "fe80::/64"),
-        ("127.0.0.1", LOOPBACK),
-        ("127.3.2.1", LOOPBACK),
-        ("::1", LOOPBACK),
-        ("::ffff:127.0.0.9", LOOPBACK),
-    ],
-)
+@pytest.mark.parametrize(("address", "peer"), [
+    ("10.0.0.1", "10.0.0.1"), ("::ffff:10.0.0.1", "10.0.0.1"), ("2001:db8::1", "2001:db8::/64"),
+    ("2001:db8::ffff:2", "2001:db8::/64"), ("2001:db8:0:1::1", "2001:db8:0:1::/64"), ("fe80::1%eth0", "fe80::/64"),
+    ("127.0.0.1", LOOPBACK), ("127.3.2.1", LOOPBACK), ("::1", LOOPBACK), ("::ffff:127.0.0.9", LOOPBACK),
+])  # fmt: skip
 def test_addresses(address: str, peer: str) -> None:
     """An address of IPv4 and a network of IPv6 are a peer; all of the loopback is one where users have no names."""
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
@@ -58,8 +48,7 @@ def test_the_user_of_a_client_on_this_node(host: str) -> None:
     """The kernel names the user of a client on this node, another one's too; of a closed one it names none."""
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     uid = str(OTHER_UID) if os.geteuid() == 0 else "-"
-    where = [host, str(listener.getsockname()[1]), uid]
-    peers = Peers()
+    where, peers = [host, str(listener.getsockname()[1]), uid], Peers()
     with listener, subprocess.Popen([sys.executable, "-c", CLIENT, *where], stdin=subprocess.PIPE) as client:
         accepted, name = listener.accept()
         with accepted:
@@ -118,8 +107,7 @@ def test_a_question_that_fails_is_no_end() -> None:
 
     channel = Broken()
     peers = Peers(lambda: Netlink(channel))
-    assert [peers.of(("127.0.0.1", 1), ("127.0.0.1", 2)) for _ in range(2)] == [LOOPBACK] * 2
-    assert channel.asked == 2
+    assert ([peers.of(("127.0.0.1", 1), ("127.0.0.1", 2)) for _ in range(2)], channel.asked) == ([LOOPBACK] * 2, 2)
     peers.close()
     assert channel.asked == -1
 

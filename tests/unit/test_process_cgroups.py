@@ -86,18 +86,10 @@ def test_systemd_oomd(oomd: Oomd, name: str) -> None:
     assert oom_now(before).by_oomd
 
 
-@pytest.mark.parametrize(
-    ("uid", "mode", "mark", "kills"),
-    [
-        (0, 0o40755, b"1", 1),
-        (0, 0o40755, b"9" * 18, int("9" * 18)),
-        (0, 0o40755, b"9" * 19, 0),
-        (0, 0o40755, b"many", 0),
-        (1000, 0o40755, b"1", None),
-        (0, 0o40775, b"1", None),
-        (0, 0o40757, b"1", None),
-    ],
-)
+@pytest.mark.parametrize(("uid", "mode", "mark", "kills"), [
+    (0, 0o40755, b"1", 1), (0, 0o40755, b"9" * 18, int("9" * 18)), (0, 0o40755, b"9" * 19, 0), (0, 0o40755, b"many", 0),
+    (1000, 0o40755, b"1", None), (0, 0o40775, b"1", None), (0, 0o40757, b"1", None),
+])  # fmt: skip
 def test_only_root_may_mark(oomd: Oomd, uid: int, mode: int, mark: bytes, kills: int | None) -> None:
     """A mark on a group that another than root may write to is none, nor is one that is no number."""
     oomd.status = SimpleNamespace(st_uid=uid, st_mode=mode)

@@ -126,9 +126,7 @@ async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) 
         node.exits.note_exit(key)
     assert not judged
     await until(lambda: len(judged) == 2 and node.learnt() == len(keys))
-    assert judged == [len(keys)] * 2
-    assert node.thread.calls == 1
-    assert node.states("4711") == {"exited"}
+    assert (judged, node.thread.calls, node.states("4711")) == ([len(keys)] * 2, 1, {"exited"})
     assert node.states("other") == {"alive"}
     await node.exits.stop()
 

@@ -87,10 +87,8 @@ def test_pidfd_is_of_the_process_itself(
     node: Node, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pidfd is kept only when the start time still fits; a pid that is gone or another's gives none."""
-    key = node.add(child.pid)
-    proc = ProcFS(node.proc.root)
-    before = open_pidfds()
-    pidfd = open_pidfd(proc, key)
+    key, proc = node.add(child.pid), ProcFS(node.proc.root)
+    before, pidfd = open_pidfds(), open_pidfd(proc, key)
     assert isinstance(pidfd, int)
     os.close(pidfd)
     assert open_pidfd(proc, ProcessKey(child.pid, START - 1)) is None

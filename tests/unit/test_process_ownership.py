@@ -67,14 +67,10 @@ def test_pods(path: str, node: Node) -> None:
     assert node.place(path) == (Owner("pod", POD), CONTAINER)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
-        f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
-        f"/../../../pod{POD}/{CONTAINER}",
-    ],
-)
+@pytest.mark.parametrize("path", [
+    f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
+    f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope", f"/../../../pod{POD}/{CONTAINER}",
+])  # fmt: skip
 def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
     """An agent in a control group namespace sees other pods by a path upwards from its own group."""
     assert node.place(path, made=False) == (Owner("pod", POD), CONTAINER)
@@ -99,16 +95,10 @@ def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) 
     assert node.place(path, hierarchy=hierarchy) == (job, "")
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        f"/docker/{CONTAINER}",
-        f"/system.slice/docker-{CONTAINER}.scope",
-        f"/machine.slice/libpod-{CONTAINER}.scope",
-        f"/libpod_parent/libpod-{CONTAINER}",
-        f"/system.slice/cri-containerd-{CONTAINER}.scope",
-    ],
-)
+@pytest.mark.parametrize("path", [
+    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
+    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
+])  # fmt: skip
 def test_containers(path: str, node: Node) -> None:
     """Control groups of Docker, Podman and containerd name the container."""
     assert node.place(path) == (Owner("container", CONTAINER), CONTAINER)
@@ -131,8 +121,7 @@ def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, mon
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
     assert node.place(path) == (Owner("user", "1000"), "")
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
-    other = Node(node.sys.parent / "other")
-    assert other.place(path, made=False) == (Owner("user", "1000"), "")
+    assert Node(node.sys.parent / "other").place(path, made=False) == (Owner("user", "1000"), "")
 
 
 def test_a_pod_inside_a_pod_is_the_outer_one() -> None:

@@ -90,11 +90,9 @@ def test_late_initialisation(node: Node) -> None:
     node.proc.add(10, threads={11: "NCCL RAS"})
     assert node.evidence() == {10: "thread"}
     node.proc.add(20)
-    assert node.evidence() == {}
-    assert node.evidence(after=NAMED_SECONDS) == {}
+    assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {})
     node.proc.add(20, maps=NCCL_MAPS, files=GPU)
-    assert node.evidence() == {}
-    assert node.evidence(after=LOOK_AGAIN_SECONDS) == {20: "library"}
+    assert (node.evidence(), node.evidence(after=LOOK_AGAIN_SECONDS)) == ({}, {20: "library"})
 
 
 def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
@@ -102,8 +100,7 @@ def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
     node.proc.add(10, threads={11: "python3"})
     assert node.evidence() == {}
     node.proc.add(10, threads={11: "NCCL RAS"})
-    assert node.evidence() == {}
-    assert node.evidence(after=NAMED_SECONDS) == {10: "thread"}
+    assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {10: "thread"})
 
 
 def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
@@ -112,8 +109,7 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     node.look()
     node.look(after=YOUNG_SECONDS)
     node.proc.add(10, threads={11: "NCCL RAS"})
-    assert node.evidence(after=OLD_SECONDS - 1) == {}
-    assert node.evidence() == {10: "thread"}
+    assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
 
 
 def test_processes_that_left_are_not_counted(node: Node) -> None:
@@ -140,8 +136,7 @@ def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
     look = threading.Thread(target=lambda: found.append(node.look()), daemon=True)
     look.start()
     look.join(20)
-    assert [each.gone for each in found] == [()]
-    assert [key.pid for key in found[0].standing] == [10]
+    assert ([each.gone for each in found], [key.pid for key in found[0].standing]) == ([()], [10])
 
 
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:

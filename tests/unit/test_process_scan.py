@@ -92,8 +92,7 @@ def test_writer_in_another_pid_namespace(node: Node) -> None:
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
     node.proc.add(200, namespace_pids=(200, 7), files={3: second})
     found = node.look(writer_key)
-    assert [facts.key.pid for facts in found.new] == [100]
-    assert found.new[0].namespace_pid == 7
+    assert ([facts.key.pid for facts in found.new], found.new[0].namespace_pid) == ([100], 7)
     assert found.links == ((writer_key, ProcessKey(100, 5000)),)
     assert found.held == {(writer_key.device, writer_key.inode): str(first)}
 
@@ -338,8 +337,7 @@ def test_group_that_was_killed_as_a_whole(step: Step) -> None:
 def test_group_that_could_not_be_read_before(node: Node) -> None:
     """A counter that was not there before a kill says nothing: what it counts may be old."""
     node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
-    before = node.look().standing[KEY].oom
-    file = node.sys / "fs/cgroup/job/memory.events"
+    before, file = node.look().standing[KEY].oom, node.sys / "fs/cgroup/job/memory.events"
     file.parent.mkdir(parents=True)
     file.write_text("oom_kill 3\n")
     assert not OomLedger().assign(before, oom_now(before))
@@ -366,13 +364,6 @@ def test_recording_settings_and_directory(node: Node) -> None:
     (node.proc.root / "10/cwd").symlink_to("/home/u")
     [facts] = node.look().new
     assert (facts.environment, facts.directory) == (settings, "/home/u")
-
-
-def test_users_are_found_by_number(node: Node) -> None:
-    """A look gives the uid and waits for no directory of names."""
-    node.proc.add(10, threads={11: "NCCL RAS"}, uid=4242)
-    [facts] = node.look().new
-    assert (facts.uid, facts.user) == (4242, "4242")
 
 
 @pytest.mark.slow

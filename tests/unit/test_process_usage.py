@@ -297,8 +297,7 @@ def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(node.scanner._proc, "run_queue_wait", fail)
     found = node.look(after=THREADS_SECONDS)
     assert found.usages is not None
-    assert set(found.usages.ranks) == {ProcessKey(20, 5000)}
-    assert set(found.standing) == {RANK, ProcessKey(20, 5000)}
+    assert (set(found.usages.ranks), set(found.standing)) == ({ProcessKey(20, 5000)}, {RANK, ProcessKey(20, 5000)})
     assert node.guard.skipped == 1
 
 
@@ -306,5 +305,4 @@ def test_rank_that_left_is_forgotten(node: Node) -> None:
     """A process that left has no usage, and what was kept of it is dropped."""
     node.look()
     node.proc.remove(10)
-    assert usages(node).ranks == {}
-    assert node.scanner._usage._kept == {}
+    assert (usages(node).ranks, node.scanner._usage._kept) == ({}, {})

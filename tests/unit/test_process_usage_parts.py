@@ -245,8 +245,7 @@ def test_paths_of_both_versions(tmp_path: Path) -> None:
     assert mixed == GroupPaths(f"{unified}/a/b", (f"{unified}/a/b", f"{unified}/a", f"{base}/cpu/c"))
     (base / "cgroup.controllers").touch()
     assert group_paths({"": "/a"}, tmp_path) == GroupPaths(f"{base}/a", (f"{base}/a",))
-    assert group_paths({"": "/", "cpu": "/"}, tmp_path) == GroupPaths()
-    assert group_paths({}, tmp_path) == GroupPaths()
+    assert (group_paths({"": "/", "cpu": "/"}, tmp_path), group_paths({}, tmp_path)) == (GroupPaths(), GroupPaths())
 
 
 @pytest.mark.parametrize("path", ["/../../etc", "/a/../../b", "/.."])

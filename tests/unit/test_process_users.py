@@ -63,8 +63,7 @@ async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_p
         proc.add, 10, threads={11: "NCCL RAS"}, uid=4242, environment={"RANK": "0", "SLURM_JOB_ID": "7"}
     )
     clock = FakeClock()
-    ranks = OwnedRankTable(clock, "here")
-    exporter = ProcessExporter(ProcessConfig())
+    ranks, exporter = OwnedRankTable(clock, "here"), ProcessExporter(ProcessConfig())
     await exporter.start(lent("process", clock, roots=Roots(proc=proc.root, sys=tmp_path), ranks=ranks))
     async with asyncio.timeout(20.0):
         await exporter.update()
@@ -91,8 +90,7 @@ async def test_a_name_is_looked_up_once(directory: Directory) -> None:
     assert [names.name(7) for _ in range(3)] == ["7"] * 3
     directory.answers.set()
     await until(lambda: learnt == [(7, "user7")])
-    assert names.name(7) == "user7"
-    assert directory.asked == [7]
+    assert (names.name(7), directory.asked) == ("user7", [7])
     names.stop()
 
 
@@ -118,7 +116,5 @@ async def test_names_are_bounded(directory: Directory) -> None:
     assert len(names._names) == MAX_USERS
     names.name(9999)
     await names.settle()
-    assert names.name(9999) == "user9999"
-    assert len(names._names) == MAX_USERS
-    assert names.name(1000) == "1000"
+    assert (names.name(9999), len(names._names), names.name(1000)) == ("user9999", MAX_USERS, "1000")
     names.stop()

@@ -47,9 +47,7 @@ def test_own_process_by_the_real_proc() -> None:
     stat, status = proc.stat(os.getpid()), proc.status(os.getpid())
     assert stat is not None
     assert status is not None
-    assert stat.parent_pid == os.getppid()
-    assert status.uid == os.getuid()
-    assert status.namespace_pids[0] == os.getpid()
+    assert (stat.parent_pid, status.uid, status.namespace_pids[0]) == (os.getppid(), os.getuid(), os.getpid())
     assert proc.environment(os.getpid()) is not None
     assert re.fullmatch(r"[0-9a-f-]{36}", proc.boot_id())
     assert proc.boot_seconds() > 1e9
@@ -75,8 +73,7 @@ def test_environment_is_bounded(tree: ProcTree) -> None:
     (tree.root / "9/environ").write_bytes(b"RANK=3\0BAD=\xff\xfe\0" + b"X" * MAX_ENVIRONMENT_BYTES)
     environment = ProcFS(tree.root).environment(9)
     assert environment is not None
-    assert environment["RANK"] == "3"
-    assert environment["BAD"] == "\ufffd\ufffd"
+    assert (environment["RANK"], environment["BAD"]) == ("3", "\ufffd\ufffd")
     assert sum(len(key) for key in environment) < MAX_ENVIRONMENT_BYTES
 
 
@@ -89,8 +86,7 @@ def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     proc = ProcFS(tree.root)
     files = {file.fd: file for file in proc.open_files(9, is_record_file) or []}
     info = log.stat()
-    assert (files[3].device, files[3].inode) == (info.st_dev, info.st_ino)
-    assert files[4].inode == 0
+    assert (files[3].device, files[3].inode, files[4].inode) == (info.st_dev, info.st_ino, 0)
     assert 5 not in files
     held = files[3]
     assert proc.holds(9, held)

@@ -30,8 +30,7 @@ def test_environment_names_the_rank(table: Table) -> None:
 def test_world_communicator_settles_at_once(table: Table) -> None:
     """Once the world communicator is seen there is nothing to wait for."""
     key = table.add(1, environment(3))
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 3, 8)], None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [Membership(WORLD, 3, 8)], key)
     table.tick()
     assert table.labels() == {RankLabel("4711", "3"): 1}
     assert table.ranks.label(writer_key(1), WORLD, 3) == RankLabel("4711", "3")
@@ -40,8 +39,7 @@ def test_world_communicator_settles_at_once(table: Table) -> None:
 def test_without_environment_the_largest_communicator_names_the_rank(table: Table) -> None:
     """Without an environment the binding waits ten seconds and takes the rank in the largest communicator."""
     key = table.add(1, None)
-    table.ranks.observe_records(writer_key(1), [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], key)
     table.tick(BINDING_SECONDS - 0.1)
     assert table.labels() == {}
     table.tick(0.1)
@@ -59,19 +57,16 @@ def test_binding_is_frozen(table: Table) -> None:
     """A world communicator that contradicts a published label is counted and changes nothing."""
     key = table.add(1, environment(3))
     table.tick(1.0)
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 6, 8)], None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [Membership(WORLD, 6, 8)], key)
     table.tick(60.0)
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-    assert table.ranks.snapshot().conflicts == 1
+    assert (table.labels(), table.ranks.snapshot().conflicts) == ({RankLabel("4711", "3"): 1}, 1)
 
 
 def test_node_rank_in_the_environment(table: Table) -> None:
     """Siblings that all claim RANK 1 carry their node's rank: the world communicator names them."""
     for pid in (1, 2):
         key = table.add(pid, environment(1))
-        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, 7 + pid, 16)], None)
-        table.ranks.link(writer_key(pid), key)
+        table.record(pid, [Membership(WORLD, 7 + pid, 16)], key)
     table.tick(1.0)
     assert table.labels() == {}
     table.tick(BINDING_SECONDS)
@@ -82,12 +77,10 @@ def test_duplicates_are_counted_not_exported(table: Table) -> None:
     """Two live processes of one group with the same rank and no communicator: one is exported, one counted."""
     first, _ = table.add(1, environment(1)), table.add(2, environment(1))
     table.tick(BINDING_SECONDS)
-    assert list(table.labels().values()) == [1]
-    assert table.ranks.snapshot().duplicates == 1
+    assert (list(table.labels().values()), table.ranks.snapshot().duplicates) == ([1], 1)
     table.ranks.observe_exit(first, KILLED)
     table.tick(1.0)
-    assert list(table.labels().values()) == [2]
-    assert table.ranks.snapshot().duplicates == 0
+    assert (list(table.labels().values()), table.ranks.snapshot().duplicates) == ([2], 0)
 
 
 def test_groups_under_one_job_id(table: Table) -> None:
@@ -129,16 +122,14 @@ def test_duplicate_that_left_is_forgotten(table: Table) -> None:
     table.tick(FINISHED_SECONDS)
     assert table.ranks.snapshot().duplicates == 1
     table.tick(0.1)
-    assert table.ranks.snapshot().duplicates == 0
-    assert list(table.labels().values()) == [holder.pid]
+    assert (table.ranks.snapshot().duplicates, list(table.labels().values())) == (0, [holder.pid])
 
 
 def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
     """A process of two ranks, one of them another's, keeps the other label when a larger communicator appears."""
     table.add(1, environment(0, world=2))
     key = table.add(2, environment(7) | {"RANK": ""})
-    table.ranks.observe_records(writer_key(2), [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], None)
-    table.ranks.link(writer_key(2), key)
+    table.record(2, [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], key)
     table.tick(BINDING_SECONDS)
     bound = table.labels()
     table.ranks.observe_records(writer_key(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
@@ -161,8 +152,7 @@ def test_several_ranks_in_one_process(table: Table) -> None:
     """A process of four ranks gets four labels, and smaller communicators are matched by order."""
     key = table.add(1, environment(1))
     places = [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)] + [Membership(TENSOR, n, 4) for n in range(4)]
-    table.ranks.observe_records(writer_key(1), places, None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, places, key)
     table.tick(BINDING_SECONDS)
     assert sorted(label.rank for label in table.labels()) == ["4", "5", "6", "7"]
     assert table.ranks.label(writer_key(1), TENSOR, 2) == RankLabel("4711", "6")
@@ -171,8 +161,7 @@ def test_several_ranks_in_one_process(table: Table) -> None:
 def test_rank_that_cannot_be_told(table: Table) -> None:
     """In a process of several ranks, a communicator of some of them has the rank `unknown` after ten seconds."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)], None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)], key)
     table.tick(BINDING_SECONDS)
     table.ranks.observe_records(writer_key(1), [Membership(TENSOR, 0, 2)], None)
     assert table.ranks.label(writer_key(1), TENSOR, 0) is None
@@ -190,8 +179,7 @@ def test_unseen_writer_gives_way(table: Table) -> None:
     key = table.add(1, None)
     table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
-    assert table.ranks.label(writer_key(1), WORLD, 5) == label
-    assert table.ranks.snapshot().conflicts == 0
+    assert (table.ranks.label(writer_key(1), WORLD, 5), table.ranks.snapshot().conflicts) == (label, 0)
 
 
 def test_single_pass_settles_at_once() -> None:

@@ -24,8 +24,7 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     first, second = (table.add(pid, environment(pid)) for pid in range(2))
     table.tick(1.0)
     table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
-    saved = table.ranks.dump()
-    again = Table()
+    saved, again = table.ranks.dump(), Table()
     again.clock.now = table.clock.now + 100.0
     again.ranks.load(saved)
     assert again.states() == {"0": "exited"}

@@ -6,7 +6,7 @@ from signal import SIGKILL, SIGSEGV
 
 import pytest
 from client_metrics import samples
-from rank_table import KILLED, WORLD, Table, environment, writer_key
+from rank_table import KILLED, WORLD, Table, environment
 
 from agent.core.identity import Membership
 from agent.core.log import Logger
@@ -37,8 +37,7 @@ def test_families_of_live_and_dead(table: Table) -> None:
     """A live rank has info, a dead one exit series and no info; members and jobs are counted."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     for pid, key in zip((1, 2), keys, strict=True):
-        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, pid, 8, "world", 2)], None)
-        table.ranks.link(writer_key(pid), key)
+        table.record(pid, [Membership(WORLD, pid, 8, "world", 2)], key)
     table.tick(1.0)
     table.ranks.observe_exit(keys[0], KILLED)
     lines = exposition(table)

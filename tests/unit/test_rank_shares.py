@@ -35,8 +35,7 @@ def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
     for pid in range(5000, 5100):
         assert not table.ranks.observe_process(owned(pid, environment(pid, 10**6, "666"), MALLORY, uid=1001))
     table.tick(1.0)
-    assert table.labels()[RankLabel("4711", "0")] == 0
-    assert table.states()["0"] == "dead"
+    assert (table.labels()[RankLabel("4711", "0")], table.states()["0"]) == (0, "dead")
     assert table.ranks.snapshot().refused == 100
 
 

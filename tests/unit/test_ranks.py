@@ -22,8 +22,7 @@ def table() -> Table:
 
 def test_host_names_go_with_their_ranks(table: Table) -> None:
     """A container's host name counts as this node's while its rank is in the table, also after a restart."""
-    key = table.add(1, environment(1))
-    writer = WriterKey(64, 1, 0, "trainer-0", 1)
+    key, writer = table.add(1, environment(1)), WriterKey(64, 1, 0, "trainer-0", 1)
     table.ranks.observe_records(writer, [Membership(WORLD, 1, 8)], None)
     table.ranks.link(writer, key)
     assert table.ranks.hostnames == {"here", "trainer-0"}

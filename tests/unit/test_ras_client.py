@@ -111,24 +111,19 @@ async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     await reader.read()
 
 
-@pytest.mark.parametrize(
-    ("serve", "stage", "seconds"),
-    [
-        pytest.param(silent, "handshake", 0.8, id="silent"),
-        pytest.param(chatter, "size", 0.1, id="endless line"),
-        pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", 0.1, id="another server"),
-        pytest.param(answering([b"\xff\x00\xfe\n"]), "handshake", 0.1, id="binary"),
-        pytest.param(answering([]), "handshake", 0.1, id="closing at once"),
-        pytest.param(
-            answering([JSON_ANSWERS[0], b"ERROR: Invalid timeout value 5\n"]), "command", 0.1, id="no timeout"
-        ),
-        pytest.param(answering([*JSON_ANSWERS[:2], b"MAYBE\n"]), "command", 0.1, id="no format"),
-        pytest.param(answering(JSON_ANSWERS[:2]), "command", 0.1, id="cut before the format"),
-        pytest.param(answering(JSON_ANSWERS), "cut", 0.1, id="no report"),
-        pytest.param(trickling, "deadline", 0.8, id="a byte at a time"),
-        pytest.param(never_closing, "deadline", 0.8, id="never closing"),
-    ],
-)
+@pytest.mark.parametrize(("serve", "stage", "seconds"), [
+    pytest.param(silent, "handshake", 0.8, id="silent"),
+    pytest.param(chatter, "size", 0.1, id="endless line"),
+    pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", 0.1, id="another server"),
+    pytest.param(answering([b"\xff\x00\xfe\n"]), "handshake", 0.1, id="binary"),
+    pytest.param(answering([]), "handshake", 0.1, id="closing at once"),
+    pytest.param(answering([JSON_ANSWERS[0], b"ERROR: Invalid timeout value 5\n"]), "command", 0.1, id="no timeout"),
+    pytest.param(answering([*JSON_ANSWERS[:2], b"MAYBE\n"]), "command", 0.1, id="no format"),
+    pytest.param(answering(JSON_ANSWERS[:2]), "command", 0.1, id="cut before the format"),
+    pytest.param(answering(JSON_ANSWERS), "cut", 0.1, id="no report"),
+    pytest.param(trickling, "deadline", 0.8, id="a byte at a time"),
+    pytest.param(never_closing, "deadline", 0.8, id="never closing"),
+])  # fmt: skip
 async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str, seconds: float) -> None:
     """Each misbehaviour ends the query at its own stage, within the time that stage has."""
     found, took = await failure(serve)

@@ -112,12 +112,7 @@ def test_a_listener_that_no_rank_holds_is_unowned(tree: ProcTree) -> None:
 
 @pytest.mark.parametrize(
     ("threads", "owned"),
-    [
-        ({12: "NCCL RAS", 13: "NCCL Service"}, True),
-        ({13: "NCCL Service"}, False),
-        ({12: "python3"}, True),
-        ({}, False),
-    ],
+    [({12: "NCCL RAS", 13: "NCCL Service"}, True), ({13: "NCCL Service"}, False), ({12: "python3"}, True), ({}, False)],
 )
 def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dict[int, str], *, owned: bool) -> None:
     """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""
@@ -141,19 +136,10 @@ def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
     assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
 
 
-@pytest.mark.parametrize(
-    ("text", "factor"),
-    [
-        ("3", 3.0),
-        ("0.1", 1.0),
-        ("1e9", MAX_FACTOR),
-        ("inf", MAX_FACTOR),
-        ("nan", 1.0),
-        ("-2", 1.0),
-        ("x", 1.0),
-        ("", 1.0),
-    ],
-)
+@pytest.mark.parametrize(("text", "factor"), [
+    ("3", 3.0), ("0.1", 1.0), ("1e9", MAX_FACTOR), ("inf", MAX_FACTOR), ("nan", 1.0), ("-2", 1.0), ("x", 1.0),
+    ("", 1.0),
+])  # fmt: skip
 def test_timeout_factor(tree: ProcTree, text: str, factor: float) -> None:
     """The job's factor lengthens our deadline, within bounds; it never shortens it."""
     assert timeout_factor({"NCCL_RAS_TIMEOUT_FACTOR": text}) == factor
@@ -172,22 +158,9 @@ def library(path: Path, text: bytes, *, sections: int = 3, names_index: int = 2,
         entry.pack(9, 3, 0, 0, rodata + len(text), len(names), 0, 0, 0, 0),
     ]
     header = struct.pack(
-        "<16sHHIQQQIHHHHHH",
-        b"\x7fELF\x02\x01\x01",
-        3,
-        62,
-        1,
-        0,
-        0,
-        offset or table,
-        0,
-        64,
-        0,
-        0,
-        64,
-        sections,
+        "<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01\x01", 3, 62, 1, 0, 0, offset or table, 0, 64, 0, 0, 64, sections,
         names_index,
-    )
+    )  # fmt: skip
     path.write_bytes(header + text + names + b"".join(rows))
     return path
 
@@ -229,8 +202,7 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
 
 def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) -> None:
     """Where the name has no version the file is read as the process has it; a FIFO in its place holds up nobody."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text(
         NAMED.replace("/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7", "/opt/libnccl.so.2")
@@ -244,20 +216,9 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) ->
     assert look(tree, key)[V4].servers[key].version is None
 
 
-def test_a_listener_on_all_addresses_of_one_family(tree: ProcTree) -> None:
-    """A listener on all of IPv4's is none of IPv6's; one on all of IPv6's takes both, as is usual."""
-    table = tree.root / "net/tcp"
-    table.write_text(HEAD + row("00000000:6D7C", 71))
-    assert look(tree) == {V4: Site({}, 1)}
-    table.write_text(HEAD)
-    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 71))
-    assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
-
-
 def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
     """Plugins, mapped below the library as often as above it, are named alike and have no version of NCCL's."""
-    key = add(tree, 10, 71, 72)
-    line = "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
+    key, line = add(tree, 10, 71, 72), "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
     plugins = ("libnccl-net.so", "libnccl-net-ofi.so.1", "libnccl-profiler-inspector.so", "libnccl_tuner.so")
     (tree.root / "10/maps").write_text("".join(map(line.format, plugins)) + NAMED)
     assert look(tree, key)[V4].servers[key].version == (2, 30, 7)
@@ -265,8 +226,7 @@ def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
 
 def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) -> None:
     """Of a deleted file the mapping itself is read; a file that is written anew is read anew."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
     (tree.root / "10/maps").write_text(maps + "\n")
@@ -303,8 +263,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
     """What the environment does not set the user's file does, then the system's; FIFOs are left alone."""
-    key = add(tree, 10, 71, 72)
-    root = tree.root / "10/root"
+    key, root = add(tree, 10, 71, 72), tree.root / "10/root"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
     (root / "etc/nccl.conf").write_text("# site\nNCCL_RAS_TIMEOUT_FACTOR=3\r\nNCCL_DEBUG=WARN\nNCCL_RAS_ADDR\n")
@@ -373,8 +332,7 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
 
 def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
     """RCCL's library is named after ROCm's version: its own is read from its text."""
-    key = add(tree, 10, 71, 72)
-    inside = tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
     library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
@@ -386,8 +344,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     first, second = add(tree, 10, 71), add(tree, 11, 72)
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
     search = Search(tree.root, (V4,))
-    site = search.look([first, second])[V4]
-    client = Endpoint("127.0.0.1", 40001)
+    site, client = search.look([first, second])[V4], Endpoint("127.0.0.1", 40001)
     ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
     with (tree.root / "net/tcp").open("a") as table:
         table.write(f"7: {ends[0]} 01 0:0 0:0 0 0 0 98 1\n")
@@ -464,8 +421,7 @@ def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
     """A process that holds another user's socket has not accepted the connection itself."""
-    key = add(tree, 10, 71, 72, 99)
-    search = Search(tree.root, (V4,))
+    key, search = add(tree, 10, 71, 72, 99), Search(tree.root, (V4,))
     site = search.look([key])[V4]
     with (tree.root / "net/tcp").open("a") as table:
         table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")

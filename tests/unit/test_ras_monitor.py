@@ -97,8 +97,7 @@ async def test_all_events_are_asked_for_and_counted() -> None:
     """The stream is opened with the three commands, every event of it counted, and what alarms is a wake."""
     async with station() as here:
         writer = await here.begin()
-        assert here.heard == [b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n", b"MONITOR all\n"]
-        assert here.up == [True]
+        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n", b"MONITOR all\n"], [True])
         writer.write(RECOVERED)
         await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
         assert here.monitors.take_wakes() == {}
@@ -119,8 +118,7 @@ async def test_one_stream_runs_at_an_address() -> None:
         for servers in (SERVERS, SERVERS | {ProcessKey(12, 1)}):
             here.clock.advance(2 * LAST_RETRY_SECONDS)
             await here.follow(servers)
-        assert len(here.writers) == 1
-        assert here.monitors.snapshot().streams == 1
+        assert (len(here.writers), here.monitors.snapshot().streams) == (1, 1)
 
 
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
@@ -146,8 +144,7 @@ async def test_a_stream_that_ends_is_an_alarm_and_the_next_a_resync() -> None:
         assert len(here.writers) == 1
         here.clock.advance(1.0)
         await here.begin()
-        assert here.monitors.take_wakes() == {here.endpoint: "resync"}
-        assert here.up == [True]
+        assert (here.monitors.take_wakes(), here.up) == ({here.endpoint: "resync"}, [True])
 
 
 async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:

@@ -79,22 +79,19 @@ def test_a_good_communicator() -> None:
 def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: str) -> None:
     """A value outside its range or of another type leaves its communicator out, counted; the next one is read."""
     found = read_json(report(communicator(**changed), GOOD))
-    assert [each.hash for each in found.communicators] == ["0xcd"]
-    assert found.skipped == {reason: 1}
+    assert ([each.hash for each in found.communicators], found.skipped) == (["0xcd"], {reason: 1})
 
 
 def test_the_second_of_one_hash_is_left_out() -> None:
     """Two communicators of one hash would be one series: the first is kept."""
     found = read_json(report(communicator(), communicator(missing_ranks=[])))
-    assert [each.missing for each in found.communicators] == [1]
-    assert found.skipped == {"duplicate": 1}
+    assert ([each.missing for each in found.communicators], found.skipped) == ([1], {"duplicate": 1})
 
 
 def test_communicators_beyond_the_limit_are_counted() -> None:
     """Of one more than the limit, one is left out."""
     found = read_json(report(*(communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS + 2))))
-    assert len(found.communicators) == MAX_COMMUNICATORS
-    assert found.skipped == {"surplus": 1}
+    assert (len(found.communicators), found.skipped) == (MAX_COMMUNICATORS, {"surplus": 1})
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
@@ -144,8 +141,7 @@ def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
     """A byte that is no text leaves one communicator out."""
     body = report(communicator(), GOOD).replace(b"10.0.0.1", b"10.0.\xff.1", 1)
     found = read_json(body)
-    assert [each.hash for each in found.communicators] == ["0xcd"]
-    assert found.skipped == {"unreadable": 1}
+    assert ([each.hash for each in found.communicators], found.skipped) == (["0xcd"], {"unreadable": 1})
 
 
 def test_an_unknown_host_is_an_empty_one() -> None:
@@ -200,8 +196,7 @@ def place(number: int, host: str = "10.0.0.1") -> str:
 def test_text_with_a_rank_outside_its_communicator_is_garbage(number: int) -> None:
     """Versions that walk off their data give ranks that cannot be: no series comes of it."""
     found = text(paragraph(0, 0xAB, place(number)))
-    named = [rank for each in found.communicators for rank in each.named]
-    assert named == []
+    assert [rank for each in found.communicators for rank in each.named] == []
 
 
 def test_text_hosts_are_addresses_or_nothing() -> None:
@@ -254,8 +249,7 @@ def test_json_without_what_says_nothing_is_read() -> None:
     body = json.loads(report(whole))
     del body["ras"]
     found = read_json(json.dumps(body).encode())
-    assert [(each.responding, each.missing) for each in found.communicators] == [(1, 0)]
-    assert found.timeouts == 0
+    assert ([(each.responding, each.missing) for each in found.communicators], found.timeouts) == ([(1, 0)], 0)
 
 
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:

@@ -27,17 +27,11 @@ LOCAL6 = (
 )
 PORT = 6379
 REFUSED = {
-    "IPv4 in IPv6": "::ffff:127.0.0.1",
-    "the cloud's metadata": "169.254.169.254",
-    "link-local here": "169.254.7.7",
-    "link-local IPv6 here": "fe80::1",
-    "multicast": "224.0.0.1",
-    "multicast IPv6": "ff02::1",
-    "broadcast": "255.255.255.255",
-    "a network's broadcast": "10.0.0.255",
-    "another machine": "10.0.0.2",
+    "IPv4 in IPv6": "::ffff:127.0.0.1", "the cloud's metadata": "169.254.169.254", "link-local here": "169.254.7.7",
+    "link-local IPv6 here": "fe80::1", "multicast": "224.0.0.1", "multicast IPv6": "ff02::1",
+    "broadcast": "255.255.255.255", "a network's broadcast": "10.0.0.255", "another machine": "10.0.0.2",
     "another machine's IPv6": "fd00::2",
-}
+}  # fmt: skip
 ALLOWED = {
     "loopback": ("127.0.0.1", "127.0.0.1"),
     "another loopback": ("127.0.0.9", "127.0.0.9"),

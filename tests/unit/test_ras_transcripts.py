@@ -21,10 +21,7 @@ DATA = Path(__file__).parents[1] / "data" / "ras"
 TABLE = DATA / "transcripts.tsv"
 NEWEST = "2.32.3"
 STAGES = ("initializing", "finalizing", "aborted")
-LOST_BY_TEXT = {
-    "2.28.9/crash/comm_initialising_sorted_first_one_rank",
-    "2.28.9/crash/missing_in_many_comms",
-}
+LOST_BY_TEXT = {"2.28.9/crash/comm_initialising_sorted_first_one_rank", "2.28.9/crash/missing_in_many_comms"}
 """The library's text walks off its data and loses a communicator."""
 
 
@@ -93,8 +90,7 @@ def test_every_transcript_is_read_as_the_table_says(request: pytest.FixtureReque
     found = "".join(f"{name}\t{line(read(body))}\n" for name, body in sorted(ALL.items()))
     if request.config.getoption("--update-golden"):
         TABLE.write_text(found)
-    assert len(ALL) == 1101
-    assert found == TABLE.read_text()
+    assert (len(ALL), found) == (1101, TABLE.read_text())
 
 
 def plain_json(body: bytes) -> dict[str, Any]:
@@ -129,12 +125,7 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
             if each["size"]
         }
         assert {
-            each.hash: (
-                each.size,
-                each.responding,
-                [(rank.comm_rank, rank.place) for rank in each.named],
-                each.dead,
-            )
+            each.hash: (each.size, each.responding, [(rank.comm_rank, rank.place) for rank in each.named], each.dead)
             for each in report.communicators
         } == wanted, name
         answering = {(rank["host"], rank["pid"]) for each in plain["communicators"] for rank in each["ranks"]}
@@ -167,8 +158,7 @@ def test_launches_and_errors_are_those_of_the_json() -> None:
         for each in plain["communicators"]:
             if not each["size"]:
                 continue
-            found = report[each["hash"]]
-            extremes = wanted_launches(each["ranks"])
+            found, extremes = report[each["hash"]], wanted_launches(each["ranks"])
             assert (dict(found.launches.extremes) if found.launches else {}) == extremes, name
             troubles = [told for rank in each["ranks"] for told in wanted_troubles(rank)]
             assert [(rank.comm_rank, rank.trouble, rank.error) for rank in found.troubled] == troubles[:32], name
@@ -260,5 +250,4 @@ def test_rccl_differs_in_its_banner_alone() -> None:
         b'RCCL version 2.28.3 compiled with ROCm "7.0.2.0"\nHIP runtime version 70051831, amdgpu driver version 0\n'
     )
     report = read_text(banner + b"\n".join(body.split(b"\n")[2:]))
-    assert report == read_text(body)
-    assert report.version == "2.28.3"
+    assert (report, report.version) == (read_text(body), "2.28.3")

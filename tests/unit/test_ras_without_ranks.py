@@ -37,8 +37,7 @@ async def test_the_look_before_a_query_is_a_look(node: Node) -> None:
 
 async def test_streams_are_not_begun_at_an_orphan(node: Node) -> None:
     """After the last rank has left, no stream is begun at a listener that belongs to nobody."""
-    connections = []
-    original = node.serve
+    connections, original = [], node.serve
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         connections.append(1)

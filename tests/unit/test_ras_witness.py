@@ -146,8 +146,7 @@ def test_addresses_of_a_namespace(tmp_path: Path) -> None:
 def test_addresses_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     """A process that is gone has no address, and tables of anything else are none."""
     assert "127.0.0.1" not in addresses_of(tmp_path, 7)
-    assert parse_fib_trie("|-- 999.0.0.1\n   /8 host LOCAL\n") == []
-    assert parse_if_inet6("zz\n") == []
+    assert (parse_fib_trie("|-- 999.0.0.1\n   /8 host LOCAL\n"), parse_if_inet6("zz\n")) == ([], [])
 
 
 def test_addresses_beyond_the_limit_are_left_out() -> None:

@@ -28,13 +28,9 @@ class Machine:
     def setup(self, *options: str, umask: int = 0o022) -> str:
         """Run it to a good end; return what it said."""
         done = subprocess.run(
-            ["sh", SETUP, "--root", self.root, *options],
-            check=True,
-            capture_output=True,
-            text=True,
-            umask=umask,
+            ["sh", SETUP, "--root", self.root, *options], check=True, capture_output=True, text=True, umask=umask,
             env={"PATH": os.environ["PATH"], "RANKWATCH_SHARE": str(self.share)},
-        )
+        )  # fmt: skip
         assert done.stderr == ""
         return done.stdout
 
@@ -111,8 +107,7 @@ def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine
     for path in own:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("the site's\n")
-    assert machine.setup("--defaults") == ""
-    assert {path.read_text() for path in own} == {"the site's\n"}
+    assert (machine.setup("--defaults"), {path.read_text() for path in own}) == ("", {"the site's\n"})
     machine.setup("--with-other-users", "--slurm")
     machine.setup("--remove")
     assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from client_metrics import samples
-from rank_table import KILLED, WORLD, Table, environment, owned, writer_key
+from rank_table import KILLED, WORLD, Table, environment, owned
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_page
@@ -51,8 +51,7 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
     assert ranks(table) == {}
     table.tick(0.1)
     assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
-    assert sources(table) == {"local_index"}
-    assert table.ranks.snapshot().duplicates == 0
+    assert (sources(table), table.ranks.snapshot().duplicates) == ({"local_index"}, 0)
 
 
 def test_the_order_of_starts_counts_not_that_of_finding(table: Table) -> None:
@@ -80,11 +79,9 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     """Siblings whose communicator tells within ten seconds have its ranks."""
     for pid in (1, 2):
         key = table.add_facts(owned(pid, task(0), ALICE, parent=50))
-        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, 8 - pid, 8)], None)
-        table.ranks.link(writer_key(pid), key)
+        table.record(pid, [Membership(WORLD, 8 - pid, 8)], key)
     table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"7": 1, "6": 2}
-    assert sources(table) == {"communicator"}
+    assert (ranks(table), sources(table)) == ({"7": 1, "6": 2}, {"communicator"})
     [expected] = [
         each for each in liveness_page.families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")
     ]
@@ -96,18 +93,15 @@ def test_titles_name_siblings(table: Table) -> None:
     for pid in (1, 2, 3, 4):
         table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
     table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
-    assert sources(table) == {"title"}
+    assert (ranks(table), sources(table)) == ({"3": 1, "2": 2, "1": 3, "0": 4}, {"title"})
 
 
 def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
     """A worker with a place in its title waits for those of the other places, whoever is there first."""
     for pid in (1, 2, 3, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
-        table.tick(2.0)
+        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)), then=2.0)
     table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"3": 1, "2": 2, "1": 3, "0": 4}
-    assert sources(table) == {"title"}
+    assert (ranks(table), sources(table)) == ({"3": 1, "2": 2, "1": 3, "0": 4}, {"title"})
 
 
 @pytest.mark.parametrize("title", [VLLM, "python"])
@@ -132,16 +126,14 @@ def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:
     table.ranks.observe_exit(keys[1], KILLED)
     table.tick(1.0)
     assert ranks(table) == {"0": 1, "1": 2, "2": 3}
-    table.add_facts(owned(9, task(0), ALICE, parent=50))
-    table.tick(BINDING_SECONDS)
+    table.add_facts(owned(9, task(0), ALICE, parent=50), then=BINDING_SECONDS)
     assert ranks(table) == {"0": 1, "1": 9, "2": 3}
 
 
 def test_one_that_dies_young_is_shown(table: Table) -> None:
     """A sibling that dies before its name is decided has one at its death."""
     key = table.add_facts(owned(1, task(0), ALICE, parent=50))
-    table.add_facts(owned(2, task(0), ALICE, parent=50))
-    table.tick(1.0)
+    table.add_facts(owned(2, task(0), ALICE, parent=50), then=1.0)
     table.ranks.observe_exit(key, KILLED)
     table.tick(BINDING_SECONDS)
     assert sorted(ranks(table).values()) == [1, 2]
@@ -153,17 +145,14 @@ def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
     for pid in range(1, count + 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=999))
     table.tick(BINDING_SECONDS)
-    assert len(ranks(table)) == shown
-    assert table.ranks.snapshot().duplicates == count - shown
+    assert (len(ranks(table)), table.ranks.snapshot().duplicates) == (shown, count - shown)
 
 
 def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
     """Two processes with the same number and different tasks and parents are a rank and a duplicate, as before."""
     table.add_facts(owned(1, environment(0), ALICE, parent=50))
-    table.add_facts(owned(2, environment(0), ALICE, parent=60))
-    table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"0": 1}
-    assert table.ranks.snapshot().duplicates == 1
+    table.add_facts(owned(2, environment(0), ALICE, parent=60), then=BINDING_SECONDS)
+    assert (ranks(table), table.ranks.snapshot().duplicates) == ({"0": 1}, 1)
 
 
 def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
@@ -174,8 +163,7 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
     table.tick(0.1)
     assert table.labels() == {RankLabel("01000000", "pid-1"): 1, RankLabel("01000000", "pid-2"): 2}
     table.ranks.observe_exit(keys[0], KILLED)
-    assert set(table.states()) == {"pid-1", "pid-2"}
-    assert sources(table) == {"pid"}
+    assert (set(table.states()), sources(table)) == ({"pid-1", "pid-2"}, {"pid"})
 
 
 def test_ranks_without_a_number_and_a_job_are_a_sessions(table: Table) -> None:
@@ -190,10 +178,8 @@ def test_ranks_without_a_number_and_a_job_are_a_sessions(table: Table) -> None:
 @pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])
 def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evidence: str, table: Table) -> None:
     """A process whose environment may not be read, or that may be a notebook with a GPU, stays unidentified."""
-    table.add_facts(owned(1, env, ALICE, evidence=evidence))
-    table.tick(BINDING_SECONDS)
-    assert table.labels() == {}
-    assert table.ranks.snapshot().unidentified == (evidence == "thread")
+    table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
+    assert (table.labels(), table.ranks.snapshot().unidentified) == ({}, evidence == "thread")
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,7 @@ def test_directories_of_one_user_leave_others_their_room() -> None:
 def test_series_of_owners_in_a_group() -> None:
     """Owners of one group share its part of the series; what one gives back, or leaves, the others may have."""
     admission = Admission(per_rank=100, in_all=700)
-    admitted = [owner for owner in range(7) if admission.admit(owner, 100, 1, A)]
-    assert admitted == [0, 1, 2, 3]
-    assert admission.refused == 3
+    assert ([owner for owner in range(7) if admission.admit(owner, 100, 1, A)], admission.refused) == ([0, 1, 2, 3], 3)
     assert admission.admit("late", 100, 1, B)
     admission.give_back(0, 60)
     admission.release(1)

@@ -40,8 +40,7 @@ def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest
     with pytest.raises(SystemExit) as left:
         main(options.split())
     output = capsys.readouterr()
-    assert left.value.code == 2
-    assert output.err.count("\n") == 1
+    assert (left.value.code, output.err.count("\n")) == (2, 1)
     assert said in output.err
     assert output.out == ""
 

@@ -95,8 +95,7 @@ def test_the_asked_rate_comes_out(records_per_second: float) -> None:
 @given(step=st.integers(0, 10**9), seed=st.integers(0, 2**63))
 def test_arrivals_are_in_order_and_kernels_end_together(step: int, seed: int) -> None:
     """Each rank arrives after its last end; the members of a communicator end at one time; nobody beats the wire."""
-    layout = make_layout(8, 2, 4, "7", 1)
-    times = step_times(plan()._replace(seed=seed), step)
+    layout, times = make_layout(8, 2, 4, "7", 1), step_times(plan()._replace(seed=seed), step)
     ends: list[list[float]] = []
     for operation, each in zip(layout.step, times.operations, strict=True):
         ends.append([start + took for start, took in zip(each.arrival_us, each.kernel_us, strict=True)])

@@ -19,13 +19,9 @@ def test_lines_equal_the_plugins(captured: str) -> None:
     """Given the same facts, a line is byte for byte what the real plugin wrote."""
     header, metadata, perf = (json.loads(captured)[key] for key in ("header", "metadata", "coll_perf"))
     communicator = SimulatedCommunicator(
-        "tp",
-        header["comm_name"],
-        int(header["id"], 16),
-        tuple(range(header["n_ranks"])),
-        header["nnodes"],
+        "tp", header["comm_name"], int(header["id"], 16), tuple(range(header["n_ranks"])), header["nnodes"],
         network=False,
-    )
+    )  # fmt: skip
     record = SimulatedRecord(perf["coll"], perf["coll_sn"], perf["coll_msg_size_bytes"], perf["coll_exec_time_us"])
     made = (
         line_start(communicator, header["rank"])
@@ -55,8 +51,7 @@ def test_the_ring_drops_the_oldest(added: int, kept: int) -> None:
     assert RING_RECORDS == 1024
     log = log_of(added)
     assert [record.sequence for record in log.drain()] == list(range(added - kept, added))
-    assert log.overflowed == added - kept
-    assert log.written == {("AllReduce", 16384): kept}
+    assert (log.overflowed, log.written) == (added - kept, {("AllReduce", 16384): kept})
     assert log.drain() == []
 
 
@@ -76,8 +71,7 @@ def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     assert [json.loads(line)["coll_perf"]["coll_sn"] for line in lines] == list(range(records))
     assert file.bytes_written == len(data)
     if lines:
-        assert json.loads(lines[0])["header"]["rank"] == 1
-        assert json.loads(lines[0])["metadata"]["pid"] == 17
+        assert (json.loads(lines[0])["header"]["rank"], json.loads(lines[0])["metadata"]["pid"]) == (1, 17)
 
 
 def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

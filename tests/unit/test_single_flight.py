@@ -34,8 +34,7 @@ async def test_equal_questions_share_one_answer() -> None:
     flights = SingleFlight(work)
     tasks = await ask(flights, 1, 1, 2, 1)
     work.go.set()
-    assert await asyncio.gather(*tasks) == ["result 1", "result 1", "result 2", "result 1"]
-    assert work.begun == [1, 2]
+    assert (await asyncio.gather(*tasks), work.begun) == (["result 1", "result 1", "result 2", "result 1"], [1, 2])
     assert flights.shared == 2
 
 
@@ -69,5 +68,4 @@ async def test_asker_that_leaves_disturbs_nobody() -> None:
     first.cancel()
     await asyncio.sleep(0)
     work.go.set()
-    assert await second == "result 1"
-    assert work.begun == [1]
+    assert (await second, work.begun) == ("result 1", [1])

@@ -55,8 +55,7 @@ class Made:
 
 async def test_a_drain_that_waits_for_a_query_hides_no_rank(tmp_path: Path) -> None:
     """While ras reads a query to its end (45 s at most), a reload that changes process too loses sight of no rank."""
-    clock = FakeClock()
-    hold = asyncio.Event()
+    clock, hold = FakeClock(), asyncio.Event()
     supervisor = Supervisor(clock, "here", Roots(), StateFile(None, "boot", Logger("test")))
 
     def plan(number: int) -> ExporterPlan:

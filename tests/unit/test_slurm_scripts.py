@@ -81,15 +81,9 @@ class Site:
         self._runs.append(ended)
         weakref.finalize(self, forget, self._runs, ended)
         done = subprocess.run(
-            argv,
-            env={**settings, **env},
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-            pass_fds=[kept],
+            argv, env={**settings, **env}, capture_output=True, text=True, timeout=30, check=False, pass_fds=[kept],
             **more,
-        )
+        )  # fmt: skip
         os.close(kept)
         assert (done.returncode, done.stderr) == (0, "")
         return done
@@ -151,20 +145,9 @@ def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
     found = site.file()
     assert before <= found.pop("started") <= time.time()
     assert found == {
-        "job_id": "4",
-        "user": "root",
-        "uid": 0,
-        "account": "",
-        "partition": "low",
-        "cluster": "lab",
-        "name": "",
-        "gpus": "",
-        "array_job_id": "",
-        "array_task_id": "",
-        "nodes": 1,
-        "ntasks": 2,
-        "restarts": 0,
-    }
+        "job_id": "4", "user": "root", "uid": 0, "account": "", "partition": "low", "cluster": "lab", "name": "",
+        "gpus": "", "array_job_id": "", "array_task_id": "", "nodes": 1, "ntasks": 2, "restarts": 0,
+    }  # fmt: skip
     assert [path.name for path in site.jobs.iterdir()] == ["4.json"]
     assert (site.jobs / "4.json").stat().st_mode & 0o777 == 0o644
 
@@ -197,8 +180,7 @@ def test_newer_slurms_say_more(site: Site) -> None:
 def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> None:
     """What could end a string of JSON is replaced, a long name is cut, and nothing of it is run."""
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name, "SLURM_JOB_USER": name})
-    assert (site.file()["name"], site.file()["user"]) == (shown, shown)
-    assert site.file()["job_id"] == "4"
+    assert (site.file()["name"], site.file()["user"], site.file()["job_id"]) == (shown, shown, "4")
 
 
 def test_names_in_any_encoding_are_json(site: Site) -> None:
@@ -236,8 +218,7 @@ def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, i
     site.run(EPILOG, environment(name))
     found = site.file(job_id)
     assert written["started"] <= found.pop("ended") <= time.time()
-    assert tuple(found.pop(each) for each in ("exit_code", "exit_signal", "derived_code")) == codes
-    assert found == written
+    assert (tuple(found.pop(each) for each in ("exit_code", "exit_signal", "derived_code")), found) == (codes, written)
 
 
 def test_an_epilog_without_a_prolog(site: Site) -> None:
@@ -253,8 +234,7 @@ def test_a_second_epilog_says_the_end_once(site: Site) -> None:
     site.run(EPILOG, environment("epilog.2"))
     site.run(EPILOG, environment("epilog.2") | {"SLURM_JOB_EXIT_CODE2": "0:9"})
     text = (site.jobs / "2.json").read_text()
-    assert text.count('"ended"') == 1
-    assert (site.file("2")["exit_code"], site.file("2")["exit_signal"]) == (0, 9)
+    assert (text.count('"ended"'), site.file("2")["exit_code"], site.file("2")["exit_signal"]) == (1, 0, 9)
 
 
 @pytest.mark.parametrize(
@@ -274,21 +254,15 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
     site.run(PROLOG, environment("prolog.4"))
     site.run(EPILOG, environment("epilog.4"))
     found = site.wait_for_state()
-    assert (found["state"], found["reason"]) == (state, reason)
-    assert found["partition"] == "low"
+    assert (found["state"], found["reason"], found["partition"]) == (state, reason, "low")
     asked = [line for line in site.asked.read_text().splitlines() if line.startswith("squeue")]
     assert asked == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"SLURM_JOB_EXIT_CODE2": "7:0"},
-        {"SLURM_JOB_DERIVED_EC": "15"},
-        {"SLURM_NODELIST": "a[1-3],n0"},
-        {"SLURM_NODELIST": "m0,n0"},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {"SLURM_JOB_EXIT_CODE2": "7:0"}, {"SLURM_JOB_DERIVED_EC": "15"}, {"SLURM_NODELIST": "a[1-3],n0"},
+    {"SLURM_NODELIST": "m0,n0"},
+])  # fmt: skip
 def test_slurm_is_not_asked_without_need(site: Site, changed: dict[str, str]) -> None:
     """Codes that are not those of success say enough, and of several nodes the first one asks."""
     site.answer("CANCELLED None\n", SIGTERMED)
@@ -421,8 +395,7 @@ def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
 def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None:
     """The word on the run before is not written into the file of a job that has begun anew meanwhile."""
     site.answer("CANCELLED None\n", SIGTERMED)
-    env = environment("epilog.4")
-    later = {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
+    env, later = environment("epilog.4"), {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
     site.run(EPILOG, env | later)
     site.run(PROLOG, environment("prolog.4"))
     site.wait_until_alone()
@@ -462,8 +435,7 @@ def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
         argv = ["sh", "-c", f"trap '' XFSZ; {full_disk}"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    assert site.file() == before
-    assert [path.name for path in site.jobs.iterdir()] == ["4.json"]
+    assert (site.file(), [path.name for path in site.jobs.iterdir()]) == (before, ["4.json"])
 
 
 def test_the_scripts_take_no_time(site: Site) -> None:
@@ -496,8 +468,7 @@ def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> Non
     if not written:
         assert not site.jobs.exists()
         return
-    assert site.file("5").keys() == {"job_id", "ended", "state"}
-    assert site.file("5")["state"] == state
+    assert (site.file("5").keys(), site.file("5")["state"]) == ({"job_id", "ended", "state"}, state)
 
 
 def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
@@ -540,8 +511,7 @@ def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
     found = directory_of(task_prolog(tmp_path, str(tmp_path)))
     assert found.parent == tmp_path
     assert found.name.startswith("4.")
-    assert len(found.name) == len("4.") + 10
-    assert found.stat().st_mode & 0o777 == 0o700
+    assert (len(found.name), found.stat().st_mode & 0o777) == (len("4.") + 10, 0o700)
     assert list((tmp_path / "home").iterdir()) == []
 
 
@@ -576,8 +546,7 @@ def test_a_mount_with_the_jobs_name_is_not_looked_at(tmp_path: Path) -> None:
     site = Site(tmp_path, with_a_mount(tmp_path, tmp_path / "inspector/4", 0))
     script = tmp_path / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(site.inspector)))
-    found = directory_of(site.run(script, environment("prolog.4")).stdout.splitlines())
-    assert found.name.startswith("4.")
+    assert directory_of(site.run(script, environment("prolog.4")).stdout.splitlines()).name.startswith("4.")
 
 
 @root_alone
@@ -591,8 +560,7 @@ def test_the_prolog_does_not_look_at_a_mount(tmp_path: Path) -> None:
 def test_the_jobs_output_says_that_there_are_no_records(tmp_path: Path) -> None:
     """Where no directory can be made, one task of the node says so in the job's output, and none has settings."""
     said = "print rankwatch: no directory for Inspector's records could be made in /proc/self: this job has none"
-    assert task_prolog(tmp_path, "/proc/self") == [said]
-    assert task_prolog(tmp_path, "/proc/self", SLURM_LOCALID="1") == []
+    assert (task_prolog(tmp_path, "/proc/self"), task_prolog(tmp_path, "/proc/self", SLURM_LOCALID="1")) == ([said], [])
     assert task_prolog(tmp_path, str(tmp_path / "not-there")) == []
     own = task_prolog(tmp_path, "/proc/self", NCCL_INSPECTOR_DUMP_DIR="/mine")
     assert directory_of(own) == Path("/mine")
@@ -608,8 +576,7 @@ def test_the_prolog_makes_the_directory_of_records(site: Site, mode: int) -> Non
         site.run(PROLOG, environment("prolog.4") | OWNER)
         [made] = site.inspector.iterdir()
         status = made.lstat()
-        assert (made.name, status.st_uid, status.st_gid) == ("4", 1000, 1001)
-        assert status.st_mode & 0o777 == 0o700
+        assert (made.name, status.st_uid, status.st_gid, status.st_mode & 0o777) == ("4", 1000, 1001, 0o700)
         assert "records" not in site.file()
         (made / "n1-pid7.log").touch()
 
@@ -633,11 +600,8 @@ def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: s
     os.chown(taken, 2000, 2000, follow_symlinks=False)
     site.run(PROLOG, environment("prolog.4") | OWNER)
     owners = {path.name: path.lstat().st_uid for path in site.inspector.iterdir()}
-    assert owners.pop("4") == 1000
-    assert list(owners.values()) == [2000]
-    assert site.file()["records"] == "taken"
-    assert list(taken.iterdir()) == []
-    assert (tmp_path / "elsewhere").stat().st_uid == 0
+    assert (owners.pop("4"), list(owners.values())) == (1000, [2000])
+    assert (site.file()["records"], list(taken.iterdir()), (tmp_path / "elsewhere").stat().st_uid) == ("taken", [], 0)
 
 
 @root_alone

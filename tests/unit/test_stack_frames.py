@@ -36,8 +36,7 @@ def test_a_recorded_stack() -> None:
     found = stack_of(RECORDED, {PID})
     assert found is not None
     assert found.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
-    lines = found.text.splitlines()
-    assert lines[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
+    assert found.text.splitlines()[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
     assert "Thread-1 (stay)" in found.text
 
 
@@ -77,9 +76,7 @@ def test_bounds() -> None:
     assert large is not None
     assert odd is not None
     assert long.label.startswith(f"{'n' * MAX_NAME} ({'f' * MAX_NAME}) #")
-    assert deep.text.count("wait") == MAX_FRAMES
-    assert wide.text.count("thread ") == MAX_THREADS
-    assert len(large.text) == MAX_TEXT
+    assert (deep.text.count("wait"), wide.text.count("thread "), len(large.text)) == (MAX_FRAMES, MAX_THREADS, MAX_TEXT)
     assert odd.label.startswith("a?[31m?(!channel) (train.py) #")
     assert "\x07" not in odd.text
 
@@ -100,21 +97,10 @@ def test_no_python() -> None:
     assert stack_of(answer(thread()), {1}) is None
 
 
-@pytest.mark.parametrize(
-    ("stacks", "elsewhere"),
-    [
-        ("aaaaaaab", "7"),
-        ("aaab", "3"),
-        ("aab", ""),
-        ("aabb", ""),
-        ("aaaabb", ""),
-        ("aaaaaabb", "67"),
-        ("aaaaaabc", "67"),
-        ("aabcdefg", ""),
-        ("aaaaaaaa", ""),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("stacks", "elsewhere"), [
+    ("aaaaaaab", "7"), ("aaab", "3"), ("aab", ""), ("aabb", ""), ("aaaabb", ""), ("aaaaaabb", "67"), ("aaaaaabc", "67"),
+    ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
+])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
     """At most a quarter with one stack are elsewhere when more than half share another, of four at least."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -116,8 +116,7 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
     """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
     for rank in range(2):
         node.add(100 + rank, rank)
-    assert await node.look(SILENCE) == {}
-    assert node.asked.pids == []
+    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
     assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
     assert await node.look(AGAIN_SECONDS - 1.0) != {}
     assert node.asked.pids == [100, 101]
@@ -156,11 +155,9 @@ async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
     ras, stalls = node.board.of("ras"), {"9": SILENCE}
     ras.tell_stalls(lambda: stalls)
-    assert await node.look(SILENCE) == {}
-    assert node.asked.pids == []
+    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
     stalls["9"] = SILENCE + 1.0
-    assert await node.look(1.0) == {"0": "all_reduce #1"}
-    assert node.asked.pids == [30]
+    assert (await node.look(1.0), node.asked.pids) == ({"0": "all_reduce #1"}, [30])
     ras.close()
     assert await node.look(5.0) == {}
 
@@ -182,8 +179,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
         node.add(200 + rank, rank, "8", uid=2)
     await node.look(1.0)
     await node.look(SILENCE)
-    assert node.asked.pids == [100, 200, 101, 201, 102, 103]
-    assert len(node.exporter.snapshot().stacks) == 3
+    assert (node.asked.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
     assert MAX_RANKS == 128
 
 
@@ -196,8 +192,7 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
     with pytest.raises(HelperHung):
         await node.look(SILENCE)
     node.asked.error = None
-    assert await node.look(AGAIN_SECONDS - 1.0) == {}
-    assert node.asked.pids == [100]
+    assert (await node.look(AGAIN_SECONDS - 1.0), node.asked.pids) == ({}, [100])
     assert node.exporter.snapshot().counts["unanswered"] == 1
     assert len(await node.look(2.0)) == 2
 
@@ -207,11 +202,9 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
     for rank in range(6):
         node.add(100 + rank, rank)
     await node.look(1.0)
-    part = node.board.made_by["stacks"]
-    pids = {str(rank): 100 + rank for rank in range(6)}
+    part, pids = node.board.made_by["stacks"], {str(rank): 100 + rank for rank in range(6)}
     found = await part(Wanted("7", pids, ("4",)))
-    assert node.asked.pids[0] == 104
-    assert len(found.files) == 1 + WAITING
+    assert (node.asked.pids[0], len(found.files)) == (104, 1 + WAITING)
     node.asked.labels[105] = "next_batch #2"
     every = await part(Wanted("7", pids, ()))
     assert sorted(every.files) == [f"rank-{rank}.txt" for rank in range(6)]
@@ -274,8 +267,7 @@ def test_what_the_program_says(
     """Each way that a look can go has its result; one that takes too long or prints too much is ended."""
     monkeypatch.setattr(dump, "DUMP_SECONDS", 0.5)
     answer = take_stack(with_program(asleep, script(tmp_path / "program", text)), b"")
-    assert answer.result == result
-    assert (answer.stack is not None) == (result == "read")
+    assert (answer.result, answer.stack is not None) == (result, result == "read")
 
 
 def test_another_process_of_the_number(asleep: StackRequest) -> None:
@@ -301,8 +293,7 @@ async def test_in_a_helper_process(asleep: StackRequest, made: Node) -> None:
     """The helper has the program run, and answers what it prints."""
     helpers = Helpers(FakeClock())
     helper = helpers.lend(module.TAKER)
-    answer = await helper.call(with_program(asleep, made.program), 20.0)
-    assert answer.result == "read"
+    assert (await helper.call(with_program(asleep, made.program), 20.0)).result == "read"
     await stop_all(helpers)
 
 

@@ -76,8 +76,7 @@ def test_other_boot_is_forgotten(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"garbage", b"\x93\x01", msgspec.msgpack.encode({"format": 99, "boot_id": BOOT, "sections": {}})],
+    "content", [b"", b"garbage", b"\x93\x01", msgspec.msgpack.encode({"format": 99, "boot_id": BOOT, "sections": {}})]
 )
 def test_damaged_file_is_left_aside(path: Path, content: bytes) -> None:
     """A damaged file, or one of another format, costs the past but not the start."""
@@ -204,8 +203,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
     again = opened(path)
     assert again.section("other").restored == b"new"
     assert again.section("large").restored == (b"small" if over else b"x" * 100)
-    assert large.durable == again.section("large").restored
-    assert state.save_errors == over
+    assert (large.durable, state.save_errors) == (again.section("large").restored, over)
 
 
 def test_a_section_over_its_budget_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -214,8 +212,7 @@ def test_a_section_over_its_budget_is_logged_once(path: Path, caplog: pytest.Log
     section = state.section("large", max_bytes=3)
     for content in (b"1234", b"12345", b"123456", b"123", b"1234"):
         section.publish(content)
-    assert state.save_errors == 4
-    assert len([record for record in caplog.records if "budget" in record.message]) == 2
+    assert (state.save_errors, len([record for record in caplog.records if "budget" in record.message])) == (4, 2)
     state.section("large", max_bytes=3).publish(b"1234")
     assert state.save_errors == 5
 
@@ -249,8 +246,7 @@ def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: 
     again.section("new").publish(b"z" * 900)
     save(again)
     last = opened(path)
-    assert last.section("new").restored == b"z" * 900
-    assert last.section("older").restored == b"y" * 100
+    assert (last.section("new").restored, last.section("older").restored) == (b"z" * 900, b"y" * 100)
     assert last.section("old").restored is None
     assert again.save_errors == 0
 

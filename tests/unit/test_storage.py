@@ -216,8 +216,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
         (helper,) = node.helpers.all()
         for _ in range(2):  # in between the helper ends, and what it said stays
             await exporter.update()
-            assert helper.calls["ok"] == 2
-            assert [each.path for each in exporter.snapshot()] == [str(tmp_path / "dumps")]
+            assert (helper.calls["ok"], [each.path for each in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
             while helper.pid is not None:
@@ -243,8 +242,7 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
     for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
     found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
-    assert [(each.path, each.ok) for each in found] == [(path + "/none", False), (path, True)]
-    assert touched == []
+    assert ([(each.path, each.ok) for each in found], touched) == ([(path + "/none", False), (path, True)], [])
 
 
 def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: FreeSpace | None = None) -> Probe:

@@ -70,15 +70,9 @@ class Bench:
     def plan(self, **configs: Config) -> ExporterPlan:
         def prepared(name: str, config: Config) -> Prepared:
             spec = Spec(
-                name,
-                Config,
-                lambda section: Made(name, section, self.events),
-                60.0,
-                1.0,
-                (),
-                1.0,
+                name, Config, lambda section: Made(name, section, self.events), 60.0, 1.0, (), 1.0,
                 checkpoint_bytes=1024,
-            )
+            )  # fmt: skip
             return Prepared(spec, config)
 
         return ExporterPlan({name: prepared(name, config) for name, config in configs.items()}, ())
@@ -138,13 +132,8 @@ async def test_all_start_or_none(bench: Bench) -> None:
     bench.take()
     assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(number=1, refuse=True)))
     assert bench.take() == [
-        "drain a0",
-        "drain b0",
-        "start a1 from a0",
-        "drain a1",
-        "start a0 from a1",
-        "start b0 from b0",
-    ]
+        "drain a0", "drain b0", "start a1 from a0", "drain a1", "start a0 from a1", "start b0 from b0",
+    ]  # fmt: skip
     assert {name: running.config for name, running in bench.supervisor.running.items()} == {
         "a": Config(),
         "b": Config(),

@@ -159,8 +159,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
         return real(found, limit)
 
     monkeypatch.setattr(patterns, "fairly_chosen", replaced)
-    files = files_of(tmp_path, "base/*/*.log")
-    assert files.discover() == []
+    assert files_of(tmp_path, "base/*/*.log").discover() == []
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
@@ -183,8 +182,7 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     files = files_of(tmp_path, "*.log")
     for file in files.discover():
         file.share = file.share._replace(uid=1 if file.path.endswith("3.log") else 0)
-    first = [found.uid for found in files.read(200)]
-    assert sorted(first) == [0, 1]
+    assert sorted([found.uid for found in files.read(200)]) == [0, 1]
     assert files.waiting
     assert [found.uid for found in files.read(ENOUGH)] == [0, 0]
     assert not files.waiting
@@ -196,8 +194,7 @@ def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
     for number in range(21):
         write(tmp_path / "d0" / f"{number}.log", b"line\n")
     files = files_of(tmp_path, "*/*.log", limits=limits)
-    assert len(files.discover()) == 20
-    assert len(lines(files)) == 20
+    assert (len(files.discover()), len(lines(files))) == (20, 20)
     for number in range(1, 4):
         (tmp_path / f"d{number}").mkdir()
     files.discover()
@@ -209,8 +206,7 @@ def test_entries_are_bounded(tmp_path: Path) -> None:
     for number in range(11):
         write(tmp_path / f"{number}.log", b"line\n")
     assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=11)).discover()) == 11
-    bounded = files_of(tmp_path, "*.log", limits=FollowLimits(entries=10))
-    assert len(bounded.discover()) == 10
+    assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=10)).discover()) == 10
 
 
 def test_only_ours_are_read(tmp_path: Path) -> None:
@@ -220,8 +216,7 @@ def test_only_ours_are_read(tmp_path: Path) -> None:
     files = files_of(tmp_path, "*.log")
     files.discover()
     found = list(files.read(ENOUGH, lambda file: file.path.endswith("mine.log")))
-    assert [one.lines() for one in found] == [[b"mine"]]
-    assert lines(files) == [b"other"]
+    assert ([one.lines() for one in found], lines(files)) == ([[b"mine"]], [b"other"])
 
 
 def test_a_job_id_is_bounded() -> None:

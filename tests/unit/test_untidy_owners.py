@@ -49,8 +49,7 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
     """The holder's own restart (torchrun elastic in Docker under Slurm, Ray without cgroups) stays in its job."""
     keys = [table.add_facts(owned(pid, environment(pid), owner)) for pid in (1, 2)]
     table.tick(1.0)
-    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB))
-    table.tick(1.0)
+    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
     for key in keys:
         table.ranks.observe_exit(key, SEGV)
     for pid in (11, 12):
@@ -62,12 +61,9 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
 
 def test_workers_of_one_job_that_come_late_are_in_it(table: Table) -> None:
     """A second worker that starts after another job was proven is of the same job as the first."""
-    table.add_facts(owned(1, environment(1), DOCKER))
-    table.tick(1.0)
-    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB))
-    table.tick(1.0)
-    table.add_facts(owned(2, environment(2), DOCKER))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(1), DOCKER), then=1.0)
+    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
+    table.add_facts(owned(2, environment(2), DOCKER), then=1.0)
     assert {label.job_id for label, pid in table.labels().items() if pid in (1, 2)} == {"4711"}
 
 
@@ -81,8 +77,7 @@ def test_a_job_in_containers_of_one_task_each_is_one_job(table: Table) -> None:
 
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
     """Who took the plain id (any user, by TORCHELASTIC_RUN_ID) must not split the pods' job into one per pod."""
-    table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001), then=1.0)
     for pid in range(4):
         env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
         owner = Owner("pod", POD.replace("c7", f"a{pid}"), "team-a", f"train-{pid}")
@@ -93,13 +88,10 @@ def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -
 
 def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
     """Mallory names his job as another owner's suffixed one: they must not become one job."""
-    table.add_facts(owned(1, environment(0, job="4711"), SLURM))
-    table.tick(1.0)
-    table.add_facts(owned(2, environment(0), DOCKER))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0, job="4711"), SLURM), then=1.0)
+    table.add_facts(owned(2, environment(0), DOCKER), then=1.0)
     [victims] = [label.job_id for label, pid in table.labels().items() if pid == 2]
-    table.add_facts(owned(3, {"TORCHELASTIC_RUN_ID": victims, "RANK": "1"}, MALLORY, uid=1001))
-    table.tick(BINDING_SECONDS)
+    table.add_facts(owned(3, {"TORCHELASTIC_RUN_ID": victims, "RANK": "1"}, MALLORY, uid=1001), then=BINDING_SECONDS)
     assert {label.job_id for label, pid in table.labels().items() if pid == 3} != {victims}
 
 
@@ -109,8 +101,7 @@ def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table)
         table.add_facts(owned(pid, environment(pid), DOCKER))
     table.tick(1.0)
     before = {label for label, pid in table.labels().items() if pid in (1, 2)}
-    table.add_facts(owned(9, environment(0, world=1, port="1"), SLURM))
-    table.tick(1.0)
+    table.add_facts(owned(9, environment(0, world=1, port="1"), SLURM), then=1.0)
     assert {label for label, pid in table.labels().items() if pid in (1, 2)} == before
 
 
@@ -142,11 +133,7 @@ def made(node: Node, path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        f"/kubepods/burstable/pod{POD}/{CONTAINER}",
-        f"/system.slice/docker-{CONTAINER}.scope",
-    ],
+    "path", [f"/kubepods/burstable/pod{POD}/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope"]
 )
 def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
     """PID 1 of a container is root (uid 0) by default and names itself as it likes: that proves no job."""
@@ -156,17 +143,6 @@ def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> N
     node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
     owner = node.owner(102, uid=0)
     assert (owner.scheduler, owner.proof) == ("", "none")
-
-
-def test_a_forged_daemon_in_a_pod_does_not_take_a_proven_job(node: Node, table: Table) -> None:
-    """The same to its end: a pod without a known namespace that takes Slurm's job 4711 on its node."""
-    group = made(node, f"/kubepods/burstable/pod{POD}/{CONTAINER}")
-    node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2")
-    node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
-    node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
-    table.add_facts(owned(102, environment(0), node.owner(102, uid=0), uid=0))
-    table.tick(1.0)
-    assert proofs(table.ranks) == {RankLabel("4711", "0"): "none"}
 
 
 def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
@@ -183,12 +159,10 @@ def test_pbs_hook_escapes_the_job_id() -> None:
     assert [group.name for group in found if group] == ["12.pbs-server", "12[3].server"]
 
 
-def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
-    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
-    old = table.add_facts(owned(1, environment(0), SLURM))
-    table.tick(1.0)
+def dumped_before(table: Table) -> bytes:
+    """What the version before would have saved of the table."""
     saved = msgspec.msgpack.decode(table.ranks.dump())
-    for process in saved["processes"]:  # what the version before did not know
+    for process in saved["processes"]:
         for name in ("owner", "uid", "parent_pid", "session", "title"):
             process["facts"].pop(name, None)
         process.pop("plain_job_id", None)
@@ -196,8 +170,14 @@ def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: 
             process["claim"].pop(name, None)
     for name in ("schedulers", "owner_conflicts"):
         saved.pop(name)
+    return msgspec.msgpack.encode(saved)
+
+
+def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
+    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
+    old = table.add_facts(owned(1, environment(0), SLURM), then=1.0)
     again = RankTable(table.clock, "here")
-    again.load(msgspec.msgpack.encode(saved))
+    again.load(dumped_before(table))
     again.confirm(old)
     again.observe_process(owned(1, environment(0), SLURM))  # what a look finds of it now
     again.observe_process(owned(2, environment(1), SLURM))
@@ -208,21 +188,14 @@ def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: 
 
 def test_after_an_upgrade_nobody_joins_the_job_that_runs(table: Table) -> None:
     """Who held an id before the upgrade holds it after."""
-    old = table.add_facts(owned(1, environment(0), ALICE))
-    table.tick(1.0)
-    saved = msgspec.msgpack.decode(table.ranks.dump())
-    for process in saved["processes"]:
-        for name in ("owner", "uid", "parent_pid", "session", "title"):
-            process["facts"].pop(name, None)
-        process.pop("plain_job_id", None)
+    old = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     again = RankTable(table.clock, "here")
-    again.load(msgspec.msgpack.encode(saved))
+    again.load(dumped_before(table))
     again.confirm(old)
     again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
     table.clock.advance(1.0)
     again.tick()
-    labels = {view.label for view in again.snapshot().ranks}
-    assert labels == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
+    assert {view.label for view in again.snapshot().ranks} == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
 
 
 def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
@@ -262,10 +235,8 @@ def test_two_servers_in_two_tasks_on_two_nodes_do_not_meet() -> None:
 def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
     """A rank's child with NCCL of its own (an engine for evaluation) that the rank ends by SIGKILL: nobody died."""
     table.add_facts(owned(1, environment(0), SLURM, parent=40))
-    table.add_facts(owned(2, environment(1), SLURM, parent=40))
-    table.tick(1.0)
-    helper = table.add_facts(owned(9, environment(1), SLURM, parent=2))
-    table.tick(BINDING_SECONDS)
+    table.add_facts(owned(2, environment(1), SLURM, parent=40), then=1.0)
+    helper = table.add_facts(owned(9, environment(1), SLURM, parent=2), then=BINDING_SECONDS)
     table.ranks.observe_exit(helper, KILLED)
     table.tick(20.0)
     table.tick(20.0)
@@ -291,19 +262,16 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
 )
 def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
     """A job in Docker crashes and is started again (requeue, next run of madengine, restart policy): the same job."""
-    first = table.add_facts(owned(1, environment(0), owners[0], uid=1000))
-    table.tick(1.0)
+    first = table.add_facts(owned(1, environment(0), owners[0], uid=1000), then=1.0)
     table.ranks.observe_exit(first, SEGV)
     table.tick(5.0)
-    table.add_facts(owned(2, environment(0), owners[1], uid=1000))
-    table.tick(1.0)
+    table.add_facts(owned(2, environment(0), owners[1], uid=1000), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 2}
 
 
 def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
     """Records that gave way in a full table held an id: it must not stay theirs."""
-    table.add_facts(owned(1, environment(0), MALLORY, uid=1001))
-    table.tick(1.0)
+    table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
     key = next(iter(table.ranks.processes()))
     table.ranks.observe_exit(key, ExitStatus(known=True))
     table.tick(0.1)
@@ -312,8 +280,7 @@ def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
     table.tick(1.0)
     table.add_facts(owned(5000, {"RANK": "9", "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))  # the record gives way
     table.tick(1.0)
-    table.add_facts(owned(6000, environment(0), ALICE))
-    table.tick(1.0)
+    table.add_facts(owned(6000, environment(0), ALICE), then=1.0)
     assert RankLabel("4711", "0") in table.labels()
 
 

@@ -51,19 +51,10 @@ def missed(ago: float, reports: int, contradicted: bool = False, **facts: object
 
 
 ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
-    # (what, the judged process first and its peers, state, reason)
-    (
-        "an exit that is the job's end is finished",
-        [left(90, KILL, ended_by_scheduler=True), running()],
-        "finished",
-        "ended_by_scheduler",
-    ),
-    (
-        "it is also after a verdict",
-        [left(90, KILL, ended_by_scheduler=True, before="killed_before_peers")],
-        "finished",
-        "ended_by_scheduler",
-    ),
+    ("an exit that is the job's end is finished", [left(90, KILL, ended_by_scheduler=True), running()], "finished",
+     "ended_by_scheduler"),
+    ("it is also after a verdict", [left(90, KILL, ended_by_scheduler=True, before="killed_before_peers")], "finished",
+     "ended_by_scheduler"),
     ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
     ("a process that runs is alive", [running(state="R")], "alive", "running"),
     ("a process under a debugger is alive", [running(state="t")], "alive", "running"),
@@ -72,28 +63,18 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("61 s in D without a switch is unresponsive", [running(blocked_since=NOW - 61)], "unresponsive", "blocked"),
     ("60 s in D is still alive", [running(state="D", blocked_since=NOW - 60)], "alive", "running"),
     ("missed by two reports over 15 s is unresponsive", [missed(15, 2)], "unresponsive", "unanswered"),
-    (
-        "missed by two reports over 14.9 s is alive: a neighbour of a dead rank is",
-        [missed(14.9, 2)],
-        "alive",
-        "running",
-    ),
+    ("missed by two reports over 14.9 s is alive: a neighbour of a dead rank is", [missed(14.9, 2)], "alive",
+     "running"),
     ("missed by one report 60 s ago is alive", [missed(60, 1)], "alive", "running"),
     ("missed by all others, and heard itself, is alive", [missed(60, 5, contradicted=True)], "alive", "cut_off"),
     ("heard itself, and missed for 14 s, is alive", [missed(14, 5, contradicted=True)], "alive", "running"),
     ("stopped and missed is stopped", [missed(60, 5, state="T")], "unresponsive", "stopped"),
-    (
-        "stopped, missed, and heard before is stopped",
-        [missed(60, 5, contradicted=True, state="T")],
-        "unresponsive",
-        "stopped",
-    ),
+    ("stopped, missed, and heard before is stopped", [missed(60, 5, contradicted=True, state="T")], "unresponsive",
+     "stopped"),
     ("a process that left is judged by its exit", [left(0, SEGV, silence=silence(60, 5))], "dead", "fatal_signal"),
     ("in D with switches is alive", [running(state="D")], "alive", "running"),
-    *[
-        (f"signal {int(s)} alone is dead at once", [left(0, ExitStatus(known=True, signal=s))], "dead", "fatal_signal")
-        for s in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE)
-    ],
+    *[(f"signal {int(s)} alone is dead at once", [left(0, ExitStatus(known=True, signal=s))], "dead",
+     "fatal_signal") for s in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE)],
     ("an OOM kill is dead at once", [left(0, OOM), running()], "dead", "oom_killed"),
     ("status 1 is dead at once", [left(0, code(1)), running()], "dead", "failure_status"),
     ("status 127 is dead at once", [left(0, code(127)), running()], "dead", "failure_status"),
@@ -102,12 +83,8 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("a crash with the whole job following is dead", [left(1, SEGV), left(0.5, TERM, 2)], "dead", "fatal_signal"),
     ("a victim of the teardown is exited", [left(0.5, TERM), left(1, SEGV, 2)], "exited", "left"),
     ("a second crash is exited", [left(0.5, SEGV), left(1, SEGV, 2)], "exited", "followed"),
-    (
-        "a crash 61 s after an exit is a first one",
-        [left(0, SEGV), left(61, WELL, 2), running()],
-        "dead",
-        "fatal_signal",
-    ),
+    ("a crash 61 s after an exit is a first one", [left(0, SEGV), left(61, WELL, 2), running()], "dead",
+     "fatal_signal"),
     ("a crash 59 s after an exit may be a victim", [left(0, SEGV), left(59, TERM, 2), running()], "exited", "followed"),
     ("a crash noticed 0.05 s after a TERM came first", [left(0, SEGV), left(0.05, TERM, 2)], "dead", "fatal_signal"),
     ("status 1 noticed 0.05 s after a TERM did not", [left(0, code(1)), left(0.05, TERM, 2)], "exited", "followed"),
@@ -117,130 +94,58 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("SIGKILL, the peer left 14 s later: exited", [left(100, KILL), left(86, KILL, 2)], "exited", "left"),
     ("SIGKILL, the peer left 16 s later: dead", [left(100, KILL), left(84, KILL, 2)], "dead", "killed_before_peers"),
     ("SIGKILL with only peers being killed is exited", [left(40, KILL), running(kill_pending=True)], "exited", "left"),
-    (
-        "SIGKILL, and SIGTERM for a peer 10 s later: dead",
-        [left(50, KILL), left(40, TERM, 2)],
-        "dead",
-        "killed_before_teardown",
-    ),
+    ("SIGKILL, and SIGTERM for a peer 10 s later: dead", [left(50, KILL), left(40, TERM, 2)], "dead",
+     "killed_before_teardown"),
     ("SIGKILL, and SIGTERM for a peer 10.1 s later: exited", [left(50, KILL), left(39.9, TERM, 2)], "exited", "left"),
-    (
-        "a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it",
-        [left(50, KILL), left(50.05, TERM, 2)],
-        "dead",
-        "killed_before_teardown",
-    ),
+    ("a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it", [left(50, KILL), left(50.05, TERM, 2)],
+     "dead", "killed_before_teardown"),
     ("SIGTERM first, then SIGKILL: a cancel", [left(50, KILL), left(50.2, TERM, 2)], "exited", "left"),
-    (
-        "SIGTERM 30 s before the SIGKILL, and 1 s after it: a cancel",
-        [left(50, KILL), left(80, TERM, 2), left(49, TERM, 3)],
-        "exited",
-        "left",
-    ),
+    ("SIGTERM 30 s before the SIGKILL, and 1 s after it: a cancel",
+     [left(50, KILL), left(80, TERM, 2), left(49, TERM, 3)], "exited", "left"),
     ("all by SIGKILL at once is no death", [left(50, KILL), left(49.9, KILL, 2)], "exited", "left"),
-    (
-        "the second of two SIGKILLs before a teardown is a victim",
-        [left(49, KILL), left(50, KILL, 2), left(48, TERM, 3)],
-        "exited",
-        "left",
-    ),
-    (
-        "a crash at the time of the SIGKILL outranks it",
-        [left(50, KILL), left(49.95, SEGV, 2), left(49, TERM, 3)],
-        "exited",
-        "left",
-    ),
-    (
-        "SIGTERM for a process of a later restart proves nothing",
-        [left(50, KILL), ProcessEvidence(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)],
-        "exited",
-        "left",
-    ),
-    (
-        "a SIGKILL that was seen after the agent was away has no order",
-        [left(50, KILL, unproven_since=NOW - 90), left(49, TERM, 2)],
-        "exited",
-        "left",
-    ),
-    (
-        "a death before a teardown stays one when the peers are forgotten",
-        [left(99, KILL, before="killed_before_teardown")],
-        "dead",
-        "killed_before_teardown",
-    ),
+    ("the second of two SIGKILLs before a teardown is a victim", [left(49, KILL), left(50, KILL, 2), left(48, TERM, 3)],
+     "exited", "left"),
+    ("a crash at the time of the SIGKILL outranks it", [left(50, KILL), left(49.95, SEGV, 2), left(49, TERM, 3)],
+     "exited", "left"),
+    ("SIGTERM for a process of a later restart proves nothing",
+     [left(50, KILL), ProcessEvidence(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)], "exited", "left"),
+    ("a SIGKILL that was seen after the agent was away has no order",
+     [left(50, KILL, unproven_since=NOW - 90), left(49, TERM, 2)], "exited", "left"),
+    ("a death before a teardown stays one when the peers are forgotten",
+     [left(99, KILL, before="killed_before_teardown")], "dead", "killed_before_teardown"),
     ("who was terminated is no death", [left(49, TERM), left(50, KILL, 2)], "exited", "left"),
-    (
-        "status 1 of a peer after the SIGKILL is a victim's",
-        [left(49.5, code(1)), left(50, KILL, 2), left(49, TERM, 3)],
-        "exited",
-        "followed",
-    ),
+    ("status 1 of a peer after the SIGKILL is a victim's", [left(49.5, code(1)), left(50, KILL, 2), left(49, TERM, 3)],
+     "exited", "followed"),
     ("SIGKILL without peers is exited", [left(100, KILL)], "exited", "left"),
     ("TERM with a peer alive 44 s later is exited", [left(44, TERM), running()], "exited", "left"),
     ("TERM with a peer alive 45 s later is dead", [left(45, TERM), running()], "dead", "left_before_peers"),
     ("status 0 with a peer alive 45 s later is dead", [left(45, WELL), running()], "dead", "left_before_peers"),
-    (
-        "status unknown with a peer alive 45 s later is dead",
-        [left(45, UNKNOWN), running()],
-        "dead",
-        "left_before_peers",
-    ),
-    (
-        "a peer not seen since before the exit proves nothing",
-        [left(60, TERM), running(unproven_since=NOW - 61)],
-        "exited",
-        "left",
-    ),
-    (
-        "a peer that left while nobody looked proves only what was seen",
-        [left(60, TERM), left(0, UNKNOWN, 2, unproven_since=NOW - 59)],
-        "exited",
-        "left",
-    ),
-    (
-        "a second crash stays one when the first is forgotten",
-        [left(899, SEGV, before="followed")],
-        "exited",
-        "followed",
-    ),
-    (
-        "a death stays one when its peers are forgotten",
-        [left(99, KILL, before="killed_before_peers")],
-        "dead",
-        "killed_before_peers",
-    ),
-    (
-        "an end stays one when the job begins anew",
-        [left(50, WELL, before="all_left_well"), running()],
-        "finished",
-        "all_left_well",
-    ),
+    ("status unknown with a peer alive 45 s later is dead", [left(45, UNKNOWN), running()], "dead",
+     "left_before_peers"),
+    ("a peer not seen since before the exit proves nothing", [left(60, TERM), running(unproven_since=NOW - 61)],
+     "exited", "left"),
+    ("a peer that left while nobody looked proves only what was seen",
+     [left(60, TERM), left(0, UNKNOWN, 2, unproven_since=NOW - 59)], "exited", "left"),
+    ("a second crash stays one when the first is forgotten", [left(899, SEGV, before="followed")], "exited",
+     "followed"),
+    ("a death stays one when its peers are forgotten", [left(99, KILL, before="killed_before_peers")], "dead",
+     "killed_before_peers"),
+    ("an end stays one when the job begins anew", [left(50, WELL, before="all_left_well"), running()], "finished",
+     "all_left_well"),
     ("status not asked yet is exited", [left(0, None), running()], "exited", "left"),
-    (
-        "a peer found after the exit proves nothing",
-        [left(60, TERM), ProcessEvidence(ProcessKey(9, 9), NOW - 10)],
-        "exited",
-        "left",
-    ),
+    ("a peer found after the exit proves nothing", [left(60, TERM), ProcessEvidence(ProcessKey(9, 9), NOW - 10)],
+     "exited", "left"),
     ("all left with status 0: finished", [left(3, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
     ("the last one alone with status 0: finished", [left(3, WELL)], "finished", "all_left_well"),
     ("one of all left otherwise: not finished", [left(3, WELL), left(0, TERM, 2)], "exited", "left"),
     ("status 0 with a live peer is not finished yet", [left(3, WELL), running()], "exited", "left"),
     ("long dead, then all left with 0: finished", [left(99, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
-    (
-        "communicators destroyed before SIGKILL: finished",
-        [left(99, KILL, finalized=True), running()],
-        "finished",
-        "finalized",
-    ),
-    (
-        "records 6 s after the exit contradict it",
-        [left(9, SEGV, progress_after_exit_seconds=6.0), running()],
-        "unknown",
-        "progress_after_exit",
-    ),
+    ("communicators destroyed before SIGKILL: finished", [left(99, KILL, finalized=True), running()], "finished",
+     "finalized"),
+    ("records 6 s after the exit contradict it", [left(9, SEGV, progress_after_exit_seconds=6.0), running()], "unknown",
+     "progress_after_exit"),
     ("records 5 s after the exit do not", [left(9, SEGV, progress_after_exit_seconds=5.0)], "dead", "fatal_signal"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("processes", "state", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
@@ -254,8 +159,7 @@ def test_one_culprit_of_a_teardown() -> None:
     processes = [left(1.0, SEGV, 1), *(left(1.0 - 0.1 * n, TERM, 1 + n) for n in range(1, 5))]
     processes += [left(0.2, KILL, 10 + n) for n in range(3)]
     states = [verdict.state for verdict in judge_job(processes, NOW).values()]
-    assert states.count("dead") == 1
-    assert states.count("exited") == 7
+    assert (states.count("dead"), states.count("exited")) == (1, 7)
 
 
 def test_slow_cancel_is_no_death() -> None:
@@ -276,10 +180,8 @@ def test_slow_cancel_is_no_death() -> None:
 
 def test_wait_status() -> None:
     """A status in waitpid's form splits into signal and code; the core flag is no part of either."""
-    assert ExitStatus.from_wait(9) == KILL
-    assert ExitStatus.from_wait(11 | 0x80) == SEGV
-    assert ExitStatus.from_wait(3 << 8) == code(3)
-    assert ExitStatus.from_wait(0) == WELL
+    assert (ExitStatus.from_wait(9), ExitStatus.from_wait(11 | 0x80)) == (KILL, SEGV)
+    assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
 
 
 def test_many_at_once_are_judged_in_time() -> None:

@@ -31,23 +31,16 @@ BAD = {
     "no-key": ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
     "no-certificate": ("tls_server_config: {key_file: server.key}", "cert_file is missing"),
     "ca-without-policy": (f"tls_server_config: {{{TLS}, client_ca_file: ca.pem}}", "say RequireAndVerifyClientCert"),
-    "policy": (
-        f"tls_server_config: {{{TLS}, client_auth_type: Always}}",
-        "'Always' is none of NoClientCert, ",
-    ),
+    "policy": (f"tls_server_config: {{{TLS}, client_auth_type: Always}}", "'Always' is none of NoClientCert, "),
     "suite": (f"tls_server_config: {{{TLS}, cipher_suites: [RC4]}}", "RC4 is none of TLS_AES_128_GCM_SHA256"),
     "header": ("http_server_config: {headers: {X-Own: a}}", "X-Own is none of Content-Security-Policy"),
     "no-hash": ("basic_auth_users: {prom: secret}", "what 'prom' has is no hash by bcrypt"),
 }
 REFUSED_HERE = {
-    "policy-without-ca": (
-        f"tls_server_config: {{{TLS}, client_auth_type: RequireAndVerifyClientCert}}",
-        "needs client_ca_file",
-    ),
-    "any-certificate": (
-        f"tls_server_config: {{{TLS}, client_auth_type: RequireAnyClientCert}}",
-        "RequireAnyClientCert is not supported: certificates are always verified",
-    ),
+    "policy-without-ca": (f"tls_server_config: {{{TLS}, client_auth_type: RequireAndVerifyClientCert}}",
+     "needs client_ca_file"),
+    "any-certificate": (f"tls_server_config: {{{TLS}, client_auth_type: RequireAnyClientCert}}",
+     "RequireAnyClientCert is not supported: certificates are always verified"),
     "old": (f"tls_server_config: {{{TLS}, min_version: TLS10}}", "TLS10 and TLS11 are not supported"),
     "curves": (f"tls_server_config: {{{TLS}, curve_preferences: [CurveP256, CurveP384]}}", "one curve is supported"),
     "costly": (f'basic_auth_users: {{prom: "{HASH.replace("$10$", "$15$")}"}}', "costs 15; 14 is the most"),
@@ -58,11 +51,9 @@ REFUSED_HERE = {
     "header-blank": ('http_server_config: {headers: {X-Frame-Options: " deny"}}', "holds what no header may"),
     "interval": ("rate_limit: {interval: soon}", "'soon' is no time span"),
     "users": (f"basic_auth_users: {{{', '.join(f'u{n}: x' for n in range(MAX_USERS + 1))}}}", "length <= 64"),
-    "many-sans": (
-        f"tls_server_config: {{{TLS}, client_allowed_sans: [{', '.join(['a'] * (MAX_SANS + 1))}]}}",
-        "length <= 64",
-    ),
-}
+    "many-sans": (f"tls_server_config: {{{TLS}, client_allowed_sans: [{', '.join(['a'] * (MAX_SANS + 1))}]}}",
+     "length <= 64"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GOOD)

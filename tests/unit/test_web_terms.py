@@ -44,21 +44,15 @@ def watched(tmp_path: Path) -> Watched:
     return Watched(tmp_path, WHOLE)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        ("", "tls_server_config, client_auth_type, client_allowed_sans, basic_auth_users"),
-        ("# nothing yet\n", "tls_server_config"),
-        (f"tls_server_config:\n{USERS}", "tls_server_config"),
-        (WHOLE.removesuffix(USERS), "basic_auth_users"),
-        (f"tls_server_config: {{{TLS}}}{USERS}", "client_auth_type"),
-        (
-            f"tls_server_config: {{{VERIFIED.replace('RequireAndVerifyClientCert', IF_GIVEN)}}}{USERS}",
-            "client_auth_type",
-        ),
-        (f"tls_server_config: {{{VERIFIED}}}{USERS}", "client_allowed_sans"),
-    ],
-)
+@pytest.mark.parametrize(("text", "named"), [
+    ("", "tls_server_config, client_auth_type, client_allowed_sans, basic_auth_users"),
+    ("# nothing yet\n", "tls_server_config"),
+    (f"tls_server_config:\n{USERS}", "tls_server_config"),
+    (WHOLE.removesuffix(USERS), "basic_auth_users"),
+    (f"tls_server_config: {{{TLS}}}{USERS}", "client_auth_type"),
+    (f"tls_server_config: {{{VERIFIED.replace('RequireAndVerifyClientCert', IF_GIVEN)}}}{USERS}", "client_auth_type"),
+    (f"tls_server_config: {{{VERIFIED}}}{USERS}", "client_allowed_sans"),
+])  # fmt: skip
 async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, named: str) -> None:
     """One that is empty, cut off or without a part that closed the door changes nothing, and the page says which."""
     before = watched.terms.terms

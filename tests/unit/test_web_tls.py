@@ -96,8 +96,7 @@ async def test_a_page_arrives_whole(tmp_path: Path) -> None:
     """Four megabytes arrive whole, though the server closes after them."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node) as (server, port):
-        received = await ask(port, await node.context())
-        assert received.endswith(BIG)
+        assert (await ask(port, await node.context())).endswith(BIG)
         assert (server.stats.responses, server.stats.failures) == ({200: 1}, 0)
 
 

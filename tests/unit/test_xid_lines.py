@@ -58,20 +58,9 @@ def test_what_a_line_says() -> None:
 
 
 NAMES = [
-    "x, Fatal Link 3",
-    "NETIR Fatal XC0",
-    "A Fatal XC0 i0 ",
-    ", AB Fatal XC0 ",
-    "x, NETIR_LINK_E",
-    "x, Ch 00000001 ",
-    "Ch 1 caused by ",
-    "149, pid=1, nam",
-    "NVLink: fatal e",
-    "a\\x5c, \\x0aFatal",
-    "<unknown>",
-    ",",
-    " ",
-]
+    "x, Fatal Link 3", "NETIR Fatal XC0", "A Fatal XC0 i0 ", ", AB Fatal XC0 ", "x, NETIR_LINK_E", "x, Ch 00000001 ",
+    "Ch 1 caused by ", "149, pid=1, nam", "NVLink: fatal e", "a\\x5c, \\x0aFatal", "<unknown>", ",", " ",
+]  # fmt: skip
 
 
 def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
