@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from blockbuster import blockbuster_ctx
 from fake_clock import FakeClock
-from inspector_records import DATA, expected_sums, line
+from inspector_records import DATA, append, expected_sums, line
 from lent import lent
 
 from agent.ranks.speeds import RankSpeed
@@ -249,8 +249,7 @@ def test_restart_goes_on(tmp_path: Path) -> None:
     path.write_bytes(line(0) + line(1))
     assert (bench.look())[OPERATIONS] == {SERIES: 2}
     bench.drain()
-    with path.open("ab") as writer:
-        writer.write(line(2))
+    append(path, line(2))
     second = Bench(tmp_path, restored=bench.state.published).start()
     values = second.look()
     assert (values[OPERATIONS], values["rankwatch_inspector_records_total"]["accepted",]) == ({SERIES: 3}, 3)

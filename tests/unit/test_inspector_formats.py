@@ -8,7 +8,7 @@ import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_expected import expected, unpacked
-from inspector_records import DATA, line
+from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
@@ -178,8 +178,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
         reader = make(root)
         section = reader.turn(EVERYONE, last=True).section
         reader.close()
-        with log.open("ab") as writer:
-            writer.write(content[cut:])
+        append(log, content[cut:])
         view = read(make(root, section))
         assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
             sums_of(whole), tallies_of(whole), +Counter(whole.results),
@@ -463,8 +462,7 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     second = make(tmp_path, section, once=False, clock=clock)
     view = second.turn(EVERYONE, last=True).published
     assert tallies_of(view) == {"seen": 200}
-    with path.open("ab") as writer:
-        writer.write(b"".join(text[200:]))
+    append(path, b"".join(text[200:]))
     clock.advance(1.0)
     assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": DEFAULT_RING_LINES}
     clock.advance(module.BATCH_IDLE_SECONDS)
