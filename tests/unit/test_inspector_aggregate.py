@@ -184,21 +184,18 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert MAX_BINDINGS <= 4096
 
 
-@pytest.mark.parametrize(
-    ("first", "batches", "missing"),
-    [
-        (0, [[0, 1, 2, 3]], 0),
-        (0, [[2, 3]], 2),
-        (None, [[2, 3]], 0),
-        (None, [[5], [8]], 2),
-        (0, [[0, 5, 1, 2]], 2),
-        (0, [[0, 2], [1]], 1),
-        (0, [[0, 2], [1], [4]], 1),
-        (0, [[0, 1, 1, 1]], 0),
-        (0, [[0, 10], [0, 1]], 9),
-        (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
-    ],
-)
+@pytest.mark.parametrize(("first", "batches", "missing"), [
+    (0, [[0, 1, 2, 3]], 0),
+    (0, [[2, 3]], 2),
+    (None, [[2, 3]], 0),
+    (None, [[5], [8]], 2),
+    (0, [[0, 5, 1, 2]], 2),
+    (0, [[0, 2], [1]], 1),
+    (0, [[0, 2], [1], [4]], 1),
+    (0, [[0, 1, 1, 1]], 0),
+    (0, [[0, 10], [0, 1]], 9),
+    (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
+])  # fmt: skip
 def test_missing_records(first: int | None, batches: list[list[int]], missing: int) -> None:
     """Gaps count once, late records and new beginnings are allowed for, and the count never falls."""
     sequence, counts = Sequence(first), []

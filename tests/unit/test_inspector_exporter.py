@@ -460,20 +460,17 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     assert whole - default == {"rankwatch_collective_bytes_total", "rankwatch_communicator_unmatched_operations_total"}
 
 
-@pytest.mark.parametrize(
-    ("section", "valid"),
-    [
-        ({}, True),
-        ({"paths": ["/a", "/b"], "poll_interval_seconds": 0.25}, True),
-        ({"poll_interval_seconds": 10}, True),
-        ({"poll_interval_seconds": 0.24}, False),
-        ({"poll_interval_seconds": 10.5}, False),
-        ({"paths": []}, False),
-        ({"paths": ["relative"]}, False),
-        ({"paths": ["/a"] * 65}, False),
-        ({"path": "/a"}, False),
-    ],
-)
+@pytest.mark.parametrize(("section", "valid"), [
+    ({}, True),
+    ({"paths": ["/a", "/b"], "poll_interval_seconds": 0.25}, True),
+    ({"poll_interval_seconds": 10}, True),
+    ({"poll_interval_seconds": 0.24}, False),
+    ({"poll_interval_seconds": 10.5}, False),
+    ({"paths": []}, False),
+    ({"paths": ["relative"]}, False),
+    ({"paths": ["/a"] * 65}, False),
+    ({"path": "/a"}, False),
+])  # fmt: skip
 def test_config(section: dict[str, Any], valid: bool) -> None:
     """Paths are absolute and bounded in number, the interval lies in its range, unknown keys are refused."""
     if valid:

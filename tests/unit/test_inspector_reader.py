@@ -338,18 +338,15 @@ def test_damaged_section_is_refused(tmp_path: Path) -> None:
             make(tmp_path, FakeClock(), damaged)
 
 
-@pytest.mark.parametrize(
-    ("hostname", "hostnames", "local"),
-    [
-        ("node1", {"node1"}, True),
-        ("node1.example.org", {"node1"}, True),
-        ("node1", {"node1.example.org"}, True),
-        ("node1.example.org", {"node1.example.org"}, True),
-        ("node1.example.org", {"node1.example.com"}, False),
-        ("node10", {"node1"}, False),
-        ("node1", set(), False),
-    ],
-)
+@pytest.mark.parametrize(("hostname", "hostnames", "local"), [
+    ("node1", {"node1"}, True),
+    ("node1.example.org", {"node1"}, True),
+    ("node1", {"node1.example.org"}, True),
+    ("node1.example.org", {"node1.example.org"}, True),
+    ("node1.example.org", {"node1.example.com"}, False),
+    ("node10", {"node1"}, False),
+    ("node1", set(), False),
+])  # fmt: skip
 def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
     """Short and full names of a host agree; full names of two domains do not."""
     assert is_local(hostname, frozenset(hostnames)) is local
@@ -364,34 +361,28 @@ def test_names_of_files() -> None:
     assert named_hostname("/a/b-pid7.log/x-pid.log") is None
 
 
-@pytest.mark.parametrize(
-    ("head", "hostname"),
-    [
-        (line(0), "here"),
-        (line(0)[:-40], "here"),
-        (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
-        (b'{"header":{"hostname":"x"}}', None),
-        (b"", None),
-        (b"\xff\xfe", None),
-    ],
-)
+@pytest.mark.parametrize(("head", "hostname"), [
+    (line(0), "here"),
+    (line(0)[:-40], "here"),
+    (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
+    (b'{"header":{"hostname":"x"}}', None),
+    (b"", None),
+    (b"\xff\xfe", None),
+])  # fmt: skip
 def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
     """The host name comes from the metadata, also of a record longer than what was looked at."""
     assert written_hostname(head) == hostname
 
 
-@pytest.mark.parametrize(
-    ("hostname", "ownership", "state"),
-    [
-        ("here", HERE, FileState.FOLLOWED),
-        ("there", HERE, FileState.FOREIGN),
-        (None, HERE, FileState.UNIDENTIFIED),
-        ("there", EVERYONE, FileState.FOLLOWED),
-        (None, EVERYONE, FileState.FOLLOWED),
-        ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
-        ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
-    ],
-)
+@pytest.mark.parametrize(("hostname", "ownership", "state"), [
+    ("here", HERE, FileState.FOLLOWED),
+    ("there", HERE, FileState.FOREIGN),
+    (None, HERE, FileState.UNIDENTIFIED),
+    ("there", EVERYONE, FileState.FOLLOWED),
+    (None, EVERYONE, FileState.FOLLOWED),
+    ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
+    ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
+])  # fmt: skip
 def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
     """A file is ours if held by a local process or written by a local host."""
     assert state_of((1, 2), hostname, ownership) is state

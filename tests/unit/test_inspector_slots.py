@@ -43,15 +43,12 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
         append(path, line(sn, pid=int(path.stem.partition("-pid")[2])))
 
 
-@pytest.mark.parametrize(
-    ("settings", "causes"),
-    [
-        ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
-        ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
-        ({}, (0, 120)),
-        (None, (0, 120)),
-    ],
-)
+@pytest.mark.parametrize(("settings", "causes"), [
+    ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
+    ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
+    ({}, (0, 120)),
+    (None, (0, 120)),
+])  # fmt: skip
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:

@@ -40,17 +40,14 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     return MarkRequest(job_id, text)
 
 
-@pytest.mark.parametrize(
-    ("asked", "uid", "why_not"),
-    [
-        (request(), ANN, ""),
-        (request(), 0, ""),
-        (request(), BOB, "job 7 is another user's"),
-        (request("9"), ANN, "no rank of job 9 runs on this node"),
-        (request(text="two\nlines"), ANN, "the text is not printable"),
-        (request(text="  "), ANN, "the text is not printable"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "uid", "why_not"), [
+    (request(), ANN, ""),
+    (request(), 0, ""),
+    (request(), BOB, "job 7 is another user's"),
+    (request("9"), ANN, "no rank of job 9 runs on this node"),
+    (request(text="two\nlines"), ANN, "the text is not printable"),
+    (request(text="  "), ANN, "the text is not printable"),
+])  # fmt: skip
 def test_who_may_mark_what(asked: MarkRequest, uid: int, why_not: str) -> None:
     """A user marks jobs of his own with a line of text, root any; everything else is refused with the reason."""
     book = MarkBook()

@@ -167,16 +167,13 @@ def test_newer_slurms_say_more(site: Site) -> None:
     assert [found[name] for name in names] == ["physics", "train 7b", "0,1,4-7", "3", "1"]
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ('","job_id":"5', "?,?job_id?:?5"),
-        ("\\", "?"),
-        ("a\nb\x1b[0m", "a?b??0m"),
-        ("$(touch /tmp/x)`id`%s%n", "??touch /tmp/x??id?%s%n"),
-        ("x" * 257, "x" * 256),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    ('","job_id":"5', "?,?job_id?:?5"),
+    ("\\", "?"),
+    ("a\nb\x1b[0m", "a?b??0m"),
+    ("$(touch /tmp/x)`id`%s%n", "??touch /tmp/x??id?%s%n"),
+    ("x" * 257, "x" * 256),
+])  # fmt: skip
 def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> None:
     """What could end a string of JSON is replaced, a long name is cut, and nothing of it is run."""
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name, "SLURM_JOB_USER": name})
@@ -237,17 +234,14 @@ def test_a_second_epilog_says_the_end_once(site: Site) -> None:
     assert (text.count('"ended"'), site.file("2")["exit_code"], site.file("2")["exit_signal"]) == (1, 0, 9)
 
 
-@pytest.mark.parametrize(
-    ("squeue", "state", "reason"),
-    [
-        ("CANCELLED None\n", "CANCELLED", "None"),
-        ("TIMEOUT TimeLimit\n", "TIMEOUT", "TimeLimit"),
-        ("COMPLETING TimeLimit\n", "TIMEOUT", "TimeLimit"),
-        ("NODE_FAIL NodeDown\n", "NODE_FAIL", "NodeDown"),
-        ("PENDING BeginTime\n", "REQUEUED", "BeginTime"),
-        ('CANCELLED "},{"\n', "CANCELLED", ""),
-    ],
-)
+@pytest.mark.parametrize(("squeue", "state", "reason"), [
+    ("CANCELLED None\n", "CANCELLED", "None"),
+    ("TIMEOUT TimeLimit\n", "TIMEOUT", "TimeLimit"),
+    ("COMPLETING TimeLimit\n", "TIMEOUT", "TimeLimit"),
+    ("NODE_FAIL NodeDown\n", "NODE_FAIL", "NodeDown"),
+    ("PENDING BeginTime\n", "REQUEUED", "BeginTime"),
+    ('CANCELLED "},{"\n', "CANCELLED", ""),
+])  # fmt: skip
 def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, reason: str) -> None:
     """A rank left by a signal though the codes are those of success: Slurm is asked once, and its word is added."""
     site.answer(squeue, SIGTERMED)
@@ -282,16 +276,13 @@ def test_the_first_node_asks(site: Site, nodes: str, name: str) -> None:
     assert site.wait_for_state()["state"] == "CANCELLED"
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        "no ranks\n",
-        "rankwatch status: no answer from 127.0.0.1:19028: refused\n",
-        status("finished", "exited", code="0"),
-        status("exited", "signaled", signal="SIGTERM", job_id="44"),
-        status("exited", "signaled", signal="SIGTERM", job_id="4-u1000"),
-    ],
-)
+@pytest.mark.parametrize("printed", [
+    "no ranks\n",
+    "rankwatch status: no answer from 127.0.0.1:19028: refused\n",
+    status("finished", "exited", code="0"),
+    status("exited", "signaled", signal="SIGTERM", job_id="44"),
+    status("exited", "signaled", signal="SIGTERM", job_id="4-u1000"),
+])  # fmt: skip
 def test_the_agent_says_whether_to_ask(site: Site, printed: str) -> None:
     """Where no rank of the job left otherwise than with status 0, nobody asks Slurm."""
     site.answer("CANCELLED None\n", printed)
@@ -311,15 +302,12 @@ def test_the_agent_is_asked_where_it_finds_itself(site: Site) -> None:
     assert asked == ["rankwatch status", "rankwatch status --web.listen-address=[::1]:9"]
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        status("dead", "exited", code="10"),
-        status("exited", "exited", code="1"),
-        status("exited", "unknown"),
-        status("dead", "oom_killed", signal="SIGKILL"),
-    ],
-)
+@pytest.mark.parametrize("printed", [
+    status("dead", "exited", code="10"),
+    status("exited", "exited", code="1"),
+    status("exited", "unknown"),
+    status("dead", "oom_killed", signal="SIGKILL"),
+])  # fmt: skip
 def test_any_other_end_of_a_rank_is_asked_about(site: Site, printed: str) -> None:
     """A rank that left with a status, for want of memory or nobody knows how may have been sent away."""
     site.answer("CANCELLED None\n", printed)
