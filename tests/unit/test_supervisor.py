@@ -209,17 +209,6 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
     assert list(supervisor.ledger.entries()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xc1", b"\x91" * 50_000, b"\x81\xa1x", b"\x90"])
-def test_damaged_tables_are_begun_anew(tmp_path: Path, content: bytes) -> None:
-    """No content of the tables' sections keeps the agent from starting and from saving new ones."""
-    state = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
-    for name in ("ranks", "checks"):
-        state.section(name).publish(content)
-    supervisor = Supervisor(FakeClock(), "here", Roots(), state)
-    supervisor.ranks.tick()
-    assert supervisor.ranks.dump() != content
-
-
 async def test_an_exporters_budget_is_that_of_its_section(bench: Bench) -> None:
     """What an exporter publishes beyond its own budget is not saved."""
     plan = bench.plan(a=Config())
