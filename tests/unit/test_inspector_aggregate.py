@@ -298,26 +298,6 @@ def test_matched_operations_need_a_budget_too() -> None:
     assert other not in second.accumulators
 
 
-def test_a_communicator_that_ended_takes_its_matches_along() -> None:
-    """What matches said of an ended communicator leaves with it; one that returns begins at nothing."""
-    shared = shared_module.Shared()
-    first, second = (
-        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
-    )
-    match(first, second, 0, shared)
-    feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
-    ended = [one.end(frozenset({"abc"})) for one in (first, second)]
-    key = SeriesKey("abc", 1, "AllReduce", "8192")
-    assert ended[1].accumulators[key].arrivals == Arrivals(1, 60)
-    match(first, second, 1, shared)
-    assert second.accumulators[key].arrivals == Arrivals(1, 60)
-    first.leave()
-    feed([record(rank=1, n_ranks=2, coll_sn=2)], second)
-    assert shared.matching.save() != []
-    second.leave()
-    assert shared.matching.save() == []
-
-
 def test_what_waits_in_a_communicator_that_ends_is_counted_in_it() -> None:
     """Operations that nobody else came to are unmatched ones of the series that ends, matched or not before."""
     shared = shared_module.Shared()

@@ -342,30 +342,6 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     bench.drain()
 
 
-def test_failing_reader_raises_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a reader raises is raised by the update, after the other directories were served."""
-    bench = Bench(tmp_path).start()
-    bench.look()
-    (tmp_path / "here-pid7.log").write_bytes(line())
-    assert bench.look()[OPERATIONS] == {SERIES: 1}
-    reader = bench.exporter._slots[0].reader
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("broken")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(reader, "turn", fail)
-        with pytest.raises(RuntimeError, match="broken"):
-            bench.look()
-        values = shown(bench.exporter.snapshot())
-        assert "rankwatch_inspector_records_total" not in values
-        assert OPERATIONS not in values
-    values = bench.look()
-    assert "rankwatch_inspector_files" in values
-    assert values[OPERATIONS] == {SERIES: 1}
-    bench.drain()
-
-
 def test_poll_interval(tmp_path: Path) -> None:
     """Updates that come before the poll is due take no turn."""
     bench = Bench(tmp_path)
