@@ -57,3 +57,9 @@ def expected_sums(files: list[Path]) -> dict[tuple[str, int, str, int, str, str]
             own[2] += perf["coll_exec_time_us"]
             own[3] += int(BUS_FACTORS[perf["coll"]](header["n_ranks"]) * size)
     return dict(sums)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Write at the end of a file."""
+    with path.open("ab") as writer:
+        writer.write(content)

@@ -11,18 +11,15 @@ from agent.system.process_lines import MAX_CPU_LIST, parse_status
 from exporters.process.usage.affinity import MAX_CPUS, nodes_of, parse_cpus, read_nodes
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0-3,8", {0, 1, 2, 3, 8}),
-        ("5", {5}),
-        (f"{MAX_CPUS - 1}-{MAX_CPUS + 7}", {MAX_CPUS - 1}),
-        (f"{MAX_CPUS}", set()),
-        ("", set()),
-        ("3-", set()),
-        ("all", set()),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("0-3,8", {0, 1, 2, 3, 8}),
+    ("5", {5}),
+    (f"{MAX_CPUS - 1}-{MAX_CPUS + 7}", {MAX_CPUS - 1}),
+    (f"{MAX_CPUS}", set()),
+    ("", set()),
+    ("3-", set()),
+    ("all", set()),
+])  # fmt: skip
 def test_lists_of_cpus(text: str, expected: set[int]) -> None:
     """A list is read up to the most CPUs that there can be; what is no list names none."""
     assert parse_cpus(text) == expected

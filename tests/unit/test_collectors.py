@@ -68,16 +68,13 @@ class Fixed:
         return iter(self._families)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: PlatformCollector(registry=None),
-        lambda: GCCollector(registry=CollectorRegistry()),
-        histogram,
-        summary,
-        lambda: Fixed(InfoMetricFamily("firmware", "Firmware.", {"version": "1.2"}), unlike_labels()),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda: PlatformCollector(registry=None),
+    lambda: GCCollector(registry=CollectorRegistry()),
+    histogram,
+    summary,
+    lambda: Fixed(InfoMetricFamily("firmware", "Firmware.", {"version": "1.2"}), unlike_labels()),
+])  # fmt: skip
 def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> None:
     """The agent exports the same series, with the same names, labels and values, as prometheus-client."""
     collector, registry = make(), CollectorRegistry()
@@ -85,16 +82,13 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
     assert samples(encode(converted(collector.collect())).body.decode()) == samples(generate_latest(registry).decode())
 
 
-@pytest.mark.parametrize(
-    ("samples_", "why"),
-    [
-        ([Sample("rankwatch_up", {}, 1)], "no name for a metric"),
-        ([Sample("a-b", {}, 1)], "no name for a metric"),
-        ([Sample("x", {"__a": "1"}, 1)], "no name for a label"),
-        ([Sample("x", {}, 1, 17.0)], "timestamp"),
-        ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
-    ],
-)
+@pytest.mark.parametrize(("samples_", "why"), [
+    ([Sample("rankwatch_up", {}, 1)], "no name for a metric"),
+    ([Sample("a-b", {}, 1)], "no name for a metric"),
+    ([Sample("x", {"__a": "1"}, 1)], "no name for a label"),
+    ([Sample("x", {}, 1, 17.0)], "timestamp"),
+    ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
+])  # fmt: skip
 def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) -> None:
     """Names of the agent, bad names, timestamps and doubles raise an error that says so."""
     family = GaugeMetricFamily("x", "X.")

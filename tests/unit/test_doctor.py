@@ -155,17 +155,14 @@ def test_a_prometheus_that_says_nothing(url: str) -> None:
     assert ask_prometheus(url).error
 
 
-@pytest.mark.parametrize(
-    ("url", "expected"),
-    [
-        ("http://u:secret@p:9090/x", "http://p:9090/x"),
-        ("u:secret@p:9090", "p:9090"),
-        ("http://u:se//secret@p/", "http://p/"),
-        ("http://u:se/secret@p", "http://p"),
-        ("http://u:secret@p//x", "http://p//x"),
-        ("http://u:sec@secret@p", "http://p"),
-    ],
-)
+@pytest.mark.parametrize(("url", "expected"), [
+    ("http://u:secret@p:9090/x", "http://p:9090/x"),
+    ("u:secret@p:9090", "p:9090"),
+    ("http://u:se//secret@p/", "http://p/"),
+    ("http://u:se/secret@p", "http://p"),
+    ("http://u:secret@p//x", "http://p//x"),
+    ("http://u:sec@secret@p", "http://p"),
+])  # fmt: skip
 def test_no_message_has_the_password(url: str, expected: str) -> None:
     """Whatever the address looks like, no part of its password is shown, nor in what is wrong with it."""
     assert prometheus.shown(url) == expected

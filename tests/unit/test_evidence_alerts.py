@@ -42,17 +42,14 @@ def view(rank: int, size: int | None, job: str = "7", uid: int = 7) -> RankView:
     return RankView(RankLabel(job, str(rank)), 0, process)
 
 
-@pytest.mark.parametrize(
-    ("blamed", "chosen"),
-    [
-        ({"9"}, ["0", "9", "23"]),
-        ({"0"}, ["0", "", "23"]),
-        ({"23"}, ["0", "", "23"]),
-        ({str(rank) for rank in range(8)}, ["0", "8", "23"]),
-        (set(), ["0", "", "23"]),
-        ({"77"}, ["0", "", "23"]),
-    ],
-)
+@pytest.mark.parametrize(("blamed", "chosen"), [
+    ({"9"}, ["0", "9", "23"]),
+    ({"0"}, ["0", "", "23"]),
+    ({"23"}, ["0", "", "23"]),
+    ({str(rank) for rank in range(8)}, ["0", "8", "23"]),
+    (set(), ["0", "", "23"]),
+    ({"77"}, ["0", "", "23"]),
+])  # fmt: skip
 def test_which_nodes_take_one(blamed: set[str], chosen: list[str]) -> None:
     """Of three nodes those take a bundle that have a blamed rank, or the first or the last that is not blamed."""
     assert [chosen_rank(node(number), blamed) for number in range(3)] == chosen
@@ -93,15 +90,12 @@ def test_one_users_jobs_keep_no_others_from_the_question() -> None:
     assert fairly(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], 3) == ["a1", "a2", "b1"]
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "whose"),
-    [
-        (Owner("pod", "0123", "team-a"), "root", "namespace/team-a"),
-        (Owner("pod", "0123"), "root", "root"),
-        (Owner("user", "1000"), "ann", "ann"),
-        (Owner("user", "1000"), "", "uid 1000"),
-    ],
-)
+@pytest.mark.parametrize(("owner", "name", "whose"), [
+    (Owner("pod", "0123", "team-a"), "root", "namespace/team-a"),
+    (Owner("pod", "0123"), "root", "root"),
+    (Owner("user", "1000"), "ann", "ann"),
+    (Owner("user", "1000"), "", "uid 1000"),
+])  # fmt: skip
 def test_whose_a_job_is(owner: Owner, name: str, whose: str) -> None:
     """Pods are their namespace's, whoever they run as; where a user has no name yet the number counts."""
     known = owned(100, environment(0, 1, "7"), owner, uid=1000, user=name)

@@ -39,20 +39,30 @@ def test_nothing_happened() -> None:
     assert (incidents(course()), incidents(course(Span("log", 50.0, 50.0)))) == ([], [])
 
 
-def test_a_death_and_a_restart() -> None:
-    """Work stopped at the death, and was done again at the first progress after the restart."""
-    progress, death = working((0.0, 1001.0), (1300.0, END)), Span("died", 1000.0, 1280.0)
-    [found] = incidents(
-        course(death, deaths=(1000.0,), progress=progress, running_since=((900.0, 10.0), (1290.0, 1290.0)))
-    )
-    assert (found.start, found.since, found.back, found.what) == (1000.0, 1000.0, 1305.0, "died")
+DIED = Span("died", 1000.0, END)
 
 
-def test_a_death_after_a_hang() -> None:
-    """The last progress 600 s before the death: the job hung, and work stopped then."""
-    progress = working((0.0, 400.0))
-    [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
-    assert (found.start, found.since, found.back, found.what) == (400.0, 400.0, None, "hung")
+@pytest.mark.parametrize(("known", "since", "back", "what"), [
+    pytest.param(course(Span("died", 1000.0, 1280.0), deaths=(1000.0,), progress=working((0.0, 1001.0), (1300.0, END)),
+     running_since=((900.0, 10.0), (1290.0, 1290.0))), 1000.0, 1305.0, "died", id="a death and a restart"),
+    pytest.param(course(DIED, deaths=(1000.0,), progress=working((0.0, 400.0))), 400.0, None, "hung",
+     id="a death 600 s after the last progress is the end of a hang"),
+    pytest.param(course(DIED, deaths=(1000.0,), progress=working((0.0, 1020.0))), 1000.0, None, "died",
+     id="progress of survivors while the death is shown is no recovery"),
+    pytest.param(course(Span("unresponsive", 1010.0, 1200.0), progress=working((0.0, 1000.0), (1200.0, END))),
+     1000.0, 1200.0, "hung", id="progress after the last symptom ends a hang without a restart"),
+    pytest.param(course(Span("died", 1000.0, 1070.0), Span("died", 1200.0, 1280.0), deaths=(1000.0, 1200.0),
+     progress=working((0.0, 1000.0), (1100.0, 1200.0), (1300.0, END)),
+     running_since=((0.0, 1.0), (1080.0, 1080.0), (1290.0, 1290.0))), 1000.0, 1305.0, "died",
+     id="the restart before the second death of a crash loop ends nothing"),
+    pytest.param(course(Span("late", 1000.0, 2000.0), progress=working((0.0, END))), 1000.0, 2000.0, "went_on",
+     id="a job that waits for a late rank works on"),
+])  # fmt: skip
+def test_when_work_stopped_and_was_done_again(known: Course, since: float, back: float | None, what: str) -> None:
+    """One incident has the time when work stopped, when it was done again, and what happened."""
+    [found] = incidents(known)
+    assert (found.start, found.since, found.back, found.what) == (since, since, back, what)
+    assert found.stopped == (what != "went_on")
 
 
 def test_a_pause_before_a_death_is_no_hang() -> None:
@@ -63,42 +73,11 @@ def test_a_pause_before_a_death_is_no_hang() -> None:
         assert found.what == what, pause
 
 
-def test_progress_of_survivors_is_no_recovery() -> None:
-    """What others complete while the death is shown does not end the incident."""
-    progress = working((0.0, 1020.0))
-    [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
-    assert found.back is None
-
-
-def test_a_rank_that_is_continued() -> None:
-    """Progress after the last symptom is over ends a hang without a restart."""
-    progress = working((0.0, 1000.0), (1200.0, END))
-    [found] = incidents(course(Span("unresponsive", 1010.0, 1200.0), progress=progress))
-    assert (found.since, found.back, found.what) == (1000.0, 1200.0, "hung")
-
-
-def test_a_crash_loop_is_one_incident() -> None:
-    """The restart before the second death ends nothing; the last one does."""
-    progress = working((0.0, 1000.0), (1100.0, 1200.0), (1300.0, END))
-    starts = ((0.0, 1.0), (1080.0, 1080.0), (1290.0, 1290.0))
-    [found] = incidents(
-        course(Span("died", 1000.0, 1070.0), Span("died", 1200.0, 1280.0), deaths=(1000.0, 1200.0), progress=progress,
-         running_since=starts),
-    )  # fmt: skip
-    assert (found.since, found.back) == (1000.0, 1305.0)
-
-
 def test_symptoms_far_apart_are_two_incidents() -> None:
     """The bound itself is one incident, a second more is two."""
     early = Span("unresponsive", 100.0, 200.0)
     assert len(incidents(course(early, Span("died", 200.0 + APART_SECONDS, 2000.0)))) == 1
     assert len(incidents(course(early, Span("died", 201.0 + APART_SECONDS, 2000.0)))) == 2
-
-
-def test_a_late_rank_stops_nothing() -> None:
-    """A job that waits for a late rank works on, slower."""
-    [found] = incidents(course(Span("late", 1000.0, 2000.0), progress=working((0.0, END))))
-    assert (found.stopped, found.what, found.since, found.back) == (False, "went_on", 1000.0, 2000.0)
 
 
 def test_gpu_hours_of_a_stop() -> None:

@@ -21,24 +21,21 @@ PROMETHEUS_3 = (
 )
 
 
-@pytest.mark.parametrize(
-    ("accept", "openmetrics"),
-    [
-        ("", False),
-        ("*/*", False),
-        ("text/html,*/*;q=0.8", False),
-        (PROMETHEUS_2, True),
-        (PROMETHEUS_3, True),
-        ("application/openmetrics-text", True),
-        ("Application/OpenMetrics-Text; Version=1.0.0", True),
-        ("application/openmetrics-text;version=0.0.1", False),
-        ("application/openmetrics-text;q=0", False),
-        ("application/openmetrics-text;q=high", False),
-        ("application/openmetrics-text;q=0.3,text/plain;q=0.5", False),
-        ("text/plain;version=0.0.4;q=0.5,application/openmetrics-text;q=0.5", True),
-        (";;,=;q,,", False),
-    ],
-)
+@pytest.mark.parametrize(("accept", "openmetrics"), [
+    ("", False),
+    ("*/*", False),
+    ("text/html,*/*;q=0.8", False),
+    (PROMETHEUS_2, True),
+    (PROMETHEUS_3, True),
+    ("application/openmetrics-text", True),
+    ("Application/OpenMetrics-Text; Version=1.0.0", True),
+    ("application/openmetrics-text;version=0.0.1", False),
+    ("application/openmetrics-text;q=0", False),
+    ("application/openmetrics-text;q=high", False),
+    ("application/openmetrics-text;q=0.3,text/plain;q=0.5", False),
+    ("text/plain;version=0.0.4;q=0.5,application/openmetrics-text;q=0.5", True),
+    (";;,=;q,,", False),
+])  # fmt: skip
 def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
     """OpenMetrics is given to who prefers it, the text format to everybody else."""
     assert wants_openmetrics(accept) is openmetrics
@@ -75,15 +72,12 @@ def test_scrapes_for_names_share_what_is_rendered() -> None:
     assert {scrape.selection for scrape in scrapes} == {Selection(collect=frozenset({"nvml"}))}
 
 
-@pytest.mark.parametrize(
-    ("query", "message"),
-    [
-        ({"collect[]": ["nvml"], "exclude[]": ["process"]}, "cannot be combined"),
-        ({"collect[]": ["nvml", "gone"]}, "gone"),
-        ({"exclude[]": ["gone"]}, "gone"),
-        ({"collect[]": [""]}, "no such exporter"),
-    ],
-)
+@pytest.mark.parametrize(("query", "message"), [
+    ({"collect[]": ["nvml"], "exclude[]": ["process"]}, "cannot be combined"),
+    ({"collect[]": ["nvml", "gone"]}, "gone"),
+    ({"exclude[]": ["gone"]}, "gone"),
+    ({"collect[]": [""]}, "no such exporter"),
+])  # fmt: skip
 def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None:
     """What cannot be combined or does not exist is refused by name."""
     with pytest.raises(SelectionError, match=message):
@@ -133,15 +127,12 @@ def test_gzip_holds_the_same() -> None:
     assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952
 
 
-@pytest.mark.parametrize(
-    ("names", "shown"),
-    [
-        ({"rankwatch_rank_up"}, {"rankwatch_rank_up"}),
-        ({"rankwatch_x_bytes_total", "nothing"}, {"rankwatch_x_bytes_total"}),
-        ({"rankwatch_x_bytes"}, {"rankwatch_x_bytes_total"}),
-        ({"nothing"}, set()),
-    ],
-)
+@pytest.mark.parametrize(("names", "shown"), [
+    ({"rankwatch_rank_up"}, {"rankwatch_rank_up"}),
+    ({"rankwatch_x_bytes_total", "nothing"}, {"rankwatch_x_bytes_total"}),
+    ({"rankwatch_x_bytes"}, {"rankwatch_x_bytes_total"}),
+    ({"nothing"}, set()),
+])  # fmt: skip
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_names_restrict_series(names: set[str], shown: set[str], openmetrics: bool) -> None:
     """name[] keeps the series of that name, or the whole family, and nothing else, not even help texts."""

@@ -46,6 +46,20 @@ def poll(follower: Follower) -> bytes:
     return b"".join(drain(follower, file) for file in sorted(follower.discover(), key=lambda file: file.path))
 
 
+def begun(root: Path, content: bytes) -> tuple[Path, Follower]:
+    """A file of this content, and a follower that has read it."""
+    path, follower = root / "a.log", follow(root)
+    path.write_bytes(content)
+    poll(follower)
+    return path, follower
+
+
+def append(path: Path, content: bytes) -> None:
+    """Write at the end of a file."""
+    with path.open("ab") as writer:
+        writer.write(content)
+
+
 def open_descriptors() -> int:
     """How many descriptors this process holds."""
     return len(os.listdir("/proc/self/fd"))
@@ -84,17 +98,13 @@ def test_partial_line_waits(tmp_path: Path) -> None:
     follower = follow(tmp_path)
     assert poll(follower) == b"one\n"
     assert poll(follower) == b""
-    with path.open("ab") as writer:
-        writer.write(b"o\n")
+    append(path, b"o\n")
     assert poll(follower) == b"two\n"
 
 
 def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
     """A file begun anew is known by its front even if it has grown past what was read: it is read from its start."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"old 1\n")
-    follower = follow(tmp_path)
-    poll(follower)
+    path, follower = begun(tmp_path, b"old 1\n")
     path.write_bytes(b"new 1\nnew 2\n")
     [file] = follower.discover()
     assert (drain(follower, file), file.generation) == (b"new 1\nnew 2\n", 1)
@@ -102,10 +112,7 @@ def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
 
 def test_replaced_under_the_same_name(tmp_path: Path) -> None:
     """The file that was open is read to its end, the new one from its start."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"old 1\n")
-    follower = follow(tmp_path)
-    poll(follower)
+    path, follower = begun(tmp_path, b"old 1\n")
     with path.open("ab") as writer:
         path.unlink()
         path.write_bytes(b"new 1\n")
@@ -115,10 +122,7 @@ def test_replaced_under_the_same_name(tmp_path: Path) -> None:
 
 def test_renamed_file_goes_on(tmp_path: Path) -> None:
     """A renamed file keeps its offset, also under a name that would not be taken up."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\n")
-    follower = follow(tmp_path)
-    poll(follower)
+    path, follower = begun(tmp_path, b"one\n")
     with path.open("ab") as writer:
         path.rename(tmp_path / "b.log")
         writer.write(b"two\n")
@@ -164,26 +168,21 @@ def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
     clock.now += IDLE_SECONDS
     poll(follower)
     assert open_descriptors() == before
-    with path.open("ab") as writer:
-        writer.write(b"two\n")
+    append(path, b"two\n")
     assert poll(follower) == b"two\n"
 
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
     """Where the front is another but the last line read still stands, reading goes on behind it, and it is counted."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\ntwo\nthree\n")
-    follower = follow(tmp_path)
-    poll(follower)
+    path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
         first.write(b"four\n")
     if resumed:
         follower = follow(tmp_path, resume=follower.positions())
     assert (poll(follower), follower.skipped["overwritten"]) == (b"four\n", 1)
-    with path.open("ab") as first:
-        first.write(b"five\n")
+    append(path, b"five\n")
     assert poll(follower) == b"five\n"
     assert (follower.skipped["overwritten"], [file.generation for file in follower.files()]) == (1, [0])
 
@@ -193,10 +192,7 @@ def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
 )
 def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
     """Where neither front nor last line are those that were read, all is read, however far the file has grown."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\ntwo\nthree\n")
-    follower = follow(tmp_path)
-    poll(follower)
+    path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     path.write_bytes(content)
     assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
     assert ([file.generation for file in follower.files()], follower.skipped["overwritten"]) == ([1], 0)
@@ -233,8 +229,7 @@ def test_start_at_end(tmp_path: Path) -> None:
     old.write_bytes(b"history\nhal")
     follower = follow(tmp_path, start_at_end=True)
     assert poll(follower) == b""
-    with old.open("ab") as writer:
-        writer.write(b"f\n")
+    append(old, b"f\n")
     (tmp_path / "young.log").write_bytes(b"first\n")
     assert poll(follower) == b"half\nfirst\n"
 
@@ -258,8 +253,7 @@ def test_resume(tmp_path: Path) -> None:
     poll(first)
     positions = first.positions()
     first.close()
-    with path.open("ab") as writer:
-        writer.write(b"two\nthr")
+    append(path, b"two\nthr")
     follower = follow(tmp_path, resume=positions)
     [file] = follower.discover()
     assert not file.caught_up

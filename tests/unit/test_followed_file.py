@@ -16,24 +16,21 @@ from agent.tail.file import (
 )
 
 
-@pytest.mark.parametrize(
-    ("fingerprint", "offset", "size_bytes", "head", "verdict"),
-    [
-        (b"", 0, 0, b"", FileChange.FITS),
-        (b"", 0, 9, b"something", FileChange.FITS),
-        (b"abc\n", 4, 4, b"abc\n", FileChange.FITS),
-        (b"abc\n", 4, 9, b"abc\nmore.", FileChange.FITS),
-        (b"abc\n", 4, 3, b"abc", FileChange.TRUNCATED),
-        (b"abc\n", 4, 0, b"", FileChange.TRUNCATED),
-        (b"abc\n", 4, 9, b"xyz\nmore.", FileChange.TRUNCATED),
-        (b"abc\n", 4, 4, b"abc", FileChange.TRUNCATED),
-        (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", FileChange.HOLLOWED),
-        (b"abc\n", 4, 9, b"\0\0\0c\nmore", FileChange.TRUNCATED),
-        (b"abc\n", 4, 2, b"\0\0", FileChange.TRUNCATED),
-        (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", FileChange.FITS),
-        (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
-    ],
-)
+@pytest.mark.parametrize(("fingerprint", "offset", "size_bytes", "head", "verdict"), [
+    (b"", 0, 0, b"", FileChange.FITS),
+    (b"", 0, 9, b"something", FileChange.FITS),
+    (b"abc\n", 4, 4, b"abc\n", FileChange.FITS),
+    (b"abc\n", 4, 9, b"abc\nmore.", FileChange.FITS),
+    (b"abc\n", 4, 3, b"abc", FileChange.TRUNCATED),
+    (b"abc\n", 4, 0, b"", FileChange.TRUNCATED),
+    (b"abc\n", 4, 9, b"xyz\nmore.", FileChange.TRUNCATED),
+    (b"abc\n", 4, 4, b"abc", FileChange.TRUNCATED),
+    (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", FileChange.HOLLOWED),
+    (b"abc\n", 4, 9, b"\0\0\0c\nmore", FileChange.TRUNCATED),
+    (b"abc\n", 4, 2, b"\0\0", FileChange.TRUNCATED),
+    (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", FileChange.FITS),
+    (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
+])  # fmt: skip
 def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
     """A file fits while its front is what was read of it, or has become a hole, and it did not shrink."""
     assert judge(fingerprint, offset, size_bytes, head) is verdict
@@ -121,17 +118,14 @@ def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     assert sum(chunk.hole_bytes for chunk in chunks) == hole_bytes
 
 
-@pytest.mark.parametrize(
-    ("content", "size_bytes", "end"),
-    [
-        (b"", 0, 0),
-        (b"abc", 3, 0),
-        (b"a\nb\nc", 5, 4),
-        (b"a\nb\n", 4, 4),
-        (b"a\nb\nc\n", 3, 2),
-        (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
-    ],
-)
+@pytest.mark.parametrize(("content", "size_bytes", "end"), [
+    (b"", 0, 0),
+    (b"abc", 3, 0),
+    (b"a\nb\nc", 5, 4),
+    (b"a\nb\n", 4, 4),
+    (b"a\nb\nc\n", 3, 2),
+    (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
+])  # fmt: skip
 def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int) -> None:
     """Reading from the end begins after the last newline, so that a half-written line is read when it is whole."""
     path = tmp_path / "a.log"

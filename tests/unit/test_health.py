@@ -58,16 +58,13 @@ def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
     assert {key[0] for key in machine.series()} == {"checks_refused_total"}
 
 
-@pytest.mark.parametrize(
-    ("subject", "check", "ranks"),
-    [
-        (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
-        (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
-        (NODE, "machine_check", ["0", "1"]),
-        (NODE, "nvswitch_fatal", ["0", "1"]),
-        (Subject("gpu", "GPU-7"), "gpu_lost", []),
-    ],
-)
+@pytest.mark.parametrize(("subject", "check", "ranks"), [
+    (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
+    (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
+    (NODE, "machine_check", ["0", "1"]),
+    (NODE, "nvswitch_fatal", ["0", "1"]),
+    (Subject("gpu", "GPU-7"), "gpu_lost", []),
+])  # fmt: skip
 def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:

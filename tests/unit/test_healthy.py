@@ -31,17 +31,14 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
 """
 
 
-@pytest.mark.parametrize(
-    ("page", "job_id", "expected"),
-    [
-        (WELL, None, Answer(HEALTHY, "healthy")),
-        (ILL, None, Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0")),
-        ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
-        (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
-        (ILL, "8", Answer(HEALTHY, "healthy")),
-        (WELL, "7", Answer(CANNOT_TELL, "cannot tell: no rank of job 7 whose hardware is known is on this node")),
-    ],
-)
+@pytest.mark.parametrize(("page", "job_id", "expected"), [
+    (WELL, None, Answer(HEALTHY, "healthy")),
+    (ILL, None, Answer(NOT_HEALTHY, "not healthy: machine check; nvlink down on gpu GPU-1; gpu hot on gpu GPU-0")),
+    ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
+    (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
+    (ILL, "8", Answer(HEALTHY, "healthy")),
+    (WELL, "7", Answer(CANNOT_TELL, "cannot tell: no rank of job 7 whose hardware is known is on this node")),
+])  # fmt: skip
 def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
     """A node is as the agent finds it, a job as the hardware under its ranks; without either nothing is claimed."""
     assert judge(text_string_to_metric_families(page), job_id) == expected

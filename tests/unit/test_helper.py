@@ -147,17 +147,14 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
     assert "".join(texts[:-1]) == "x" * 3000
 
 
-@pytest.mark.parametrize(
-    ("what", "amount", "said"),
-    [
-        ("leave", 3, "exited with status 3"),
-        ("crash", 0, "killed by SIGSEGV"),
-        ("fail", 0, "exited with status 1"),
-        ("speak out of turn", 0, "REQUEST in the place of an answer"),
-        ("speak out of turn", 1, "a payload of 4294967295 bytes"),
-        ("no such order", 0, "exited with status 1"),
-    ],
-)
+@pytest.mark.parametrize(("what", "amount", "said"), [
+    ("leave", 3, "exited with status 3"),
+    ("crash", 0, "killed by SIGSEGV"),
+    ("fail", 0, "exited with status 1"),
+    ("speak out of turn", 0, "REQUEST in the place of an answer"),
+    ("speak out of turn", 1, "a payload of 4294967295 bytes"),
+    ("no such order", 0, "exited with status 1"),
+])  # fmt: skip
 async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str, amount: int, said: str) -> None:
     """A crash, an error or a broken protocol fails the call and says how; the next has a fresh process."""
     pid = (await bench.do()).pid

@@ -184,21 +184,18 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     assert MAX_BINDINGS <= 4096
 
 
-@pytest.mark.parametrize(
-    ("first", "batches", "missing"),
-    [
-        (0, [[0, 1, 2, 3]], 0),
-        (0, [[2, 3]], 2),
-        (None, [[2, 3]], 0),
-        (None, [[5], [8]], 2),
-        (0, [[0, 5, 1, 2]], 2),
-        (0, [[0, 2], [1]], 1),
-        (0, [[0, 2], [1], [4]], 1),
-        (0, [[0, 1, 1, 1]], 0),
-        (0, [[0, 10], [0, 1]], 9),
-        (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
-    ],
-)
+@pytest.mark.parametrize(("first", "batches", "missing"), [
+    (0, [[0, 1, 2, 3]], 0),
+    (0, [[2, 3]], 2),
+    (None, [[2, 3]], 0),
+    (None, [[5], [8]], 2),
+    (0, [[0, 5, 1, 2]], 2),
+    (0, [[0, 2], [1]], 1),
+    (0, [[0, 2], [1], [4]], 1),
+    (0, [[0, 1, 1, 1]], 0),
+    (0, [[0, 10], [0, 1]], 9),
+    (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
+])  # fmt: skip
 def test_missing_records(first: int | None, batches: list[list[int]], missing: int) -> None:
     """Gaps count once, late records and new beginnings are allowed for, and the count never falls."""
     sequence, counts = Sequence(first), []
@@ -299,26 +296,6 @@ def test_matched_operations_need_a_budget_too() -> None:
     sized, other = sized._replace(comm_rank=1), other._replace(comm_rank=1)
     assert second.accumulators[sized].arrivals == Arrivals(2, 120)
     assert other not in second.accumulators
-
-
-def test_a_communicator_that_ended_takes_its_matches_along() -> None:
-    """What matches said of an ended communicator leaves with it; one that returns begins at nothing."""
-    shared = shared_module.Shared()
-    first, second = (
-        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
-    )
-    match(first, second, 0, shared)
-    feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
-    ended = [one.end(frozenset({"abc"})) for one in (first, second)]
-    key = SeriesKey("abc", 1, "AllReduce", "8192")
-    assert ended[1].accumulators[key].arrivals == Arrivals(1, 60)
-    match(first, second, 1, shared)
-    assert second.accumulators[key].arrivals == Arrivals(1, 60)
-    first.leave()
-    feed([record(rank=1, n_ranks=2, coll_sn=2)], second)
-    assert shared.matching.save() != []
-    second.leave()
-    assert shared.matching.save() == []
 
 
 def test_what_waits_in_a_communicator_that_ends_is_counted_in_it() -> None:

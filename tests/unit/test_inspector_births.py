@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from inspector_records import line
+from inspector_records import append, line
 from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, view, writer
 from test_inspector_formats import p2p
 from test_inspector_slots import OTHER_SERIES, two_directories, write
@@ -104,8 +104,7 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     path.write_bytes(line(0) + line(1))
     bench.look()
     bench.drain()
-    with path.open("ab") as log:
-        log.write(line(2) + line(0, coll="Broadcast"))
+    append(path, line(2) + line(0, coll="Broadcast"))
     again = Bench(tmp_path, restored=bench.state.published)
     label = again.ranks.labels.pop(7)
     again.start()

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from inspector_records import expected_sums, line
+from inspector_records import append, expected_sums, line
 from odd_values import changed
 from test_inspector_failures import sums_of
 from test_inspector_formats import bare, marker, p2p
@@ -137,8 +137,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
     wanted, section = expected_sums([good]), None
     for content in (first, then):
-        with bad.open("ab") as log:
-            log.write(content)
+        append(bad, content)
         turn = all_of(make(root, section))
         assert turn.section is not None
         section, view = turn.section, turn.published

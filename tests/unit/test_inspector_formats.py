@@ -8,7 +8,7 @@ import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_expected import expected, unpacked
-from inspector_records import DATA, line
+from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
@@ -178,8 +178,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
         reader = make(root)
         section = reader.turn(EVERYONE, last=True).section
         reader.close()
-        with log.open("ab") as writer:
-            writer.write(content[cut:])
+        append(log, content[cut:])
         view = read(make(root, section))
         assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
             sums_of(whole), tallies_of(whole), +Counter(whole.results),
@@ -276,17 +275,14 @@ def test_p2p_of_unknown_direction_is_garbage() -> None:
 # Records that are there are not missing.
 
 
-@pytest.mark.parametrize(
-    ("changes", "result"),
-    [
-        ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
-        ({"coll_exec_time_us": 2**63}, Result.GARBAGE),
-        ({"coll_sn": -1}, Result.GARBAGE),
-        ({"coll_sn": 2**60}, Result.GARBAGE),
-        ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
-        ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
-    ],
-)
+@pytest.mark.parametrize(("changes", "result"), [
+    ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
+    ({"coll_exec_time_us": 2**63}, Result.GARBAGE),
+    ({"coll_sn": -1}, Result.GARBAGE),
+    ({"coll_sn": 2**60}, Result.GARBAGE),
+    ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
+    ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
+])  # fmt: skip
 def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result) -> None:
     """A record that is not added up was there: no gap is counted for it."""
     sink = Sink()
@@ -387,17 +383,14 @@ def test_rings_of_p2p_operations() -> None:
     assert sink.finish().causes() == (36, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("lines", "step_us", "is_overflow"),
-    [
-        (DEFAULT_RING_LINES, 3, True),
-        (DEFAULT_RING_LINES, MAX_STEP_US, True),
-        (DEFAULT_RING_LINES, MAX_STEP_US + 1, False),
-        (DEFAULT_RING_LINES + 1, 3, False),
-        (DEFAULT_RING_LINES - 1, 3, False),
-        (DEFAULT_RING_LINES // 2, 3, False),
-    ],
-)
+@pytest.mark.parametrize(("lines", "step_us", "is_overflow"), [
+    (DEFAULT_RING_LINES, 3, True),
+    (DEFAULT_RING_LINES, MAX_STEP_US, True),
+    (DEFAULT_RING_LINES, MAX_STEP_US + 1, False),
+    (DEFAULT_RING_LINES + 1, 3, False),
+    (DEFAULT_RING_LINES - 1, 3, False),
+    (DEFAULT_RING_LINES // 2, 3, False),
+])  # fmt: skip
 @pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
     """Gaps of a pass as long as its ring are the overflow's, in however many reads it comes; of others they are not."""
@@ -463,8 +456,7 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     second = make(tmp_path, section, once=False, clock=clock)
     view = second.turn(EVERYONE, last=True).published
     assert tallies_of(view) == {"seen": 200}
-    with path.open("ab") as writer:
-        writer.write(b"".join(text[200:]))
+    append(path, b"".join(text[200:]))
     clock.advance(1.0)
     assert tallies_of(second.turn(EVERYONE, last=True).published) == {"seen": DEFAULT_RING_LINES}
     clock.advance(module.BATCH_IDLE_SECONDS)

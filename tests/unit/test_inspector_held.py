@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits
@@ -74,8 +74,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
     follower.take_up(str(log), identity(log))
     [file] = [file for file in follower.files() if file.path == str(log)]
     for number in range(3):
-        with log.open("ab") as more:
-            more.write(b"%d\n" % number)
+        append(log, b"%d\n" % number)
         follower.discover()
         chunk = follower.read(file)
         assert chunk is not None

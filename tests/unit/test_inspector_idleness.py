@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 from test_inspector_exporter import OPERATIONS, Bench
 
 from agent.sdk.metrics import Admission
@@ -50,8 +50,7 @@ class Life:
         self.sn = 0
 
     def write(self, *records: bytes) -> None:
-        with self.log.open("ab") as log:
-            log.write(b"".join(records))
+        append(self.log, b"".join(records))
 
     def pass_time(self, seconds: float) -> dict[str, dict[tuple[str, ...], float]]:
         """Let time pass with a record of the world every LOOK_SECONDS; return what is shown then."""

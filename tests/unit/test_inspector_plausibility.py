@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 
 from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
@@ -52,8 +52,7 @@ def test_the_count_survives_the_agent(tmp_path: Path) -> None:
     clock = FakeClock()
     first = DirectoryReader(tmp_path, clock, lambda *_: True, from_beginning=True)
     section = first.turn(Ownership(everyone=True), last=True).section
-    with log.open("ab") as more:
-        more.write(line(1, coll_msg_size_bytes=10**9, coll_exec_time_us=1600))
+    append(log, line(1, coll_msg_size_bytes=10**9, coll_exec_time_us=1600))
     bound = Plausibility(900.0)  # 1667 us
     second = DirectoryReader(tmp_path, clock, lambda *_: True, restored=section, plausibility=bound)
     assert published(second).implausible == 2

@@ -62,24 +62,21 @@ def test_names_that_are_not_escaped() -> None:
     assert dict(found.skipped) == {"malformed": 6}
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"nranks": "0"},
-        {"nranks": "12345678"},
-        {"n_nodes": "-1"},
-        {"n_nodes": "", "nranks": ""},
-        {"collective": "Invalid"},
-        {"collective": ""},
-        {"message_size": "8-9PB"},
-        {"message_size": "123456789-9MB"},
-        {"algo_proto": "x" * 33},
-        {"algo_proto": "RING-LL"},
-        {"comm_id": "0x12345678901234567"},
-        {"comm_name": "n" * 256},
-        {"comm_name": "n" * 900 + "\u2603" * 100},
-    ],
-)
+@pytest.mark.parametrize("changed", [
+    {"nranks": "0"},
+    {"nranks": "12345678"},
+    {"n_nodes": "-1"},
+    {"n_nodes": "", "nranks": ""},
+    {"collective": "Invalid"},
+    {"collective": ""},
+    {"message_size": "8-9PB"},
+    {"message_size": "123456789-9MB"},
+    {"algo_proto": "x" * 33},
+    {"algo_proto": "RING-LL"},
+    {"comm_id": "0x12345678901234567"},
+    {"comm_name": "n" * 256},
+    {"comm_name": "n" * 900 + "\u2603" * 100},
+])  # fmt: skip
 def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
     """A label beyond its bound, or of no known kind, costs its line alone."""
     assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
-from inspector_records import DATA, expected_sums, line
+from inspector_records import DATA, append, expected_sums, line
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
@@ -105,8 +105,7 @@ def test_kill_and_restore_is_exact(
             reader = make(root, clock, section)
         turn = reader.turn(HERE, last=what == "save")
         section = turn.section or section
-    with path.open("ab") as writer:
-        writer.write(content[written:])
+    append(path, content[written:])
     clock.advance(1.0)
     view = published(read(reader))
     reader.close()
@@ -206,8 +205,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     clock.advance(1.0)
     held = Ownership({(status.st_dev, status.st_ino): ""}, frozenset({"here"}))
     assert len(published(read(reader, held)).writers) == 1
-    with path.open("ab") as writer:
-        writer.write(line(1, hostname="container", pid=1))
+    append(path, line(1, hostname="container", pid=1))
     clock.advance(1.0)
     assert published(read(reader)).writers[0].totals[0].sums.operations == 2
 
@@ -221,8 +219,7 @@ def test_foreign_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     read(reader)
     with monkeypatch.context() as patch:
         patch.setattr(reader._follower, "head", lambda _: pytest.fail("opened again"))
-        with path.open("ab") as writer:
-            writer.write(line(1, hostname="elsewhere"))
+        append(path, line(1, hostname="elsewhere"))
         clock.advance(1.0)
         assert published(read(reader)).files == {FileState.FOREIGN: 1}
     path.write_bytes(line(2))
@@ -293,8 +290,7 @@ def test_evidence(tmp_path: Path) -> None:
     assert [member.comm for member in evidence.memberships] == ["abc"]
     assert evidence.last_progress_seconds == 1_690_000_000.0
     assert reader.turn(HERE).evidence == ()
-    with path.open("ab") as writer:
-        writer.write(line(1, dump_timestamp_us=2**60))
+    append(path, line(1, dump_timestamp_us=2**60))
     [evidence] = reader.turn(HERE).evidence
     assert evidence.memberships == ()
     assert evidence.last_progress_seconds == clock.time()
@@ -310,8 +306,7 @@ def test_retired_writer(tmp_path: Path) -> None:
     assert [retired.totals for retired in turn.retired] == [writer.totals]
     assert published(turn).writers == ()
     assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
-    with path.open("ab") as appender:
-        appender.write(line(5))
+    append(path, line(5))
     [again] = published(read(reader)).writers
     assert (again.totals[0].sums.operations, missing_of(again)) == (1, 0)
 
@@ -343,18 +338,15 @@ def test_damaged_section_is_refused(tmp_path: Path) -> None:
             make(tmp_path, FakeClock(), damaged)
 
 
-@pytest.mark.parametrize(
-    ("hostname", "hostnames", "local"),
-    [
-        ("node1", {"node1"}, True),
-        ("node1.example.org", {"node1"}, True),
-        ("node1", {"node1.example.org"}, True),
-        ("node1.example.org", {"node1.example.org"}, True),
-        ("node1.example.org", {"node1.example.com"}, False),
-        ("node10", {"node1"}, False),
-        ("node1", set(), False),
-    ],
-)
+@pytest.mark.parametrize(("hostname", "hostnames", "local"), [
+    ("node1", {"node1"}, True),
+    ("node1.example.org", {"node1"}, True),
+    ("node1", {"node1.example.org"}, True),
+    ("node1.example.org", {"node1.example.org"}, True),
+    ("node1.example.org", {"node1.example.com"}, False),
+    ("node10", {"node1"}, False),
+    ("node1", set(), False),
+])  # fmt: skip
 def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
     """Short and full names of a host agree; full names of two domains do not."""
     assert is_local(hostname, frozenset(hostnames)) is local
@@ -369,34 +361,28 @@ def test_names_of_files() -> None:
     assert named_hostname("/a/b-pid7.log/x-pid.log") is None
 
 
-@pytest.mark.parametrize(
-    ("head", "hostname"),
-    [
-        (line(0), "here"),
-        (line(0)[:-40], "here"),
-        (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
-        (b'{"header":{"hostname":"x"}}', None),
-        (b"", None),
-        (b"\xff\xfe", None),
-    ],
-)
+@pytest.mark.parametrize(("head", "hostname"), [
+    (line(0), "here"),
+    (line(0)[:-40], "here"),
+    (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
+    (b'{"header":{"hostname":"x"}}', None),
+    (b"", None),
+    (b"\xff\xfe", None),
+])  # fmt: skip
 def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
     """The host name comes from the metadata, also of a record longer than what was looked at."""
     assert written_hostname(head) == hostname
 
 
-@pytest.mark.parametrize(
-    ("hostname", "ownership", "state"),
-    [
-        ("here", HERE, FileState.FOLLOWED),
-        ("there", HERE, FileState.FOREIGN),
-        (None, HERE, FileState.UNIDENTIFIED),
-        ("there", EVERYONE, FileState.FOLLOWED),
-        (None, EVERYONE, FileState.FOLLOWED),
-        ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
-        ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
-    ],
-)
+@pytest.mark.parametrize(("hostname", "ownership", "state"), [
+    ("here", HERE, FileState.FOLLOWED),
+    ("there", HERE, FileState.FOREIGN),
+    (None, HERE, FileState.UNIDENTIFIED),
+    ("there", EVERYONE, FileState.FOLLOWED),
+    (None, EVERYONE, FileState.FOLLOWED),
+    ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
+    ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
+])  # fmt: skip
 def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
     """A file is ours if held by a local process or written by a local host."""
     assert state_of((1, 2), hostname, ownership) is state
@@ -410,8 +396,7 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     reader = make(tmp_path, FakeClock())
     reader.turn(HERE)
     assert sum(one.remembered() for one in reader._writers) == 3
-    with path.open("ab") as file:
-        file.write(line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
+    append(path, line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
     view = published(read(reader))
     assert sum(one.remembered() for one in reader._writers) == 0
     assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 from proc_tree import ProcTree
 
 from agent.sdk.exporter import Logger
@@ -49,8 +49,7 @@ class Bench:
 
     def write(self, count: int, first: int = 0) -> None:
         """Add records to the log."""
-        with self.log.open("ab") as log:
-            log.write(b"".join(line(sn) for sn in range(first, first + count)))
+        append(self.log, b"".join(line(sn) for sn in range(first, first + count)))
 
     def read(self, *, save: bool = True) -> dict[Result, int]:
         """Read all there is, have it saved, and reclaim."""
@@ -130,8 +129,7 @@ def test_a_small_gain_is_left(tmp_path: Path) -> None:
     whole = bench.log.read_bytes()
     bench.read()
     assert bench.log.read_bytes() == whole
-    with bench.log.open("ab") as log:
-        log.write(b"\n")
+    append(bench.log, b"\n")
     bench.read()
     assert bench.freed(How.PUNCHED) > 0
 
@@ -140,8 +138,7 @@ def test_files_of_writers_long_gone(tmp_path: Path) -> None:
     """A file that is wholly read and saved, old and nobody's, is deleted, a line cut at its end notwithstanding."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
-    with bench.log.open("ab") as log:
-        log.write(line()[:20])
+    append(bench.log, line()[:20])
     bench.age(DAY_SECONDS - 20.0)
     bench.read()
     assert bench.log.exists()

@@ -63,25 +63,22 @@ def test_unknown_keys_are_ignored() -> None:
         assert found.items() <= expected[part].items()
 
 
-@pytest.mark.parametrize(
-    ("header_id", "rank", "n_ranks", "comm"),
-    [
-        ("0x82bdbf0ea6cd18", 0, 4, "82bdbf0ea6cd18"),
-        ("0x82BD", 3, 4, "82bd"),
-        ("0x0", 0, 1, "0"),
-        ("0x82bdbf0ea6cd1812", 0, MAX_RANKS, "82bdbf0ea6cd18"),
-        ("0x82bdbf0ea6cd18123", 0, 4, None),
-        ("0x82bd", 0, MAX_RANKS + 1, None),
-        ("0x82bd", 4, 4, None),
-        ("0x82bd", -1, 4, None),
-        ("0x82bd", 0, 0, None),
-        ("0x", 0, 4, None),
-        ("", 0, 4, None),
-        ("0x82 d", 0, 4, None),
-        ("world", 0, 4, None),
-        ("0x٣", 0, 4, None),
-    ],
-)
+@pytest.mark.parametrize(("header_id", "rank", "n_ranks", "comm"), [
+    ("0x82bdbf0ea6cd18", 0, 4, "82bdbf0ea6cd18"),
+    ("0x82BD", 3, 4, "82bd"),
+    ("0x0", 0, 1, "0"),
+    ("0x82bdbf0ea6cd1812", 0, MAX_RANKS, "82bdbf0ea6cd18"),
+    ("0x82bdbf0ea6cd18123", 0, 4, None),
+    ("0x82bd", 0, MAX_RANKS + 1, None),
+    ("0x82bd", 4, 4, None),
+    ("0x82bd", -1, 4, None),
+    ("0x82bd", 0, 0, None),
+    ("0x", 0, 4, None),
+    ("", 0, 4, None),
+    ("0x82 d", 0, 4, None),
+    ("world", 0, 4, None),
+    ("0x٣", 0, 4, None),
+])  # fmt: skip
 def test_communicator(header_id: str, rank: int, n_ranks: int, comm: str | None) -> None:
     """A header names a communicator only when its id is a hash and its rank lies in the communicator."""
     assert communicator(header_id, rank, n_ranks) == comm
@@ -118,18 +115,15 @@ def test_size_classes() -> None:
     assert (size_label(32 * 1024**3), size_label(32 * 1024**3 + 1)) == ("34359738368", "+Inf")
 
 
-@pytest.mark.parametrize(
-    ("trace", "start"),
-    [
-        ({"kernel_events": [{"kernel_start_ts": 9}, {"kernel_start_ts": 7}, {"kernel_start_ts": 0}]}, 7),
-        ({"kernel_events": [{"kernel_start_ts": 0}, {}]}, 0),
-        ({"kernel_events": [{"kernel_start_ts": -3}]}, 0),
-        ({"kernel_events": [{"kernel_start_ts": "soon"}]}, 0),
-        ({"kernel_events": {}}, 0),
-        (None, 0),
-        ([], 0),
-    ],
-)
+@pytest.mark.parametrize(("trace", "start"), [
+    ({"kernel_events": [{"kernel_start_ts": 9}, {"kernel_start_ts": 7}, {"kernel_start_ts": 0}]}, 7),
+    ({"kernel_events": [{"kernel_start_ts": 0}, {}]}, 0),
+    ({"kernel_events": [{"kernel_start_ts": -3}]}, 0),
+    ({"kernel_events": [{"kernel_start_ts": "soon"}]}, 0),
+    ({"kernel_events": {}}, 0),
+    (None, 0),
+    ([], 0),
+])  # fmt: skip
 def test_start_times(trace: object, start: int) -> None:
     """An operation starts with its first channel; a trace of another form costs the start time and nothing else."""
     perf = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 1, "coll_exec_time_us": 1}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 
 from agent.sdk.files import Share
 from agent.sdk.metrics import Admission
@@ -232,8 +232,7 @@ def test_places_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     node.reader.close()
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 4)
     reader = DirectoryReader(node.root, node.clock, node.admission.admit, restored=section, share_of=share_by_name)
-    with log.open("ab") as more:
-        more.write(b"".join(line(1, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
+    append(log, b"".join(line(1, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
     reader.turn(EVERYONE)
     published = reader.turn(EVERYONE, last=True).published
     reader.close()

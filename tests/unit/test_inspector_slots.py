@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from inspector_records import line
+from inspector_records import append, line
 from rank_table import writer_key
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
 from test_inspector_formats import overflowing
@@ -40,19 +40,15 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
     """One more record in each."""
     for directory in directories:
         [path] = directory.iterdir()
-        with path.open("ab") as log:
-            log.write(line(sn, pid=int(path.stem.partition("-pid")[2])))
+        append(path, line(sn, pid=int(path.stem.partition("-pid")[2])))
 
 
-@pytest.mark.parametrize(
-    ("settings", "causes"),
-    [
-        ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
-        ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
-        ({}, (0, 120)),
-        (None, (0, 120)),
-    ],
-)
+@pytest.mark.parametrize(("settings", "causes"), [
+    ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
+    ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
+    ({}, (0, 120)),
+    (None, (0, 120)),
+])  # fmt: skip
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:
@@ -67,8 +63,7 @@ def test_ring_sizes_come_from_the_environment_of_the_rank(
     text = overflowing(4, 128, 40)
     path.write_bytes(text[0].replace(b'"coll_sn":40', b'"coll_sn":0'))
     bench.look()  # the writer is known from here on
-    with path.open("ab") as log:
-        log.write(b"".join(text[128:]))
+    append(path, b"".join(text[128:]))
     bench.look()
     shown = bench.look(3.0)[MISSING]
     # Of the first pass only one line was written, so that its other numbers are missing too, without a known cause.
@@ -86,8 +81,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
     first.look()
     first.look(3.0)
     first.drain()
-    with path.open("ab") as log:
-        log.write(b"".join(overflowing(4, 128, 40))[:])
+    append(path, b"".join(overflowing(4, 128, 40))[:])
     second = Bench(tmp_path, restored=first.state.published)
     second.ranks.settings[7] = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}
     second.start()

@@ -42,15 +42,12 @@ def test_the_first_of_equal_claims_has_the_id(table: Table) -> None:
     assert set(proofs(table).values()) == {"none"}
 
 
-@pytest.mark.parametrize(
-    ("owner", "expected"),
-    [
-        (MALLORY, "4711-u1001"),
-        (Owner("pod", POD), "4711-pc7a3f8b2"),
-        (Owner("container", CONTAINER), "4711-u1001"),
-        (OTHER_JOB, "4711-u1001"),
-    ],
-)
+@pytest.mark.parametrize(("owner", "expected"), [
+    (MALLORY, "4711-u1001"),
+    (Owner("pod", POD), "4711-pc7a3f8b2"),
+    (Owner("container", CONTAINER), "4711-u1001"),
+    (OTHER_JOB, "4711-u1001"),
+])  # fmt: skip
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
     """Who took the next job's id before it starts loses it to the proven one, with what he had left behind too."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))

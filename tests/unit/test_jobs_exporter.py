@@ -167,18 +167,15 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     assert trusted.look() is None
 
 
-@pytest.mark.parametrize(
-    ("said", "state"),
-    [
-        ({"exit_code": 0}, "UNKNOWN"),
-        ({}, "UNKNOWN"),
-        ({"exit_code": 7}, "FAILED"),
-        ({"exit_code": 0, "exit_signal": 15}, "UNKNOWN"),
-        ({"exit_code": 0, "state": "CANCELLED"}, "CANCELLED"),
-        ({"exit_code": 7, "state": "TIMEOUT"}, "TIMEOUT"),
-        ({"state": "SPECIAL_EXIT"}, "OTHER"),
-    ],
-)
+@pytest.mark.parametrize(("said", "state"), [
+    ({"exit_code": 0}, "UNKNOWN"),
+    ({}, "UNKNOWN"),
+    ({"exit_code": 7}, "FAILED"),
+    ({"exit_code": 0, "exit_signal": 15}, "UNKNOWN"),
+    ({"exit_code": 0, "state": "CANCELLED"}, "CANCELLED"),
+    ({"exit_code": 7, "state": "TIMEOUT"}, "TIMEOUT"),
+    ({"state": "SPECIAL_EXIT"}, "OTHER"),
+])  # fmt: skip
 def test_states_are_a_closed_set(said: dict[str, Any], state: str) -> None:
     """The scheduler's word comes first, then a status that is not 0; other words are OTHER."""
     assert ending(JobFile("4", ended=5, **said)).state == state
@@ -192,19 +189,16 @@ def test_reasons_and_signals_are_named() -> None:
     assert [records.signal_name(number) for number in (0, 15, 9, 999)] == ["", "SIGTERM", "SIGKILL", "999"]
 
 
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        ("", ()),
-        ("0", ("0",)),
-        ("0,1,1", ("0", "1")),
-        ("0-2,5", ("0", "1", "2", "5")),
-        ("3-1", ()),
-        ("a,GPU-1,-,1-", ()),
-        ("0-999", tuple(map(str, range(records.MAX_GPUS)))),
-        ("9999", ()),
-    ],
-)
+@pytest.mark.parametrize(("text", "numbers"), [
+    ("", ()),
+    ("0", ("0",)),
+    ("0,1,1", ("0", "1")),
+    ("0-2,5", ("0", "1", "2", "5")),
+    ("3-1", ()),
+    ("a,GPU-1,-,1-", ()),
+    ("0-999", tuple(map(str, range(records.MAX_GPUS)))),
+    ("9999", ()),
+])  # fmt: skip
 def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
     """Numbers and ranges are read, what is neither is left out, and no job has more than the bound."""
     assert gpu_numbers(text) == numbers

@@ -6,17 +6,14 @@ from hypothesis import given, strategies as st
 from agent.web.listen import ListenAddress, open_listeners, parse_listen_address
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("127.0.0.1:19028", "127.0.0.1", 19028),
-        (":19028", "", 19028),
-        ("[::1]:9", "::1", 9),
-        ("[::]:65535", "::", 65535),
-        ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
-        ("node-7.example:0", "node-7.example", 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "host", "port"), [
+    ("127.0.0.1:19028", "127.0.0.1", 19028),
+    (":19028", "", 19028),
+    ("[::1]:9", "::1", 9),
+    ("[::]:65535", "::", 65535),
+    ("[fe80::1%eth0]:1", "fe80::1%eth0", 1),
+    ("node-7.example:0", "node-7.example", 0),
+])  # fmt: skip
 def test_listen_address_is_read(text: str, host: str, port: int) -> None:
     """Every form of host and port is read, and is written back the same."""
     address = parse_listen_address(text)

@@ -74,22 +74,19 @@ def test_line_in_json(sink: Sink) -> None:
     assert fields == {"level": "error", "logger": "web", "msg": "odd", "count": 3, "peer": "a\nb", "ratio": "nan"}
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("", '""'),
-        ("a b", '"a b"'),
-        ("a=b", '"a=b"'),
-        ('say "x"', r'"say \"x\""'),
-        ("back\\slash", r'"back\\slash"'),
-        ("line\nlevel=error", r'"line\nlevel=error"'),
-        ("\x1b[2J", r'"\x1b[2J"'),
-        ("\u202eevil", r'"\u202eevil"'),
-        ("\u2028", r'"\u2028"'),
-        ("\udc80", r'"\\udc80"'),
-        ("Grüße", "Grüße"),
-    ],
-)
+@pytest.mark.parametrize(("value", "shown"), [
+    ("", '""'),
+    ("a b", '"a b"'),
+    ("a=b", '"a=b"'),
+    ('say "x"', r'"say \"x\""'),
+    ("back\\slash", r'"back\\slash"'),
+    ("line\nlevel=error", r'"line\nlevel=error"'),
+    ("\x1b[2J", r'"\x1b[2J"'),
+    ("\u202eevil", r'"\u202eevil"'),
+    ("\u2028", r'"\u2028"'),
+    ("\udc80", r'"\\udc80"'),
+    ("Grüße", "Grüße"),
+])  # fmt: skip
 def test_hostile_values_are_escaped(sink: Sink, value: str, shown: str) -> None:
     """A value can neither end its line, nor forge a field, nor reach the terminal."""
     log.Logger("x").info("m", v=value)

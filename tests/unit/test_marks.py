@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -40,17 +42,14 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     return MarkRequest(job_id, text)
 
 
-@pytest.mark.parametrize(
-    ("asked", "uid", "why_not"),
-    [
-        (request(), ANN, ""),
-        (request(), 0, ""),
-        (request(), BOB, "job 7 is another user's"),
-        (request("9"), ANN, "no rank of job 9 runs on this node"),
-        (request(text="two\nlines"), ANN, "the text is not printable"),
-        (request(text="  "), ANN, "the text is not printable"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "uid", "why_not"), [
+    (request(), ANN, ""),
+    (request(), 0, ""),
+    (request(), BOB, "job 7 is another user's"),
+    (request("9"), ANN, "no rank of job 9 runs on this node"),
+    (request(text="two\nlines"), ANN, "the text is not printable"),
+    (request(text="  "), ANN, "the text is not printable"),
+])  # fmt: skip
 def test_who_may_mark_what(asked: MarkRequest, uid: int, why_not: str) -> None:
     """A user marks jobs of his own with a line of text, root any; everything else is refused with the reason."""
     book = MarkBook()
@@ -109,22 +108,23 @@ def job_of(uid: int, clock: FakeClock) -> RankTable:
     return ranks
 
 
-async def listening(run: Path, uid: int) -> MarksExporter:
-    """An exporter that listens below ``run``."""
-    clock = FakeClock()
-    await asyncio.to_thread((run / SOCKET).parent.mkdir)
-    exporter = MarksExporter(MarksConfig())
-    await exporter.start(lent("marks", clock, run.parent, ranks=job_of(uid, clock)))
+@asynccontextmanager
+async def listening(folder: Path, uid: int) -> AsyncIterator[MarksExporter]:
+    """An exporter that listens below ``folder``."""
+    clock, exporter = FakeClock(), MarksExporter(MarksConfig())
+    await asyncio.to_thread((folder / "run" / SOCKET).parent.mkdir, parents=True)
+    await exporter.start(lent("marks", clock, folder, ranks=job_of(uid, clock)))
     await exporter.update()
-    return exporter
+    try:
+        yield exporter
+    finally:
+        await exporter.drain()
 
 
 async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`rankwatch mark` sets one, of a job of the user's own alone: the kernel says who asks."""
-    await asyncio.to_thread((tmp_path / "run").mkdir)
-    exporter = await listening(tmp_path / "run", os.geteuid())
     path = str(tmp_path / "run" / SOCKET)
-    try:
+    async with listening(tmp_path, os.geteuid()) as exporter:
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 0
         assert await asyncio.to_thread(main, ["--job", "8", "--socket", path, "new data"]) == 1
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "x" * (MAX_TEXT + 1)]) == 1
@@ -134,18 +134,14 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
         said = capsys.readouterr().err.splitlines()
         assert said[0] == "rankwatch mark: no rank of job 8 runs on this node"
         assert "length <= 80" in said[1]
-    finally:
-        await exporter.drain()
     assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 1
     assert f"listens at {path}: No such file or directory" in capsys.readouterr().err
 
 
 async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
     """Broken, endless and silent clients keep no other from being heard."""
-    await asyncio.to_thread((tmp_path / "run").mkdir)
-    exporter = await listening(tmp_path / "run", os.geteuid())
     path = str(tmp_path / "run" / SOCKET)
-    try:
+    async with listening(tmp_path, os.geteuid()) as exporter:
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"nonsense\n")
         assert "malformed" in json.loads(await reader.readline())["refused"]
@@ -156,16 +152,12 @@ async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
         writer.close()
         assert not await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"])
         assert [mark.text for mark in exporter.snapshot().marks] == ["heard"]
-    finally:
-        await exporter.drain()
 
 
 async def test_silent_connections_of_one_user_cost_another_no_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the bound one more connection closes the oldest of the user with most, and who is alone with one keeps it."""
-    await asyncio.to_thread((tmp_path / "run").mkdir)
-    exporter = await listening(tmp_path / "run", ANN)
     uids = [BOB]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
     path = str(tmp_path / "run" / SOCKET)
@@ -177,7 +169,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
             await asyncio.sleep(0)
         return opened
 
-    try:
+    async with listening(tmp_path, ANN) as exporter:
         silent = [await connect() for _ in range(MAX_CONNECTIONS)]
         uids.append(ANN)
         reader, writer = await connect()
@@ -190,16 +182,12 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
         for _, each in (*silent, (reader, writer)):
             each.close()
         assert exporter.snapshot().refused == 0
-    finally:
-        await exporter.drain()
 
 
 async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many asks of a user are heard from one look to the next, and not one more; so many users are."""
     monkeypatch.setattr(marks, "MAX_ASKS", 2)
     monkeypatch.setattr(marks, "MAX_ASKING", 2)
-    await asyncio.to_thread((tmp_path / "run").mkdir)
-    exporter = await listening(tmp_path / "run", os.geteuid())
     uids = [ANN]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
 
@@ -210,7 +198,7 @@ async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: py
             return await reader.readline() != b""
         return False
 
-    try:
+    async with listening(tmp_path, os.geteuid()) as exporter:
         assert [await is_heard() for _ in range(3)] == [True, True, False]
         uids.append(BOB)
         assert await is_heard()
@@ -218,8 +206,6 @@ async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: py
         assert not await is_heard()
         await exporter.update()
         assert await is_heard()
-    finally:
-        await exporter.drain()
 
 
 async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:

@@ -117,15 +117,12 @@ def test_what_is_written_can_be_read() -> None:
     assert read(write(strange)).configuration.file == "/etc/?"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b"# HELP node_load1", "not rankwatch's"),
-        (b'{"status": "success"}', "not rankwatch's"),
-        (b'{"rankwatch": "9.0", "api": 2}', "rankwatch 9.0, whose interface has version 2"),
-        (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (b"# HELP node_load1", "not rankwatch's"),
+    (b'{"status": "success"}', "not rankwatch's"),
+    (b'{"rankwatch": "9.0", "api": 2}', "rankwatch 9.0, whose interface has version 2"),
+    (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "cannot be read"),
+])  # fmt: skip
 def test_what_is_no_document(text: bytes, expected: str) -> None:
     """The answer of another program, of another version, or a damaged one is refused, in words."""
     with pytest.raises(ValueError, match=expected):

@@ -71,16 +71,13 @@ def test_unreachable_systemd_is_logged(address: str, caplog: pytest.LogCaptureFi
     assert caplog.text.count(FAILED) == 2
 
 
-@pytest.mark.parametrize(
-    ("environ", "seconds"),
-    [
-        ({}, None),
-        ({"WATCHDOG_PID": "7"}, None),
-        ({"WATCHDOG_USEC": "30000000"}, 10.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, 10.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, None),
-    ],
-)
+@pytest.mark.parametrize(("environ", "seconds"), [
+    ({}, None),
+    ({"WATCHDOG_PID": "7"}, None),
+    ({"WATCHDOG_USEC": "30000000"}, 10.0),
+    ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "7"}, 10.0),
+    ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "8"}, None),
+])  # fmt: skip
 def test_watchdog_interval(environ: dict[str, str], seconds: float | None) -> None:
     """The watchdog is fed at a third of its timeout, if it is meant for this process."""
     assert watchdog_interval_seconds(environ, 7) == seconds

@@ -57,11 +57,9 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bodies", "odd"),
-    [(JSON_REPORTS, damaged(*JSON_REPORTS)), (TEXT_REPORTS, damaged(*TEXT_REPORTS))],
-    ids=["json", "text"],
-)
+@pytest.mark.parametrize(("bodies", "odd"), [
+    (JSON_REPORTS, damaged(*JSON_REPORTS)), (TEXT_REPORTS, damaged(*TEXT_REPORTS)),
+], ids=["json", "text"])  # fmt: skip
 @settings(max_examples=250, deadline=None)
 @given(data=st.data())
 def test_any_reply_is_a_report_or_a_reason(

@@ -34,17 +34,14 @@ def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
     assert [Path(each).name for each in found] == STEP[1:].split("/")[::-1]
 
 
-@pytest.mark.parametrize(
-    ("text", "kills"),
-    [
-        ("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", OomKills(3)),
-        ("oom 1\noom_kill 3\noom_group_kill 2\n", OomKills(3, 2)),
-        ("oom 1\noom_group_kill 2\n", None),
-        ("oom_kill x\n", None),
-        (f"oom_kill {'9' * 19}\n", None),
-        ("", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "kills"), [
+    ("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", OomKills(3)),
+    ("oom 1\noom_kill 3\noom_group_kill 2\n", OomKills(3, 2)),
+    ("oom 1\noom_group_kill 2\n", None),
+    ("oom_kill x\n", None),
+    (f"oom_kill {'9' * 19}\n", None),
+    ("", None),
+])  # fmt: skip
 def test_counts(tmp_path: Path, text: str, kills: OomKills | None) -> None:
     """Processes and whole groups that were killed are read; what has no plain number of processes tells nothing."""
     (tmp_path / "memory.events").write_text(text)

@@ -203,14 +203,11 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     await node.exits.stop()
 
 
-@pytest.mark.parametrize(
-    ("status", "text"),
-    [
-        (KILLED, "rank {rank} of job {job_id} killed (SIGKILL), pid {pid}"),
-        (FAILED, "rank {rank} of job {job_id} exited with status 3, pid {pid}"),
-        (None, "rank {rank} of job {job_id} exited, status unknown, pid {pid}"),
-    ],
-)
+@pytest.mark.parametrize(("status", "text"), [
+    (KILLED, "rank {rank} of job {job_id} killed (SIGKILL), pid {pid}"),
+    (FAILED, "rank {rank} of job {job_id} exited with status 3, pid {pid}"),
+    (None, "rank {rank} of job {job_id} exited, status unknown, pid {pid}"),
+])  # fmt: skip
 async def test_the_log_names_the_rank(
     node: Node, caplog: pytest.LogCaptureFixture, status: ExitStatus | None, text: str
 ) -> None:

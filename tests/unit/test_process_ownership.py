@@ -76,18 +76,15 @@ def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
     assert node.place(path, made=False) == (Owner("pod", POD), CONTAINER)
 
 
-@pytest.mark.parametrize(
-    ("path", "hierarchy", "expected"),
-    [
-        (STEP, "", ("slurm", "4711")),
-        ("/system.slice/node-a_slurmstepd.scope/job_4711/step_batch/user/task_0", "", ("slurm", "4711")),
-        ("/slurm/uid_1000/job_4711/step_0/task_0", "memory", ("slurm", "4711")),
-        ("/slurm_node-a/uid_1000/job_4711", "cpu,cpuacct", ("slurm", "4711")),
-        ("/pbs_jobs.service/jobid/12.server", "", ("pbs", "12.server")),
-        ("/pbspro.slice/pbspro-12.server.slice", "memory", ("pbs", "12.server")),
-        ("/lsf/cluster1/job.4711.3100.1700000000", "memory", ("lsf", "4711")),
-    ],
-)
+@pytest.mark.parametrize(("path", "hierarchy", "expected"), [
+    (STEP, "", ("slurm", "4711")),
+    ("/system.slice/node-a_slurmstepd.scope/job_4711/step_batch/user/task_0", "", ("slurm", "4711")),
+    ("/slurm/uid_1000/job_4711/step_0/task_0", "memory", ("slurm", "4711")),
+    ("/slurm_node-a/uid_1000/job_4711", "cpu,cpuacct", ("slurm", "4711")),
+    ("/pbs_jobs.service/jobid/12.server", "", ("pbs", "12.server")),
+    ("/pbspro.slice/pbspro-12.server.slice", "memory", ("pbs", "12.server")),
+    ("/lsf/cluster1/job.4711.3100.1700000000", "memory", ("lsf", "4711")),
+])  # fmt: skip
 def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) -> None:
     """The schedulers' control groups name the job."""
     scheduler, job_id = expected
@@ -165,21 +162,18 @@ OF_4711 = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="pa
 A_USERS = Owner("user", "1000")
 
 
-@pytest.mark.parametrize(
-    ("chain", "expected"),
-    [
-        ((DAEMON, TASK), OF_4711),
-        ((DAEMON | {"title": "slurmstepd: [4711.batch]"}, TASK, TASK), OF_4711),
-        (({"title": "slurmd", "uid": 0}, DAEMON, TASK), OF_4711),
-        ((TASK,), A_USERS),
-        ((DAEMON | {"uid": 1000}, TASK), A_USERS),
-        ((TASK, DAEMON, TASK), A_USERS),
-        ((DAEMON | {"cgroup": "0::/user.slice/user-1000.slice/session-1.scope\n"}, TASK), A_USERS),
-        ((DAEMON | {"title": "x slurmstepd: [4711.0]"}, TASK), A_USERS),
-        ((DAEMON, *[TASK] * (MAX_ANCESTORS - 1)), OF_4711),
-        ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
-    ],
-)
+@pytest.mark.parametrize(("chain", "expected"), [
+    ((DAEMON, TASK), OF_4711),
+    ((DAEMON | {"title": "slurmstepd: [4711.batch]"}, TASK, TASK), OF_4711),
+    (({"title": "slurmd", "uid": 0}, DAEMON, TASK), OF_4711),
+    ((TASK,), A_USERS),
+    ((DAEMON | {"uid": 1000}, TASK), A_USERS),
+    ((TASK, DAEMON, TASK), A_USERS),
+    ((DAEMON | {"cgroup": "0::/user.slice/user-1000.slice/session-1.scope\n"}, TASK), A_USERS),
+    ((DAEMON | {"title": "x slurmstepd: [4711.0]"}, TASK), A_USERS),
+    ((DAEMON, *[TASK] * (MAX_ANCESTORS - 1)), OF_4711),
+    ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
+])  # fmt: skip
 def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
     """A slurmstepd among the ancestors proves the job if it and all above it are root's and of no login."""
     assert tree(node, *chain) == expected

@@ -23,18 +23,12 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("thread", ["NCCL RAS", "NCCL Progress 0", "pt_nccl_watchdg", "pt_nccl_heartbt"])
 def test_thread_makes_a_rank(node: Node, thread: str) -> None:
-    """A thread that NCCL or PyTorch's NCCL process group made proves that the process initialised NCCL itself."""
+    """A thread that NCCL or PyTorch's NCCL process group made makes a rank; an inherited RANK alone makes none."""
+    node.proc.add(9, threads={8: "NCCLx", 7: "nccl", 6: "cuda-EvtHandlr", 5: "python3"}, environment={"RANK": "3"})
     node.proc.add(10, threads={11: thread}, environment={"RANK": "3", "SECRET": "x"})
     facts = node.look().new
     assert [(f.key, f.evidence, f.environment) for f in facts] == [(ProcessKey(10, 5000), "thread", {"RANK": "3"})]
     assert facts[0].start_seconds == 1_700_000_000 + 50.0
-
-
-@pytest.mark.parametrize("thread", ["nccl", "NCCLx", "cuda-EvtHandlr", "python3"])
-def test_other_threads_do_not(node: Node, thread: str) -> None:
-    """Other threads prove nothing, and an inherited RANK names a rank but creates none."""
-    node.proc.add(10, threads={11: thread}, environment={"RANK": "3"})
-    assert node.evidence() == {}
 
 
 def test_launcher_shell_and_loaders(node: Node) -> None:
@@ -52,16 +46,10 @@ def test_launcher_shell_and_loaders(node: Node) -> None:
 def test_library_and_gpu_without_records(node: Node) -> None:
     """Without threads and records, the topmost process that maps the library and uses a GPU is the rank."""
     node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent: pids may wrap
-    node.proc.add(30, maps=NCCL_MAPS, files=GPU)
-    assert node.evidence() == {30: "library"}
-
-
-def test_server_that_only_imports(node: Node) -> None:
-    """A server that maps the library but uses no GPU is no rank; its workers are."""
-    node.proc.add(10, name="vllm", maps=NCCL_MAPS)
-    node.proc.add(11, parent=10, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(30, parent=10, maps=NCCL_MAPS, files=GPU)
     node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
-    assert node.evidence() == {11: "library", 12: "library"}
+    node.proc.add(10, name="vllm", maps=NCCL_MAPS)
+    assert node.evidence() == {12: "library", 30: "library"}
 
 
 def test_orphan_of_a_rank_is_none(node: Node) -> None:

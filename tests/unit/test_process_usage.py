@@ -117,16 +117,10 @@ def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
     assert {key.pid: rank.children_cpu_seconds for key, rank in found.items()} == {10: 61.0, 20: 40.0}
 
 
-def test_child_of_a_reused_pid_is_none(node: Node) -> None:
-    """A process that is older than the one with its parent's pid is not its child."""
-    node.proc.add(30, parent=10, start=4999)
-    assert usage(node).children_cpu_seconds is None
-
-
-def test_parents_in_a_ring(node: Node) -> None:
-    """Pids that were reused between two reads may make a ring of parents: nobody's children."""
-    node.proc.add(30, parent=31)
-    node.proc.add(31, parent=30)
+def test_reused_pids_make_no_children(node: Node) -> None:
+    """A process older than the one with its parent's pid is not its child; nor is one of a ring of parents."""
+    for pid, parent, start in ((30, 10, 4999), (31, 32, 5000), (32, 31, 5000)):
+        node.proc.add(pid, parent=parent, start=start)
     assert usage(node).children_cpu_seconds is None
 
 

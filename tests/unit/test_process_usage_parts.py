@@ -83,26 +83,23 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
 # -- what a thread waits for ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("frames", "wait"),
-    [
-        (["rpc_wait_bit_killable"], "nfs"),
-        (["folio_wait_bit_common", "filemap_fault", "nfs4_file_open"], "nfs"),
-        (["cl_sync_io_wait"], "lustre"),
-        (["ptlrpc_set_wait", "ldlm_cli_enqueue"], "lustre"),
-        (["request_wait_answer"], "fuse"),
-        (["fuse_simple_request", "__fuse_simple_request"], "fuse"),
-        (["folio_wait_bit_common"], "disk"),
-        (["wait_on_page_bit"], "disk"),
-        (["jbd2_log_wait_commit"], "disk"),
-        (["ceph_mdsc_wait_request"], "disk"),
-        (["_nv042871rm"], "gpu"),
-        (["dma_fence_default_wait"], "gpu"),
-        (["rwsem_down_read_slowpath", "uvm_va_space_down"], "gpu"),
-        (["do_exit"], "other"),
-        ([], "other"),
-    ],
-)
+@pytest.mark.parametrize(("frames", "wait"), [
+    (["rpc_wait_bit_killable"], "nfs"),
+    (["folio_wait_bit_common", "filemap_fault", "nfs4_file_open"], "nfs"),
+    (["cl_sync_io_wait"], "lustre"),
+    (["ptlrpc_set_wait", "ldlm_cli_enqueue"], "lustre"),
+    (["request_wait_answer"], "fuse"),
+    (["fuse_simple_request", "__fuse_simple_request"], "fuse"),
+    (["folio_wait_bit_common"], "disk"),
+    (["wait_on_page_bit"], "disk"),
+    (["jbd2_log_wait_commit"], "disk"),
+    (["ceph_mdsc_wait_request"], "disk"),
+    (["_nv042871rm"], "gpu"),
+    (["dma_fence_default_wait"], "gpu"),
+    (["rwsem_down_read_slowpath", "uvm_va_space_down"], "gpu"),
+    (["do_exit"], "other"),
+    ([], "other"),
+])  # fmt: skip
 def test_waits(frames: Sequence[str], wait: str) -> None:
     """A function of a file system or driver tells the kind, wherever it is in the stack; else a wait for pages."""
     assert wait_of(frames) == wait

@@ -86,18 +86,15 @@ def test_a_rank_has_one_state(table: Table) -> None:
     assert seen == ["alive", "unresponsive", "exited", "dead"]
 
 
-@pytest.mark.parametrize(
-    ("status", "labels"),
-    [
-        (None, "unknown,,"),
-        (ExitStatus(known=False), "unknown,,"),
-        (ExitStatus(known=True), "exited,,0"),
-        (ExitStatus(known=True, code=3), "exited,,3"),
-        (ExitStatus(known=True, signal=SIGSEGV), "signaled,SIGSEGV,"),
-        (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom_killed,SIGKILL,"),
-        (ExitStatus(known=True, signal=40), "signaled,40,"),
-    ],
-)
+@pytest.mark.parametrize(("status", "labels"), [
+    (None, "unknown,,"),
+    (ExitStatus(known=False), "unknown,,"),
+    (ExitStatus(known=True), "exited,,0"),
+    (ExitStatus(known=True, code=3), "exited,,3"),
+    (ExitStatus(known=True, signal=SIGSEGV), "signaled,SIGSEGV,"),
+    (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom_killed,SIGKILL,"),
+    (ExitStatus(known=True, signal=40), "signaled,40,"),
+])  # fmt: skip
 def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None:
     """How a rank ended is told in words that do not change with the platform."""
     key = table.add(1, environment(1))

@@ -103,19 +103,16 @@ def test_any_bytes_are_taken(noise: bytes) -> None:
     assert set(found) <= {*EVENTS, OTHER}
 
 
-@pytest.mark.parametrize(
-    ("stream", "events"),
-    [
-        (TEXT, ["PEER_DEAD"]),
-        (b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n", ["PEER_NEW"]),
-        (b"[2026-11-20 18:05:23] PEER_PROMOTED: Process 1 on node ::1 managing GPUs 0,1 (NVML 2,3) x\n", [OTHER]),
-        (JSON, ["PEER_DEAD"]),
-        (JSON.replace(b"PEER_DEAD", b"PEER_PROMOTED"), [OTHER]),
-        (b'{\n  "event": "PEER_NEW"\n}\n', ["PEER_NEW"]),
-        (JSON + TEXT + JSON, ["PEER_DEAD"] * 3),
-        (JSON + b"SERVER PROTOCOL 2\n" + JSON, ["PEER_DEAD"] * 2),
-    ],
-)
+@pytest.mark.parametrize(("stream", "events"), [
+    (TEXT, ["PEER_DEAD"]),
+    (b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n", ["PEER_NEW"]),
+    (b"[2026-11-20 18:05:23] PEER_PROMOTED: Process 1 on node ::1 managing GPUs 0,1 (NVML 2,3) x\n", [OTHER]),
+    (JSON, ["PEER_DEAD"]),
+    (JSON.replace(b"PEER_DEAD", b"PEER_PROMOTED"), [OTHER]),
+    (b'{\n  "event": "PEER_NEW"\n}\n', ["PEER_NEW"]),
+    (JSON + TEXT + JSON, ["PEER_DEAD"] * 3),
+    (JSON + b"SERVER PROTOCOL 2\n" + JSON, ["PEER_DEAD"] * 2),
+])  # fmt: skip
 def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
     """Both forms are read, with or without a peer; an invention of the library is `other`, an answer is no event."""
     assert split(stream) == (events, {})

@@ -557,21 +557,18 @@ async def test_what_is_heard_becomes_series(node: Node) -> None:
     assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
 
 
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"addresses": []},
-        {"addresses": ["gpu-node:28028"]},
-        {"addresses": ["127.0.0.1"]},
-        {"addresses": ["127.0.0.1:0"]},
-        {"addresses": ["127.0.0.1:65536"]},
-        {"addresses": ["::1:28028"]},
-        {"addresses": ["1.2.3.4.5:28028"]},
-        {"addresses": [f"127.0.0.1:{port}" for port in range(1, MAX_ADDRESSES + 2)]},
-        {"role": "none"},
-        {"oldest_version": "2.29"},
-    ],
-)
+@pytest.mark.parametrize("section", [
+    {"addresses": []},
+    {"addresses": ["gpu-node:28028"]},
+    {"addresses": ["127.0.0.1"]},
+    {"addresses": ["127.0.0.1:0"]},
+    {"addresses": ["127.0.0.1:65536"]},
+    {"addresses": ["::1:28028"]},
+    {"addresses": ["1.2.3.4.5:28028"]},
+    {"addresses": [f"127.0.0.1:{port}" for port in range(1, MAX_ADDRESSES + 2)]},
+    {"role": "none"},
+    {"oldest_version": "2.29"},
+])  # fmt: skip
 def test_a_configuration_that_cannot_be_used_is_refused(section: dict[str, object]) -> None:
     """Addresses are localhost or IP addresses with a port; roles and versions are as documented."""
     with pytest.raises(msgspec.ValidationError):

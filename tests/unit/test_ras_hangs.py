@@ -181,13 +181,10 @@ def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None
     assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS - 1.0)) == fresh
 
 
-@pytest.mark.parametrize(
-    "groups",
-    [
-        pytest.param([], id="all others are equally far"),
-        pytest.param([reduced(DP2, {2: 9, 3: 9, 4: 8})], id="one is behind because it waits for it in its group"),
-    ],
-)
+@pytest.mark.parametrize("groups", [
+    pytest.param([], id="all others are equally far"),
+    pytest.param([reduced(DP2, {2: 9, 3: 9, 4: 8})], id="one is behind because it waits for it in its group"),
+])  # fmt: skip
 def test_where_nobody_else_is_it_a_rank_that_does_not_answer_is_named(groups: list[dict[str, Any]]) -> None:
     """All others wait for a rank without which the job went on for long: it is named."""
     world = reduced(WORLD, {process: 52 for process in range(8) if process != 6}, missing=(6,))

@@ -174,15 +174,12 @@ def version_of(path: Path) -> tuple[int, int, int] | None:
         os.close(fd)
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        (b"\0NCCL version info only\0NCCL version 2.30.7+cuda13.3\0", (2, 30, 7)),
-        (b"RCCL version : 2.28.3-HEAD:1a2b\0", (2, 28, 3)),
-        (b"NCCL version 2.30\0", None),
-        (b"", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "version"), [
+    (b"\0NCCL version info only\0NCCL version 2.30.7+cuda13.3\0", (2, 30, 7)),
+    (b"RCCL version : 2.28.3-HEAD:1a2b\0", (2, 28, 3)),
+    (b"NCCL version 2.30\0", None),
+    (b"", None),
+])  # fmt: skip
 def test_version_in_a_library(tmp_path: Path, text: bytes, version: tuple[int, int, int] | None) -> None:
     """The version is found in the read-only text, where there is one."""
     assert version_of(library(tmp_path / "libnccl.so.2", text)) == version

@@ -225,16 +225,13 @@ async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
 
 
-@pytest.mark.parametrize(
-    ("serve", "stage"),
-    [
-        pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", id="another server"),
-        pytest.param(answering([b"x" * 200_000]), "size", id="endless line"),
-        pytest.param(answering(ANSWERS[:1]), "command", id="cut before the format"),
-        pytest.param(answering(ANSWERS[:2]), "command", id="cut before MONITOR"),
-        pytest.param(breaking, "cut", id="a reset"),
-    ],
-)
+@pytest.mark.parametrize(("serve", "stage"), [
+    pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", id="another server"),
+    pytest.param(answering([b"x" * 200_000]), "size", id="endless line"),
+    pytest.param(answering(ANSWERS[:1]), "command", id="cut before the format"),
+    pytest.param(answering(ANSWERS[:2]), "command", id="cut before MONITOR"),
+    pytest.param(breaking, "cut", id="a reset"),
+])  # fmt: skip
 async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str) -> None:
     """Each misbehaviour is counted at its stage, and does not end the trying."""
     async with station(serve) as here:

@@ -128,26 +128,23 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 
 
-@pytest.mark.parametrize(
-    ("role", "pace", "seconds"),
-    [
-        ("reporter", Pace(), MIN_INTERVAL_SECONDS),
-        ("labels", Pace(), 600.0),
-        ("reporter", Pace(ranks=480, cost_seconds=0.05), 7.0),
-        ("reporter", Pace(ranks=1000), 30.0),
-        ("reporter", Pace(ranks=2000), 120.0),
-        ("reporter", Pace(ranks=8, cost_seconds=0.3), 30.0),
-        ("reporter", Pace(failures=1), 14.0),
-        ("reporter", Pace(failures=3), 56.0),
-        ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
-        ("reporter", Pace(ranks=10_000), 3000.0),
-        ("reporter", Pace(ranks=10_000, failures=3), 3000.0),
-        ("standby", Pace(), 7.0),
-        ("standby", Pace(ranks=240), 7.0),
-        ("standby", Pace(ranks=480), 27.648),
-        ("standby", Pace(ranks=480, missing=True), 7.0),
-    ],
-)
+@pytest.mark.parametrize(("role", "pace", "seconds"), [
+    ("reporter", Pace(), MIN_INTERVAL_SECONDS),
+    ("labels", Pace(), 600.0),
+    ("reporter", Pace(ranks=480, cost_seconds=0.05), 7.0),
+    ("reporter", Pace(ranks=1000), 30.0),
+    ("reporter", Pace(ranks=2000), 120.0),
+    ("reporter", Pace(ranks=8, cost_seconds=0.3), 30.0),
+    ("reporter", Pace(failures=1), 14.0),
+    ("reporter", Pace(failures=3), 56.0),
+    ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
+    ("reporter", Pace(ranks=10_000), 3000.0),
+    ("reporter", Pace(ranks=10_000, failures=3), 3000.0),
+    ("standby", Pace(), 7.0),
+    ("standby", Pace(ranks=240), 7.0),
+    ("standby", Pace(ranks=480), 27.648),
+    ("standby", Pace(ranks=480, missing=True), 7.0),
+])  # fmt: skip
 def test_interval(role: str, pace: Pace, seconds: float) -> None:
     """The interval grows with the job, its cost and its failures, within its bounds, give or take a tenth."""
     assert interval_seconds(role, pace, 0.5) == pytest.approx(seconds)  # type: ignore[arg-type]
@@ -155,37 +152,31 @@ def test_interval(role: str, pace: Pace, seconds: float) -> None:
     assert interval_seconds(role, pace, 1.0) == pytest.approx(1.1 * seconds)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("found", "oldest", "may"),
-    [
-        (site(5), (2, 29, 2), True),
-        (site(5), (2, 27, 3), True),
-        (site(5, unowned=1), (2, 29, 2), False),
-        (site(5, server=Server(None, 1.0)), (2, 29, 2), False),
-        (site(5, server=Server((2, 29, 1), 1.0)), (2, 27, 3), False),
-        (site(5, server=Server((2, 30, 7), 1.0)), (2, 31, 0), False),
-        (Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 28, 9), 1.0)}, 0), (2, 27, 3), False),
-    ],
-)
+@pytest.mark.parametrize(("found", "oldest", "may"), [
+    (site(5), (2, 29, 2), True),
+    (site(5), (2, 27, 3), True),
+    (site(5, unowned=1), (2, 29, 2), False),
+    (site(5, server=Server(None, 1.0)), (2, 29, 2), False),
+    (site(5, server=Server((2, 29, 1), 1.0)), (2, 27, 3), False),
+    (site(5, server=Server((2, 30, 7), 1.0)), (2, 31, 0), False),
+    (Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 28, 9), 1.0)}, 0), (2, 27, 3), False),
+])  # fmt: skip
 def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool) -> None:
     """An address is listened to where every process that listens there serves it and has MONITOR."""
     assert may_monitor(found, oldest) == may
 
 
-@pytest.mark.parametrize(
-    ("timing", "pace", "due"),
-    [
-        pytest.param(Timing(140.0, 70.0), Pace(), 102.0, id="soon"),
-        pytest.param(Timing(101.5, 70.0), Pace(), 101.5, id="not later than it would be"),
-        pytest.param(Timing(140.0, 97.0), Pace(), 104.0, id="not right after the last query"),
-        pytest.param(Timing(140.0), Pace(), 102.0, id="before the first query"),
-        pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
-        pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
-        pytest.param(Timing(900.0, 50.0, 0.0), Pace(cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
-        pytest.param(Timing(3500.0, 50.0, 0.0), Pace(ranks=10_000), 3000.0, id="never more than a job can afford"),
-        pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
-    ],
-)
+@pytest.mark.parametrize(("timing", "pace", "due"), [
+    pytest.param(Timing(140.0, 70.0), Pace(), 102.0, id="soon"),
+    pytest.param(Timing(101.5, 70.0), Pace(), 101.5, id="not later than it would be"),
+    pytest.param(Timing(140.0, 97.0), Pace(), 104.0, id="not right after the last query"),
+    pytest.param(Timing(140.0), Pace(), 102.0, id="before the first query"),
+    pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
+    pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
+    pytest.param(Timing(900.0, 50.0, 0.0), Pace(cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
+    pytest.param(Timing(3500.0, 50.0, 0.0), Pace(ranks=10_000), 3000.0, id="never more than a job can afford"),
+    pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
+])  # fmt: skip
 @pytest.mark.parametrize("wake", ["alarm", "resync"])
 def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float, wake: Wake) -> None:
     """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
@@ -200,17 +191,14 @@ def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
     assert dues == pytest.approx([101.0, 103.0])
 
 
-@pytest.mark.parametrize(
-    ("role", "pace", "most"),
-    [
-        ("reporter", Pace(), 514),
-        ("standby", Pace(), 514),
-        ("reporter", Pace(ranks=2000), 60),
-        ("standby", Pace(ranks=2000), 60),
-        ("standby", Pace(ranks=2000, failures=6), 30),
-        ("reporter", Pace(ranks=8, cost_seconds=3.0), 24),
-    ],
-)
+@pytest.mark.parametrize(("role", "pace", "most"), [
+    ("reporter", Pace(), 514),
+    ("standby", Pace(), 514),
+    ("reporter", Pace(ranks=2000), 60),
+    ("standby", Pace(ranks=2000), 60),
+    ("standby", Pace(ranks=2000, failures=6), 30),
+    ("reporter", Pace(ranks=8, cost_seconds=3.0), 24),
+])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: int) -> None:
     """In an hour with ten alarms a second a job is asked at most every 7 s, and a large one twice an interval."""
     timing, asked = Timing(0.0), []

@@ -51,31 +51,28 @@ def test_a_good_communicator() -> None:
     assert found.skipped == {}
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"size": 0, "ranks": [], "missing_ranks": []}, "phantom"),
-        ({"size": -1}, "unreadable"),
-        ({"size": 2**64}, "unreadable"),
-        ({"size": MAX_COMMUNICATOR_RANKS + 1}, "unreadable"),
-        ({"size": 1.5}, "unreadable"),
-        ({"size": "2"}, "unreadable"),
-        ({"size": 1}, "implausible"),
-        ({"hash": "ab"}, "unreadable"),
-        ({"hash": '0x"} 1'}, "unreadable"),
-        ({"hash": "0x" + "a" * 17}, "unreadable"),
-        ({"ranks": [rank(-1)]}, "unreadable"),
-        ({"ranks": [rank(2)]}, "implausible"),
-        ({"ranks": [rank(1)]}, "implausible"),
-        ({"ranks": [rank(0, host='1"} 2')]}, "implausible"),
-        ({"ranks": [rank(0, host="")]}, "implausible"),
-        ({"ranks": [rank(0, host="a" * 65)]}, "unreadable"),
-        ({"ranks": [rank(0, pid=2**31)]}, "unreadable"),
-        ({"missing_ranks": [lost(2)]}, "implausible"),
-        ({"missing_ranks": [lost(1, nvml_dev=1025)]}, "unreadable"),
-        ({"missing_ranks": [rank(1)]}, "unreadable"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "reason"), [
+    ({"size": 0, "ranks": [], "missing_ranks": []}, "phantom"),
+    ({"size": -1}, "unreadable"),
+    ({"size": 2**64}, "unreadable"),
+    ({"size": MAX_COMMUNICATOR_RANKS + 1}, "unreadable"),
+    ({"size": 1.5}, "unreadable"),
+    ({"size": "2"}, "unreadable"),
+    ({"size": 1}, "implausible"),
+    ({"hash": "ab"}, "unreadable"),
+    ({"hash": '0x"} 1'}, "unreadable"),
+    ({"hash": "0x" + "a" * 17}, "unreadable"),
+    ({"ranks": [rank(-1)]}, "unreadable"),
+    ({"ranks": [rank(2)]}, "implausible"),
+    ({"ranks": [rank(1)]}, "implausible"),
+    ({"ranks": [rank(0, host='1"} 2')]}, "implausible"),
+    ({"ranks": [rank(0, host="")]}, "implausible"),
+    ({"ranks": [rank(0, host="a" * 65)]}, "unreadable"),
+    ({"ranks": [rank(0, pid=2**31)]}, "unreadable"),
+    ({"missing_ranks": [lost(2)]}, "implausible"),
+    ({"missing_ranks": [lost(1, nvml_dev=1025)]}, "unreadable"),
+    ({"missing_ranks": [rank(1)]}, "unreadable"),
+])  # fmt: skip
 def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: str) -> None:
     """A value outside its range or of another type leaves its communicator out, counted; the next one is read."""
     found = read_json(report(communicator(**changed), GOOD))
@@ -113,23 +110,20 @@ def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
     assert found.skipped == {"rank_surplus": 2}
 
 
-@pytest.mark.parametrize(
-    ("body", "cut"),
-    [
-        (b"", True),
-        (b"{", True),
-        (report(communicator())[:-1], True),
-        (b"}", False),
-        (b"{}", False),
-        (b'{"nccl_version": NaN}', False),
-        (b"\xff\xfe{}", False),
-        (report(communicator(), nccl_version="2" * 65), False),
-        (report(ras={"timeouts_count": -1}), False),
-        (report(ras={"timeouts_count": 2**31}), False),
-        (b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", False),
-        (b'{"communicators": [' + b'{"a":' * 100_000 + b"}" * 100_000 + b"]}", False),
-    ],
-)
+@pytest.mark.parametrize(("body", "cut"), [
+    (b"", True),
+    (b"{", True),
+    (report(communicator())[:-1], True),
+    (b"}", False),
+    (b"{}", False),
+    (b'{"nccl_version": NaN}', False),
+    (b"\xff\xfe{}", False),
+    (report(communicator(), nccl_version="2" * 65), False),
+    (report(ras={"timeouts_count": -1}), False),
+    (report(ras={"timeouts_count": 2**31}), False),
+    (b'{"deep": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", False),
+    (b'{"communicators": [' + b'{"a":' * 100_000 + b"}" * 100_000 + b"]}", False),
+])  # fmt: skip
 def test_what_is_no_report_is_refused(body: bytes, *, cut: bool) -> None:
     """A cut report is told from one that is none, and no depth or byte breaks the reader."""
     with pytest.raises(ReportError) as caught:
@@ -260,16 +254,13 @@ def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
     assert found.skipped["surplus"] == MAX_TROUBLES + 1 - MAX_COMMUNICATORS
 
 
-@pytest.mark.parametrize(
-    ("body", "cut"),
-    [
-        (b"", False),
-        (b"\x00\xff" * 1000, False),
-        (b"SERVER PROTOCOL 2\n", False),
-        (TEXT.format(groups=ROW, errors="").partition("Warnings")[0].encode(), True),
-        (b"NCCL version 2.27.7 compiled with CUDA 12.9\n" + b"Job summary\n===========\n" * 1000, True),
-    ],
-)
+@pytest.mark.parametrize(("body", "cut"), [
+    (b"", False),
+    (b"\x00\xff" * 1000, False),
+    (b"SERVER PROTOCOL 2\n", False),
+    (TEXT.format(groups=ROW, errors="").partition("Warnings")[0].encode(), True),
+    (b"NCCL version 2.27.7 compiled with CUDA 12.9\n" + b"Job summary\n===========\n" * 1000, True),
+])  # fmt: skip
 def test_what_is_no_text_report_is_refused(body: bytes, *, cut: bool) -> None:
     """A text without its last heading is a cut one, and one without the banner none."""
     with pytest.raises(ReportError) as caught:

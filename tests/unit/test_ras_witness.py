@@ -115,15 +115,12 @@ def test_processes_are_found_by_pid() -> None:
     assert found == [(A, (HERE, 1)), (B, (HERE, 2)), (C, (HERE, 2))]
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ([(A, (HERE, 1)), (B, (HERE, 2))], {A: (HERE, 1), B: (HERE, 2)}),
-        ([(A, (HERE, 7)), (B, (HERE, 7))], {}),
-        ([(A, (HERE, 7)), (A, ("10.0.0.9", 7))], {}),
-        ([], {}),
-    ],
-)
+@pytest.mark.parametrize(("found", "expected"), [
+    ([(A, (HERE, 1)), (B, (HERE, 2))], {A: (HERE, 1), B: (HERE, 2)}),
+    ([(A, (HERE, 7)), (B, (HERE, 7))], {}),
+    ([(A, (HERE, 7)), (A, ("10.0.0.9", 7))], {}),
+    ([], {}),
+])  # fmt: skip
 def test_only_names_of_one_process_count(
     found: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -12,7 +11,6 @@ from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection, cut
-from agent.export.lines import KeptHeads
 from agent.export.registry import Registry
 
 
@@ -140,37 +138,3 @@ async def test_families_are_left_as_they_were_given(thread: OwnThread) -> None:
     first = await lines(made)
     assert await lines(made) == first == ['a{n="0"} 0.0', 'a{n="1"} 1.0', 'a{n="2"} 2.0', 'a{n="3"} 3.0']
     assert (made.counts["flood"].series, made.counts["flood"].dropped, made.counts["flood"].doubles) == (4, 2, 6)
-
-
-async def test_labels_are_kept_between_scrapes_and_forgotten_with_their_series(thread: OwnThread) -> None:
-    """Between scrapes the labels of just the series that were last rendered are kept.
-
-    Those of a source that a scrape does not ask for stay; those of one that is not shown any more do not.
-    """
-    one, two = Made("one", gauge("a", 5), gauge("b", 2)), Made("two", gauge("c", 3))
-    made = registry(thread, one, two)
-    await lines(made)
-    assert len(made.heads) == 10
-    await lines(made, collect=frozenset({"one"}))
-    assert len(made.heads) == 10
-    one.given = (gauge("a", 4),)
-    await lines(made)
-    assert len(made.heads) == 7
-    two.visible = False
-    await lines(made, collect=frozenset({"one"}))
-    assert len(made.heads) == 4
-
-
-async def test_kept_labels_are_the_render_threads_alone(thread: OwnThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept between scrapes is read and written on the render thread, and nowhere else."""
-    threads = set()
-    for name in ("text", "keep_families", "keep_sources"):
-        method = getattr(KeptHeads, name)
-
-        def noting(*given: Any, method: Any = method, **named: Any) -> Any:
-            threads.add(threading.current_thread().name)
-            return method(*given, **named)
-
-        monkeypatch.setattr(KeptHeads, name, noting)
-    await lines(registry(thread, Made("one", gauge("a"))))
-    assert threads == {thread.name}

@@ -182,18 +182,15 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     assert (table.labels(), table.ranks.snapshot().unidentified) == ({}, evidence == "thread")
 
 
-@pytest.mark.parametrize(
-    ("title", "place"),
-    [
-        ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
-        ("VLLM::Worker_TP11", (("TP", 11),)),
-        ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
-        ("sglang::scheduler_TP0", (("TP", 0),)),
-        ("VLLM::EngineCore", ()),
-        ("python train.py Worker_TP1", ()),
-        ("", ()),
-    ],
-)
+@pytest.mark.parametrize(("title", "place"), [
+    ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
+    ("VLLM::Worker_TP11", (("TP", 11),)),
+    ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
+    ("sglang::scheduler_TP0", (("TP", 0),)),
+    ("VLLM::EngineCore", ()),
+    ("python train.py Worker_TP1", ()),
+    ("", ()),
+])  # fmt: skip
 def test_titles(title: str, place: tuple[tuple[str, int], ...]) -> None:
     """The titles of vLLM's workers and SGLang's schedulers name axes and numbers; others name nothing."""
     assert place_of(title) == place

@@ -32,15 +32,12 @@ def test_expected_to_fail(): assert False
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ci", "allowed", "outcome"),
-    [
-        ("", "", "1 passed, 4 skipped, 1 xfailed"),
-        ("true", "*::test_allowed: no promtool\n*: another\n", "1 failed, 1 passed, 1 xfailed, 3 errors"),
-        ("true", "test_some.py::test_*: no GPU here\ntest_module.py: *", "1 passed, 3 skipped, 1 xfailed, 1 error"),
-        ("true", "# of old\n\n*: *\n", "1 passed, 4 skipped, 1 xfailed"),
-    ],
-)
+@pytest.mark.parametrize(("ci", "allowed", "outcome"), [
+    ("", "", "1 passed, 4 skipped, 1 xfailed"),
+    ("true", "*::test_allowed: no promtool\n*: another\n", "1 failed, 1 passed, 1 xfailed, 3 errors"),
+    ("true", "test_some.py::test_*: no GPU here\ntest_module.py: *", "1 passed, 3 skipped, 1 xfailed, 1 error"),
+    ("true", "# of old\n\n*: *\n", "1 passed, 4 skipped, 1 xfailed"),
+])  # fmt: skip
 def test_skips_not_allowed_fail_in_ci(tmp_path: Path, ci: str, allowed: str, outcome: str) -> None:
     """With CI=true exactly the skips without a line of their test and reason fail; modules and xfail are judged too."""
     for name, text in TESTS.items():

@@ -114,19 +114,16 @@ async def test_loop_lag_sees_a_blocked_loop() -> None:
     assert lag.seconds() == pytest.approx(2.9)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("web: {config_file: /etc/web.yml}", True),
-        ("web:\n  config_file: '/etc/web.yml'", True),
-        ('web:\n  "config_file" : "/etc/web.yml"', True),
-        ("web:\n  config_file: >-\n    /etc/web.yml", True),
-        ("web:\n  config_file:\n    /etc/web.yml", True),
-        ("web:\n  config_file: !!str /etc/web.yml", True),
-        ('web:\n  config_file: ""', False),
-        ("", False),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("web: {config_file: /etc/web.yml}", True),
+    ("web:\n  config_file: '/etc/web.yml'", True),
+    ('web:\n  "config_file" : "/etc/web.yml"', True),
+    ("web:\n  config_file: >-\n    /etc/web.yml", True),
+    ("web:\n  config_file:\n    /etc/web.yml", True),
+    ("web:\n  config_file: !!str /etc/web.yml", True),
+    ('web:\n  config_file: ""', False),
+    ("", False),
+])  # fmt: skip
 def test_when_openssl_may_be_needed(tmp_path: Path, text: str, expected: bool) -> None:
     """OpenSSL is left out unless the command line or the configuration names a web file."""
     config = tmp_path / "r.yml"

@@ -249,18 +249,15 @@ def with_program(request: StackRequest, program: Path) -> StackRequest:
     return StackRequest(str(program), request.proc_root, request.pid, request.start_ticks)
 
 
-@pytest.mark.parametrize(
-    ("text", "result"),
-    [
-        (f"cat {RECORDED}", "read"),
-        ("echo '[]'", "no_python"),
-        ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "not_permitted"),
-        ("echo 'Error: Failed to find python version from target process' >&2; exit 1", "no_python"),
-        ("echo something else >&2; exit 1", "failed"),
-        ("exec sleep 600", "failed"),
-        ("exec cat /dev/zero", "too_large"),
-    ],
-)
+@pytest.mark.parametrize(("text", "result"), [
+    (f"cat {RECORDED}", "read"),
+    ("echo '[]'", "no_python"),
+    ("echo 'Error: Permission Denied: Try running again with elevated permissions' >&2; exit 1", "not_permitted"),
+    ("echo 'Error: Failed to find python version from target process' >&2; exit 1", "no_python"),
+    ("echo something else >&2; exit 1", "failed"),
+    ("exec sleep 600", "failed"),
+    ("exec cat /dev/zero", "too_large"),
+])  # fmt: skip
 def test_what_the_program_says(
     asleep: StackRequest, tmp_path: Path, text: str, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,18 +168,15 @@ async def test_odd_request_is_refused_and_closed() -> None:
             assert served.server.stats.failures == 0
 
 
-@pytest.mark.parametrize(
-    ("target", "path", "query"),
-    [
-        (b"http://h/small", "/small", {}),
-        (b"HTTP://H:19028/small?a=1", "/small", {"a": ["1"]}),
-        (b"http://[::1]:19028/small", "/small", {}),
-        (b"http://h:/small?b=http://x/y", "/small", {"b": ["http://x/y"]}),
-        (b"http://h", "/", {}),
-        (b"http://h?a=1", "/", {"a": ["1"]}),
-        (b"http://h//small", "//small", {}),
-    ],
-)
+@pytest.mark.parametrize(("target", "path", "query"), [
+    (b"http://h/small", "/small", {}),
+    (b"HTTP://H:19028/small?a=1", "/small", {"a": ["1"]}),
+    (b"http://[::1]:19028/small", "/small", {}),
+    (b"http://h:/small?b=http://x/y", "/small", {"b": ["http://x/y"]}),
+    (b"http://h", "/", {}),
+    (b"http://h?a=1", "/", {"a": ["1"]}),
+    (b"http://h//small", "//small", {}),
+])  # fmt: skip
 @pytest.mark.parametrize("version", [b"HTTP/1.1\r\nHost: other\r\nConnection: close", b"HTTP/1.0"])
 async def test_absolute_form(target: bytes, path: str, query: dict[str, list[str]], version: bytes) -> None:
     """A target that is a whole address, as a proxy is sent it, is served by its path and query."""

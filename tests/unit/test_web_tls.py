@@ -114,19 +114,16 @@ async def test_refusals_arrive_whole(tmp_path: Path) -> None:
         assert (await ask(port, await node.context(), whole)).endswith((b"loopback", f"uid {os.geteuid()}".encode()))
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "is_served"),
-    [
-        (f"{TLS}}}", "", True),
-        (f"{MUTUAL}}}", "scraper", True),
-        (f"{MUTUAL}}}", "", False),
-        (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "scraper", True),
-        (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "other", False),
-        (f"{TLS}, client_ca_file: ca.pem, client_auth_type: VerifyClientCertIfGiven}}", "", True),
-        (f"{TLS}, min_version: TLS13}}", "", True),
-        (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
-    ],
-)
+@pytest.mark.parametrize(("text", "name", "is_served"), [
+    (f"{TLS}}}", "", True),
+    (f"{MUTUAL}}}", "scraper", True),
+    (f"{MUTUAL}}}", "", False),
+    (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "scraper", True),
+    (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "other", False),
+    (f"{TLS}, client_ca_file: ca.pem, client_auth_type: VerifyClientCertIfGiven}}", "", True),
+    (f"{TLS}, min_version: TLS13}}", "", True),
+    (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
+])  # fmt: skip
 async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bool) -> None:
     """A client without the certificate, or with another name in it, gets no answer."""
     node = await asyncio.to_thread(Node, tmp_path, text)
@@ -221,13 +218,10 @@ async def test_a_mistake_opens_nothing(tmp_path: Path) -> None:
     assert "No such file" in node.terms.refused
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (TLS.replace("server.pem", "none.pem") + "}", "none.pem: No such file or directory"),
-        (TLS.replace("server.key", "other.key") + "}", "certificate, key or client_ca"),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    (TLS.replace("server.pem", "none.pem") + "}", "none.pem: No such file or directory"),
+    (TLS.replace("server.key", "other.key") + "}", "certificate, key or client_ca"),
+])  # fmt: skip
 def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: str) -> None:
     """A certificate that is not there, or that its key does not fit, is a mistake with its name."""
     with pytest.raises(ConfigError, match=expected):
