@@ -77,7 +77,6 @@ class Registry:
         self._thread = thread
         self.heads = KeptHeads()
         self.counts: dict[str, SourceCounts] = {}
-        self.renders = 0
 
     def names(self) -> frozenset[str]:
         """What `collect[]` may name."""
@@ -96,7 +95,6 @@ class Registry:
                 self._fail(source.name, error)
         names = frozenset(source.name for source in shown)
         rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
-        self.renders += 1
         for (source, _), outcome in zip(taken, outcomes, strict=True):
             self._account(source.name, outcome)
         return rendered

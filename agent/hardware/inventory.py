@@ -108,10 +108,6 @@ class Hardware:
         """All NICs by name."""
         return sorted(nic for observed in self._of.values() for nic in observed.nics)
 
-    def affinities(self) -> tuple[Affinity, ...]:
-        """The NIC of each GPU that has one, in the order of the GPUs."""
-        return self._affinities
-
     def gpus_of(self, pid: int) -> list[Gpu]:
         """The GPUs that a process uses, by index."""
         used = {uuid for observed in self._of.values() for uuid in observed.users.get(pid, ())}
