@@ -1,6 +1,6 @@
-"""AMD GPUs from sysfs, as the kernel's driver amdgpu shows them; ROCm is not needed.
+"""AMD GPUs, read from the sysfs files of the kernel's amdgpu driver. ROCm is not needed.
 
-A GPU that was there since the boot and is not any more is lost, and stays so until it is back.
+A GPU that was present since the boot and is now absent counts as lost until it is back.
 """
 
 from exporters.amdgpu.exporter import SPEC, AmdgpuConfig, AmdgpuExporter

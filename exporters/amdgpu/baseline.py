@@ -10,11 +10,11 @@ from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_fau
 from exporters.amdgpu.tree import RawGpu
 
 UNCORRECTABLE = "uncorrectable"
-"""The code of an error that the driver only counts."""
+"""The code of an error for which the driver has only a count, no log line."""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A GPU that was there since the boot, by its PCI address. ``links``: XGMI links that were up at some time."""
+    """A GPU that was present since the boot. ``links``: the XGMI links that were up before."""
 
     uuid: str
     name: str
@@ -22,7 +22,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A GPU as it is shown: its number in the order of the addresses; ``raw`` None: it is lost."""
+    """A GPU as rendered. ``index``: its number in the order of the PCI addresses. ``raw`` None: it is lost."""
 
     index: int
     pci: str
@@ -31,13 +31,13 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> dict[int, bool]:
-        """Whether each XGMI link is up, of those that once were: boards do not connect all of them."""
+        """Whether each XGMI link is up, for links that were up before: boards do not connect all links."""
         links = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
         return {number: up for number, up in links.items() if number in self.known.links}
 
 
 def learn(known: dict[str, Known], gpus: Iterable[RawGpu]) -> None:
-    """Add what is there. Where the driver tells no unique id the address stands for it."""
+    """Add the present GPUs to ``known``, by PCI address. A GPU without a unique id has its address as UUID."""
     for gpu in gpus:
         if not gpu.pci:
             continue
@@ -49,13 +49,13 @@ def learn(known: dict[str, Known], gpus: Iterable[RawGpu]) -> None:
 
 
 def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
-    """All GPUs that there are or were."""
-    found = {gpu.pci: gpu for gpu in gpus}
-    return tuple(View(index, pci, known[pci], found.get(pci)) for index, pci in enumerate(sorted(known)))
+    """Return a view of each known GPU, present or lost, in the order of the PCI addresses."""
+    present = {gpu.pci: gpu for gpu in gpus}
+    return tuple(View(index, pci, known[pci], present.get(pci)) for index, pci in enumerate(sorted(known)))
 
 
 def verdicts(view: View) -> dict[str, CheckState]:
-    """The state of each check that the GPU has values for."""
+    """Return the state of each check that the GPU has values for."""
     if view.raw is None:
         return {"gpu_lost": CheckState.FAILED}
     raw = view.raw
@@ -77,14 +77,14 @@ def verdicts(view: View) -> dict[str, CheckState]:
 
 
 class RasErrors:
-    """Uncorrectable errors by block. ``faults``: those that rose since the first look, by PCI address."""
+    """Uncorrectable errors by block. ``faults``: by PCI address, the blocks whose count rose after the first look."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self.faults: dict[str, list[FaultSeen]] = {}
 
     def look(self, gpus: Iterable[RawGpu], now_seconds: float) -> None:
-        """Take a look at this time (epoch seconds); errors of the first look have no known time, and are no fault."""
+        """Add a look at ``now_seconds`` (epoch). Errors in the first look are no fault: their time is unknown."""
         for gpu in gpus:
             for block, counts in gpu.errors.items():
                 count = counts.get("ue", 0)

@@ -20,7 +20,7 @@ INTERVAL_SECONDS = 10.0
 
 
 class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``rocm``: the directory of ROCm, for its version."""
+    """``rocm``: the directory of ROCm. The exporter reads ROCm's version there."""
 
     rocm: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = "/opt/rocm"
 
@@ -42,7 +42,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
     def read(self, roots: Roots) -> AmdgpuSnapshot:
-        """Read every GPU and who uses it, and compare with the look before."""
+        """Read every GPU and its processes, and compare with the previous look."""
         gpus, clock = read_gpus(roots.sys), self.ctx.clock
         learn(self._known, gpus)
         self._ras_errors.look(gpus, clock.time())
@@ -60,7 +60,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         )
 
     async def update(self) -> None:
-        """Look at every GPU; NoData when there never was one."""
+        """Look at every GPU. Raise NoData when no GPU was seen since the boot."""
         self._found = await self.look()
         self.ctx.hardware.observe_faults(self._ras_errors.faults)
         self._report(self._found)

@@ -1,4 +1,4 @@
-"""A snapshot as metric families: those that GPUs of every maker have, and AMD's own. Pure."""
+"""Renders a snapshot as metric families: the families of all GPU makers, and AMD's own. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from exporters.amdgpu.baseline import View
 
 RAS_ERRORS = gpu_families.counter(
     "rankwatch_gpu_ras_errors_total",
-    "Hardware errors of AMD's GPUs since the driver was loaded, by block (umc is the memory, xgmi_wafl the links "
-    "between GPUs) and type: uncorrected, corrected or deferred.",
+    "Hardware errors of AMD GPUs since the driver was loaded, by type (uncorrected, corrected or deferred) and block: "
+    "umc is the memory, xgmi_wafl the links between GPUs.",
     "2 to 3 per GPU and block",
     "block",
     "type",
@@ -30,7 +30,7 @@ _NUMBERS = {
     "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6),
     "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0),
 }
-"""Values and sensors by name: the family, and the factor to its unit. The first of a family counts."""
+"""Maps values and sensors to their family and the factor to its unit. The first present value of a family is used."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,
@@ -46,8 +46,10 @@ FAMILIES = (
 
 
 class AmdgpuSnapshot(msgspec.Struct, frozen=True):
-    """``users``: PCI addresses by pid; ``lowered_seconds``: by address and reason; ``memory_active``: by address, the
-    share of the memory's bandwidth that was used between the last two looks; ``versions``: of driver and ROCm.
+    """``users``: PCI addresses by pid. ``lowered_seconds``: seconds of lowered clocks, by PCI address and reason.
+
+    ``memory_active``: by PCI address, the used share (0 to 1) of the memory bandwidth between the last two looks.
+    ``versions``: the versions of the driver and of ROCm.
     """
 
     gpus: tuple[View, ...]
@@ -58,7 +60,7 @@ class AmdgpuSnapshot(msgspec.Struct, frozen=True):
 
 
 def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
-    """The families of a snapshot."""
+    """Return the metric families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
     driver, rocm = snapshot.versions
     if driver or rocm:

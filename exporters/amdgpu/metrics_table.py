@@ -1,7 +1,7 @@
-"""The values that AMD's firmware gives only in a table of its own (gpu_metrics in sysfs). Pure but for sums.
+"""Values that AMD's firmware reports only in its binary table (gpu_metrics in sysfs). Pure except for sums.
 
-The layouts are those of struct gpu_metrics_v1_6 to v1_8 (drivers/gpu/drm/amd/include/kgd_pp_interface.h, Linux 6.16),
-of MI300 and later; other tables are not read.
+The layouts are struct gpu_metrics_v1_6 to v1_8 (drivers/gpu/drm/amd/include/kgd_pp_interface.h, Linux 6.16), for MI300
+and later. Other layouts are not read.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ from typing import NamedTuple
 import msgspec
 
 MAX_CYCLES = 2**31
-"""Between two looks; more is a counter that began anew."""
+"""The greatest plausible number of cycles between two looks. A greater one means that the counter restarted."""
 _HEADER = struct.Struct("<HBB")
 _NONE_U32 = 2**32 - 1
-"""The driver's mark for a value that the firmware does not give."""
+"""The driver's mark for a value that the firmware does not have."""
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
-"""In NVIDIA's words, where it has one: the board's alarm (prochot), the power limit (ppt), heat of the socket, of the
-voltage regulators, of the memory."""
+"""The table's reasons, with NVIDIA's name if there is one.
+
+In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, of the voltage regulators, of the
+memory.
+"""
 _CYCLES = struct.Struct("<6I")
 _MEMORY = struct.Struct("<I")
 _LINKS = struct.Struct("<8H")
@@ -26,7 +29,7 @@ _LINK_STATES = {0: False, 1: True}
 
 
 class _Layout(NamedTuple):
-    """The offset of each part; None: the table has none. The cycles by reason follow the cycle counter."""
+    """The byte offset of each part; None: the table lacks it. The cycles by reason follow the cycle counter."""
 
     cycles: int
     memory: int
@@ -37,10 +40,10 @@ _LAYOUTS = {6: _Layout(32, 72), 7: _Layout(40, 80, 264), 8: _Layout(40, 80, 264)
 
 
 class Table(msgspec.Struct, frozen=True):
-    """``cycles`` of the firmware, and ``lowered_cycles`` in which a reason held.
+    """``cycles``: the firmware's cycle counter. ``lowered_cycles``: by reason, the cycles with lowered clocks.
 
-    ``memory_percents``: the share of the memory's bandwidth that was used, in percent, summed over the cycles.
-    ``links``: whether each XGMI link is up, by its number.
+    ``memory_percents``: the used share of the memory bandwidth in percent, summed over the cycles. ``links``: whether
+    each XGMI link is up, by its number.
     """
 
     cycles: int | None = None
@@ -50,7 +53,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 def read_table(raw: bytes) -> Table | None:
-    """Read a table; None for one that is cut, or of an unknown layout."""
+    """Return the table; None if it is truncated or has an unknown layout."""
     if len(raw) < _HEADER.size:
         return None
     size, form, content = _HEADER.unpack_from(raw)
@@ -72,7 +75,7 @@ def read_table(raw: bytes) -> Table | None:
 
 
 def memory_active(before: Table | None, now: Table | None) -> float | None:
-    """The share of the memory's bandwidth (0 to 1) that was used between two looks; None where it is unknown."""
+    """Return the used share (0 to 1) of the memory bandwidth between two looks; None if unknown."""
     if before is None or now is None or before.memory_percents is None or now.memory_percents is None:
         return None
     cycles = _cycles_between(before, now)
@@ -81,7 +84,7 @@ def memory_active(before: Table | None, now: Table | None) -> float | None:
 
 
 def _cycles_between(before: Table, now: Table) -> int:
-    """The firmware's cycles between two looks; 0 where it does not count, stands still, or began anew."""
+    """Return the firmware's cycles between two looks; 0 if its counter is missing, stands still, or restarted."""
     if before.cycles is None or now.cycles is None:
         return 0
     cycles = (now.cycles - before.cycles) % 2**32
@@ -89,14 +92,17 @@ def _cycles_between(before: Table, now: Table) -> int:
 
 
 class LoweredSeconds:
-    """How long each reason lowered the clocks of one GPU: its share of the firmware's cycles between two looks."""
+    """How long each reason lowered the clocks of one GPU, in seconds.
+
+    Each look adds the reason's share of the firmware's cycles, times the time since the previous look.
+    """
 
     def __init__(self) -> None:
         self._before: tuple[Table, float] | None = None
         self.seconds: dict[str, float] = {}
 
     def add(self, table: Table, now_seconds: float) -> dict[str, float]:
-        """Take a look at a monotonic time; return the seconds by reason since the first one."""
+        """Add a look at monotonic ``now_seconds``. Return the seconds by reason since the first look."""
         before, self._before = self._before, (table, now_seconds)
         if table.cycles is None:
             return self.seconds

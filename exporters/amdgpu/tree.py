@@ -1,6 +1,6 @@
-"""Reads AMD's GPUs from /sys/class/drm and /sys/class/kfd (Documentation/gpu/amdgpu of the kernel). Blocking.
+"""Reads AMD GPUs from /sys/class/drm and /sys/class/kfd (see Documentation/gpu/amdgpu of the kernel). Blocking.
 
-Every attribute stands for itself: one that is missing or that the driver refuses costs nothing else.
+The attributes are independent: a missing or unreadable attribute loses only its own value.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOMAIN = re.compile(r"^domain (\d{1,10})$", re.MULTILINE)
 class RawGpu(msgspec.Struct, frozen=True):
     """One GPU. ``values``: the driver's numbers by attribute; an unreadable one is absent.
 
-    ``sensors``: of hwmon by kind and label (temp/junction); ``errors``: by block and kind (ue, ce, de).
+    ``sensors``: hwmon values by kind, label and part (temp/junction/input). ``errors``: by block and kind (ue, ce, de).
     """
 
     pci: str
@@ -58,7 +58,7 @@ _SENSORS = {"temp": ("input", "crit"), "power": ("average", "input", "cap"), "fr
 
 
 def read_gpus(sys_root: Path) -> list[RawGpu]:
-    """All of AMD's GPUs by PCI address."""
+    """Return all AMD GPUs, in the order of their PCI addresses."""
     root = sys_root / "class/drm"
     devices = [root / name / "device" for name in sysfs.entries(root) if _CARD.fullmatch(name)]
     ours = [device for device in devices if sysfs.read_text(device / "vendor") == AMD]
@@ -83,8 +83,8 @@ def _gpu(device: Path) -> RawGpu:
 
 
 def _sensors(root: Path) -> dict[str, float]:
-    """By kind, label and what of it: temp/junction/input; without a label, by number."""
-    found = {}
+    """Return the values by kind, label and part, as temp/junction/input. A sensor without a label has its number."""
+    sensors = {}
     for folder in sysfs.entries(root)[:1]:
         for kind, parts in _SENSORS.items():
             for number in range(1, MAX_SENSORS + 1):
@@ -92,26 +92,26 @@ def _sensors(root: Path) -> dict[str, float]:
                 for part in parts:
                     value = sysfs.read_number(root / folder / f"{kind}{number}_{part}")
                     if value is not None:
-                        found[f"{kind}/{(label or str(number)).lower()[:16]}/{part}"] = float(value)
-    return found
+                        sensors[f"{kind}/{(label or str(number)).lower()[:16]}/{part}"] = float(value)
+    return sensors
 
 
 def _errors(folder: Path) -> dict[str, dict[str, int]]:
-    """By block: uncorrected (ue), corrected (ce) and deferred (de) errors since the driver was loaded."""
-    found: dict[str, dict[str, int]] = {}
+    """Return, by block, uncorrected (ue), corrected (ce) and deferred (de) errors since the driver was loaded."""
+    errors: dict[str, dict[str, int]] = {}
     for name in sysfs.entries(folder)[: 4 * MAX_BLOCKS]:
         block = _BLOCK.fullmatch(name)
-        if block is not None and len(found) < MAX_BLOCKS:
+        if block is not None and len(errors) < MAX_BLOCKS:
             counts = {kind: int(count) for kind, count in _COUNT.findall(sysfs.read_text(folder / name) or "")}
             if counts:
-                found[block[1]] = counts
-    return found
+                errors[block[1]] = counts
+    return errors
 
 
 def read_versions(sys_root: Path, rocm: Path) -> tuple[str, str]:
-    """Return the versions of the driver (empty if it is the kernel's own) and of the ROCm installed in ``rocm``.
+    """Return the versions of the driver (empty if it is the kernel's own) and of ROCm in the directory ``rocm``.
 
-    ROCm writes .info/version there, or below ``core`` from 7.13 on (ROCm/rocm-systems#7011).
+    ROCm writes its version to .info/version, from 7.13 on to core/.info/version (ROCm/rocm-systems#7011).
     """
     driver = sys_root / "module/amdgpu/version"
     return _version(driver), _version(rocm / ".info/version") or _version(rocm / "core/.info/version")
@@ -123,7 +123,7 @@ def _version(path: Path) -> str:
 
 
 def read_users(sys_root: Path) -> dict[int, list[str]]:
-    """Which processes have memory on which GPUs: PCI addresses by pid, as the kernel's KFD counts."""
+    """Return the PCI addresses of the GPUs on which each pid has memory, as the kernel's KFD counts."""
     root = sys_root / "class/kfd/kfd"
     addresses = _kfd_addresses(root / "topology/nodes")
     found: dict[int, list[str]] = {}
@@ -144,7 +144,7 @@ def _kfd_addresses(nodes: Path) -> Mapping[int, str]:
         gpu_id = sysfs.read_number(nodes / node / "gpu_id")
         properties = sysfs.read_text(nodes / node / "properties") or ""
         location, domain = _LOCATION.search(properties), _DOMAIN.search(properties)
-        if gpu_id and location:  # 0 is a CPU's
-            place, number = int(location[1]), int(domain[1]) if domain else 0
-            found[gpu_id] = f"{number:04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+        if gpu_id and location:  # a CPU has gpu_id 0
+            bdf, number = int(location[1]), int(domain[1]) if domain else 0
+            found[gpu_id] = f"{number:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
     return found

@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs by their driver (NVML): state, errors, Xids, NVLinks, and which process uses which.
+"""NVIDIA GPUs, read from their driver through NVML: state, errors, Xids, NVLinks, and the processes on each GPU.
 
-NVML can hang in the driver, so it is loaded and called in a helper process alone.
+An NVML call can hang in the driver. Therefore only a helper process loads and calls NVML.
 """
 
 from exporters.nvml.exporter import SPEC, NvmlConfig, NvmlExporter

@@ -1,7 +1,7 @@
-"""A GPU's activity between two looks, by the driver's GPM counters (Hopper and later). Runs in the helper.
+"""A GPU's activity between two looks, from the driver's GPM counters (Hopper and later). Runs in the helper.
 
-The driver fills a sample at each look and compares it with the one before, so that a value is the mean of all the time
-between the looks, and asking costs the GPU nothing in between.
+At each look the driver fills a sample and compares it with the previous one. A value is the mean over the time between
+the two looks. The GPU has no extra work between looks.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ METRICS: Mapping[str, int] = {
     "tensor_active_percent": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_active_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
-"""By our names for them (exporters/nvml/fields.py), in the driver's units."""
+"""Maps our names (exporters/nvml/fields.py) to the driver's GPM metrics. The values have the driver's units."""
 
 
 class ActivitySampler:
-    """The samples of one GPU, two at most, as long as its handle is good.
+    """At most two samples of one GPU, while its handle is valid.
 
-    A failed call costs this GPU's activity until two looks in a row succeed. A GPU without such counters, or a
-    missing permission, ends the calls.
+    After a failed call this GPU has no activity values until two looks in a row succeed. The calls stop for a GPU
+    without such counters, and when the driver refuses permission.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,10 @@ class ActivitySampler:
         self._spare: Any = None
 
     def look(self, asker: Asker, handle: Any) -> dict[str, float]:
-        """Means since the look before, by the names above; empty at the first. GpuGone when there is no GPU."""
+        """Return the means since the previous look, by the names of METRICS; the first look returns none.
+
+        Raise GpuGone when the driver cannot reach the GPU.
+        """
         if self._is_off or not self._is_ready(asker, handle):
             return {}
         if self._ask(asker, pynvml.nvmlGpmSampleGet, handle, self._spare) is None:
@@ -45,18 +48,18 @@ class ActivitySampler:
         return {} if before is None else _between(asker, before, self._before)
 
     def free(self) -> None:
-        """Give the samples back to the driver, before NVML is shut down; the next look is a first one."""
+        """Free the samples in the driver, before NVML is shut down. The next look counts as a first one."""
         for sample in (self._before, self._spare):
             if sample is None:
                 continue
             try:
                 pynvml.nvmlGpmSampleFree(sample)
             except pynvml.NVMLError:
-                continue  # the driver has forgotten us already
+                continue  # the driver has already freed it
         self._before = self._spare = None
 
     def _is_ready(self, asker: Asker, handle: Any) -> bool:
-        """Whether the GPU has such counters, and a sample is free."""
+        """Return True when the GPU has GPM counters and an unused sample is allocated."""
         if self._before is None:
             support = self._ask(asker, pynvml.nvmlGpmQueryDeviceSupport, handle)
             if support is None:
@@ -86,5 +89,5 @@ def _between(asker: Asker, before: Any, after: Any) -> dict[str, float]:
         request.metrics[slot].metricId = number
     if asker.ask(pynvml.nvmlGpmMetricsGet, request) is None:
         return {}
-    metrics = zip(METRICS, request.metrics, strict=False)  # the array is longer
+    metrics = zip(METRICS, request.metrics, strict=False)  # request.metrics is longer
     return {name: metric.value for name, metric in metrics if metric.nvmlReturn == pynvml.NVML_SUCCESS}

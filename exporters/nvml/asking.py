@@ -1,4 +1,4 @@
-"""Calls NVML for one value at a time: a failed call costs nothing else. Runs in the helper process."""
+"""Calls NVML for one value at a time: a failed call loses only its own value. Runs in the helper process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ UNSUPPORTED = frozenset(
         pynvml.NVML_ERROR_NOT_FOUND,
     }
 )
-"""This GPU or this driver does not have it: no error, and not counted. (The numbers of MIG devices may have holes.)"""
+"""This GPU or this driver does not have the value. That is not an error and is not counted.
+
+NVML_ERROR_NOT_FOUND is one of them: the numbers of MIG devices can have gaps.
+"""
 _GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
 _CODES = {
     getattr(pynvml, name): name.removeprefix("NVML_ERROR_").lower()
@@ -27,7 +30,7 @@ _CODES = {
     if name.startswith("NVML_ERROR_")
 }
 _UNREADABLE = (ValueError, MemoryError, OverflowError)
-"""The binding raises these on bytes that are no text, or on an absurd length."""
+"""The Python binding raises these on bytes that are not text, or on an impossible length."""
 
 _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -37,32 +40,32 @@ _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
 }
-"""The member of the union that holds a value of this type; no field that we ask for is a fraction."""
+"""Maps a value type to the union member that holds the value. All fields that the exporter reads are integers."""
 NO_SCOPE = 0
 ALL_LINKS = 0xFFFFFFFF
 
 
 class GpuGone(Exception):  # noqa: N818  # a state of the GPU
-    """The driver has no more access to the GPU."""
+    """The driver can no longer reach the GPU."""
 
 
 def error_name(code: int) -> str:
-    """NVML's name for an error, in lower case; ``other`` for one that the binding does not know."""
+    """Return NVML's name of an error, in lower case; ``other`` for a code that the binding does not know."""
     return _CODES.get(code, "other")
 
 
 class Asker:
-    """Counts failed calls by reason (``errors``)."""
+    """Calls NVML functions. ``errors``: failed calls by reason."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
 
     def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
-        """Call, and return None when there is no answer; GpuGone when there is no GPU."""
+        """Call ``function`` and return its value, None without an answer. Raise GpuGone when the GPU is lost."""
         return self.ask_first((function,), *arguments)
 
     def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
-        """Likewise, the first of ``functions``, in the order of preference, that this driver has."""
+        """Like ``ask``, with the first of ``functions`` (the preferred one first) that this driver has."""
         for function in functions:
             try:
                 return function(*arguments)
@@ -76,7 +79,7 @@ class Asker:
         return None
 
     def must(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that is needed: NVMLError when there is no answer, GpuGone when there is no GPU."""
+        """Return the value of a required function. Raise NVMLError without an answer, GpuGone when the GPU is lost."""
         try:
             return function(*arguments)
         except pynvml.NVMLError as error:
@@ -85,12 +88,12 @@ class Asker:
             raise
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
-        """Values of (field id, scope), None where there is none; GpuGone when there is no GPU."""
+        """Return the value of each (field id, scope), None for one without a value. Raise GpuGone when lost."""
         values = self.ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted)
         return [None] * len(wanted) if values is None else [self._value(each) for each in values]
 
     def _value(self, field: Any) -> int | None:
-        # A driver that is older than the field calls it an invalid argument.
+        # A driver that is older than the field returns "invalid argument".
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:
             return None
         if field.nvmlReturn != pynvml.NVML_SUCCESS:

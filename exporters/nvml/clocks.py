@@ -1,4 +1,7 @@
-"""Why a GPU's clocks are lowered (nvml.h: clocks event reasons), now and in seconds. Pure but for the sums."""
+"""Why the driver lowers a GPU's clocks (nvml.h: clocks event reasons): the reasons now, and seconds of each reason.
+
+Pure except for the sums.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from exporters.nvml.reading import GpuReading
 
 IDLE = "gpu_idle"
 SETTINGS = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
-"""Settings of an administrator; most nodes never have one."""
+"""Reasons that an administrator's settings cause; most nodes have no such setting."""
 REASONS = {
     0x1: IDLE,
     0x2: "applications_clocks_setting",
@@ -19,14 +22,14 @@ REASONS = {
     0x100: "display_clock_setting",
 }
 HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
-"""The hardware itself lowers the clocks, by half or more: heat, or the power supply's brake."""
+"""The hardware itself lowers the clocks, by half or more: because of heat, or the power supply's brake signal."""
 MAX_ELAPSED_SECONDS = 60.0
-"""The time between two looks that are further apart is not counted: no one looked in between."""
+"""A longer time between two looks is not counted: the state between them is unknown."""
 NANOSECONDS_PER_SECOND = 10**9
 
 
 def active(reading: GpuReading) -> dict[str, bool]:
-    """Whether each reason that this GPU supports holds; empty where the driver gives none."""
+    """Return, by reason that this GPU supports, whether it is active; empty when the driver reports no reasons."""
     if reading.reasons is None:
         return {}
     supported = reading.supported_reasons if reading.supported_reasons is not None else sum(REASONS)
@@ -34,15 +37,15 @@ def active(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Whether a reason has a series: idleness never, a setting once it held, all others always."""
+    """Return whether a reason has a series: idleness never, a setting after it was active once, all others always."""
     return not (reason == IDLE or (reason in SETTINGS and not seconds))
 
 
 class ReasonSeconds:
-    """How long each reason held on one GPU.
+    """How long each reason was active on one GPU, in seconds.
 
-    The driver's own count where it has one; else the time between looks at whose end the reason held. The first look
-    decides between the two: a later change would be a jump.
+    The driver's own count is used if it has one. Otherwise the time between two looks counts when the reason is active
+    at the second look. The first look decides between the two methods: a later switch would make the counter jump.
     """
 
     def __init__(self) -> None:
@@ -50,7 +53,10 @@ class ReasonSeconds:
         self._summed: dict[str, float] = {}
 
     def add(self, reading: GpuReading, elapsed_seconds: float) -> dict[str, float]:
-        """Take a look, ``elapsed_seconds`` after the one before (0: the first); return the known seconds by reason."""
+        """Add a look and return the known seconds by reason.
+
+        ``elapsed_seconds``: the time since the previous look, 0 for the first one.
+        """
         now = active(reading)
         counted = reading.reason_nanoseconds
         for reason in {*now, *counted} - self._by_driver.keys():

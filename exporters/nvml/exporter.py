@@ -1,4 +1,4 @@
-"""The exporter: has the helper read the GPUs, and writes devices, users, checks and faults to the agent."""
+"""The exporter: the helper reads the GPUs; the exporter writes devices, users, checks and faults to the agent."""
 
 from __future__ import annotations
 
@@ -20,25 +20,30 @@ from exporters.nvml.reading import LookAnswer, LookRequest
 NAME = "nvml"
 INTERVAL_SECONDS = 10.0
 START_FACTOR = 3.0
-"""NVML's first look initialises the GPUs, which takes seconds for each. An update must end before the series of the one
-before go stale."""
+"""The first look may take this many times ``hang_seconds``: NVML initialises the GPUs, for seconds each.
+
+An update must end before the series of the previous update go stale.
+"""
 ABSENT_SECONDS = 300.0
-"""How often a node without NVIDIA's driver is looked at: in between its helper ends, which holds memory."""
+"""The time between two looks at a node without NVIDIA's driver. The helper ends in between, to free its memory."""
 REOPEN_SECONDS = 60.0
-"""How often NVML is initialised anew while a GPU is lost: only that shows whether it is back."""
+"""How often the helper initialises NVML again while a GPU is lost: only that shows whether the GPU is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
 HELPER = HelperSpec(NAME, "exporters.nvml.library:look", LookAnswer, memory_bytes=512 * 1024 * 1024)
 
 
 MAX_HANG_SECONDS = 10.0
-"""While the driver hangs, a fresh helper gets START_FACTOR times this; the series must not go stale meanwhile."""
+"""The greatest ``hang_seconds``. While the driver hangs, a new helper gets START_FACTOR times this.
+
+The series must not go stale in that time.
+"""
 
 
 class NvmlConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``library``: the path of libnvidia-ml.so.1 where the loader does not find it, as with a driver in a container.
+    """``library``: the path of libnvidia-ml.so.1 if the loader does not find it, as with a driver in a container.
 
-    ``hang_seconds``: a look that takes longer means that the driver hangs. ``hot_celsius``: a core that is as warm as
-    this most of the time is hot.
+    ``hang_seconds``: a look that takes longer means that the driver hangs. ``hot_celsius``: a GPU is hot when its core
+    has at least this temperature in most looks.
     """
 
     library: Annotated[str, msgspec.Meta(max_length=4096)] = ""
@@ -47,7 +52,7 @@ class NvmlConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class NvmlFailed(Exception):  # noqa: N818  # named like NVML's own errors
-    """NVML cannot be initialised, and no GPU was seen here since the boot."""
+    """NVML cannot be initialised, and the exporter has seen no GPU since the boot."""
 
 
 class NvmlExporter:
@@ -64,7 +69,7 @@ class NvmlExporter:
         self._answer = LookAnswer(error="uninitialized")
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; the driver is not touched yet."""
+        """Restore the GPUs of this boot and prepare the helper. This does not call the driver yet."""
         self._ctx = ctx
         self._thread: OwnThread = ctx.thread(NAME)
         self._gpus = Gpus(self._config.hot_celsius, ctx.state.restore(dict[str, Remembered], ctx.log) or {})
@@ -72,7 +77,7 @@ class NvmlExporter:
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
-        """Look once; NoData where there is no driver and no GPU ever was."""
+        """Look once. Raise NoData without a driver if no GPU was seen since the boot."""
         clock = self._ctx.clock
         if clock.monotonic() < self._absent_until:
             raise NoData(self._answer.error)
@@ -85,7 +90,7 @@ class NvmlExporter:
             self._warm = False
             if not self._hung:
                 raise
-            return  # it waits for its next start: the driver still counts as hung
+            return  # the helper waits for its next start: the driver still counts as hung
         self._warm = True
         self._hung = False
         self._answer = answer
@@ -103,7 +108,7 @@ class NvmlExporter:
             await self._observe(answer)
 
     def snapshot(self) -> NvmlSnapshot:
-        """Copy what is known."""
+        """Return a copy of the state of the last look."""
         is_known = not self._hung and not self._answer.error
         error = "" if self._hung else self._answer.error
         version = (self._answer.driver, self._answer.cuda) if is_known else ("", "")
@@ -114,7 +119,7 @@ class NvmlExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Keep what the next run must know; the helper, which closes NVML, ends with the lease."""
+        """Save the state for the next run. The helper ends with the lease and closes NVML."""
         self._gpus.keep_signs()
         self._remember()
 
@@ -136,7 +141,10 @@ class NvmlExporter:
         self._ctx.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
 
     def _note_error(self, error: str) -> None:
-        """NVML cannot be initialised: no data where no GPU was seen since the boot, else a warning."""
+        """Handle an NVML that cannot be initialised: log a warning if a GPU was seen since the boot.
+
+        Otherwise raise NoData without a driver, NvmlFailed for any other error.
+        """
         if self._gpus.remembered:
             self._ctx.log.warning("NVML cannot be initialised", error=error)
         elif error in _ABSENT:
@@ -184,13 +192,13 @@ class NvmlExporter:
 
 
 def _placed(known: Iterable[tuple[str, int, str]], devices: Path) -> list[Gpu]:
-    """The GPUs with their places in the PCI tree; blocking."""
-    found = []
+    """Return the GPUs with their PCI paths and NUMA nodes. Blocking."""
+    gpus = []
     for uuid, index, bus_id in known:
         pci = pci_address(bus_id)
         numa = sysfs.read_number(devices / pci / "numa_node") if pci else None
-        found.append(Gpu(index, uuid, pci, pci_path(devices / pci) if pci else (), -1 if numa is None else numa))
-    return found
+        gpus.append(Gpu(index, uuid, pci, pci_path(devices / pci) if pci else (), -1 if numa is None else numa))
+    return gpus
 
 
 SPEC = Spec(

@@ -1,4 +1,4 @@
-"""A snapshot as metric families. Pure."""
+"""Renders a snapshot as metric families. Pure."""
 
 from __future__ import annotations
 
@@ -19,44 +19,46 @@ gauge, counter = gpu_families.gauge, gpu_families.counter
 DRIVER_HUNG = Family(
     "rankwatch_gpu_driver_hung",
     "gauge",
-    "1 while a call into the driver does not return, else 0; while 1, no other series of GPUs is known.",
+    "1 while a call into the driver does not return, else 0. While it is 1, the GPUs have no other series.",
     (),
     "1 per node",
 )
 DRIVER_ERROR = Family(
     "rankwatch_gpu_driver_error",
     "gauge",
-    "Always 1: why NVML cannot be initialised, by its own name for it, such as lib_rm_version_mismatch (the driver was "
-    "upgraded and is not yet loaded anew); absent while it can.",
+    "Always 1: why NVML cannot be initialised, as NVML's name of the error. Example: lib_rm_version_mismatch (the "
+    "driver was upgraded, but the old one is still loaded). Absent while NVML works.",
     ("error",),
     "1 per node, while it fails",
 )
 READ_ERRORS = Family(
     "rankwatch_gpu_read_errors_total",
     "counter",
-    "Values that the driver failed to give, by NVML's name for the error, or ours: implausible (an impossible number), "
-    "unreadable, duplicate and nameless (GPUs), too_many_gpus, too_many_processes, unknown_event, "
-    "event_of_unknown_gpu. A value that a GPU does not have is no error.",
+    "Values that could not be read from the driver, by error. error is NVML's name, or the exporter's: implausible "
+    "(an impossible number), unreadable, duplicate and nameless (GPUs), too_many_gpus, too_many_processes, "
+    "unknown_event, event_of_unknown_gpu. A value that a GPU does not have is not an error.",
     ("error",),
     "1 per error that happened",
     "sum",
 )
 XID_ERRORS = counter(
     "rankwatch_gpu_xid_errors_total",
-    "Xid errors that the driver reported of the GPU while the agent ran, by number; of more than 32 the rest is other.",
+    "Xid errors that the driver reported for the GPU while the agent ran, by number. After 32 different numbers per "
+    "GPU, further ones count as other.",
     "1 per GPU and Xid that happened",
     "xid",
 )
 RECOVERY_ACTION = gauge(
     "rankwatch_gpu_recovery_action",
-    "Always 1: the action that the driver says the GPU needs: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
-    "recover_imex_domain, bus_reset, system_reboot, or unknown_N for one without a name; absent while none.",
+    "Always 1: the action that the driver requests for the GPU: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
+    "recover_imex_domain, bus_reset, system_reboot, or unknown_N for a number without a name. Absent while no action "
+    "is needed.",
     "1 per GPU that needs an action",
     "action",
 )
 FABRIC_INFO = gauge(
     "rankwatch_gpu_fabric_info",
-    "Always 1: the NVLink domain (cluster UUID) and clique that the GPU has joined; only within a domain.",
+    "Always 1: the NVLink domain (cluster UUID) and the clique of the GPU. Absent for a GPU without a domain.",
     "1 per GPU of a domain",
     "cluster_uuid",
     "clique",
@@ -64,16 +66,16 @@ FABRIC_INFO = gauge(
 LINKS_UP = gauge("rankwatch_nvlink_links_up", "NVLinks of the GPU that are up.", "1 per GPU with NVLinks")
 LINK_ERRORS = counter(
     "rankwatch_nvlink_errors_total",
-    "Errors of all NVLinks of the GPU together, of the kinds that its generation counts: replay (packets sent again), "
-    "recovery (the link was trained again), crc (of a flow control unit), receive (by the receiver), phy_retry (blocks "
-    "that the physical layer sent again).",
+    "Errors on all NVLinks of the GPU, by kind: replay (packets sent again), recovery (the link was trained again), "
+    "crc (of a flow control unit), receive (errors at the receiver), phy_retry (blocks that the physical layer sent "
+    "again). Each GPU generation counts only some kinds.",
     "1 to 5 per GPU",
     "kind",
 )
 LINK_FLAGGED = gauge(
     "rankwatch_nvlink_flagged_ratio",
-    "Share of the last 30 looks (5 minutes) in which the NVLink made errors of any kind; more than half is a bad link; "
-    "absent while 0.",
+    "Share of the last 30 looks (5 minutes) with new errors of any kind on the NVLink. More than 0.5 is a bad link. "
+    "Absent while 0.",
     "1 per NVLink with errors",
     "link",
 )
@@ -97,9 +99,9 @@ FAMILIES = (
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """What is rendered. ``error``: why NVML cannot be initialised, empty when it can.
+    """The input of ``render``. ``error``: why NVML cannot be initialised, empty while it works.
 
-    ``version``: of the driver and of CUDA.
+    ``version``: the versions of the driver and of CUDA.
     """
 
     error: str = ""
@@ -110,7 +112,7 @@ class NvmlSnapshot(msgspec.Struct, frozen=True):
 
 
 class _Page:
-    """Families under construction; those without a series are left out."""
+    """Collects the rows of each family. A family without a series is left out."""
 
     def __init__(self) -> None:
         self._rows: dict[Family, Rows] = {family: family.rows() for family in FAMILIES}
@@ -123,7 +125,7 @@ class _Page:
 
 
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
-    """Yield the families."""
+    """Return the metric families of a snapshot."""
     page = _Page()
     page.add(DRIVER_HUNG, (), float(snapshot.hung))
     if snapshot.version[0]:

@@ -1,6 +1,6 @@
-"""The plain numbers of a GPU: their names in the driver's answer, their metrics, and the greatest plausible value.
+"""The numeric values of a GPU: their names in the helper's answer, their metrics, and the greatest plausible value.
 
-Pure. An implausible number is dropped: drivers say 4294967295 for a number that they do not know.
+Pure. An implausible number is dropped: drivers return 4294967295 for an unknown number.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ Number = TypeVar("Number", int, float)
 
 NVLINK_BYTES = gpu_families.counter(
     "rankwatch_nvlink_data_bytes_total",
-    "Data over all NVLinks of the GPU, without the protocol's own, by direction (transmit or receive).",
+    "Data sent or received over all NVLinks of the GPU, without protocol overhead, by direction (transmit or receive).",
     "2 per GPU",
     "direction",
 )
 
 
 class Field(NamedTuple):
-    """A number with a metric. ``most``: its greatest value in the driver's unit; ``labels``: those after the GPU's."""
+    """A number with a metric: the metric is the number times ``times``, divided by ``per``.
+
+    ``most``: the greatest plausible number, in the driver's unit. ``labels``: the label values after the GPU's.
+    """
 
     family: Family
     most: int
@@ -67,10 +70,10 @@ JUDGED: Mapping[str, int] = {
     "pcie_max_width": 64,
     "mig_enabled": _FLAG,
 }
-"""Numbers that only checks read: the greatest value of each."""
+"""The greatest plausible value of each number that only checks read."""
 _MOST = {**JUDGED, **{name: field.most for name, field in FIELDS.items()}}
 
 
 def plausible(values: Mapping[str, Number]) -> dict[str, Number]:
-    """The values of a GPU that are possible; one that is not a number, or that has no name here, is not."""
+    """Return the plausible values of a GPU. NaN and a name that this module does not list are not plausible."""
     return {name: value for name, value in values.items() if 0 <= value <= _MOST.get(name, -1)}

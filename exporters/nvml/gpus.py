@@ -1,7 +1,7 @@
-"""All GPUs since boot: the last reading of each, what is remembered of it, and its verdict.
+"""All GPUs since boot: the last reading of each, its saved state (``Remembered``), and its verdict.
 
-Pure but for its own state. What is remembered outlives the agent: a GPU that is lost while the agent restarts is
-lost, not unknown; a link that was up is expected.
+Pure except for its own state. The saved state survives a restart of the agent: a GPU that is lost during the restart
+counts as lost, and a link that was up is expected.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from exporters.nvml.links import LinksView, NvLinks
 from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 
 MAX_XIDS = 32
-"""Different Xids of one GPU with a series each."""
+"""At most this many different Xids of one GPU have their own series."""
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a reset ends, of every source (the kernel's log, too); all other checks are levels."""
+"""Faults that a GPU reset clears, also those that the kernel log exporter wrote. All other checks are levels."""
 
 
 class Xid(msgspec.Struct, frozen=True):
-    """How often it was told, and when last (epoch seconds)."""
+    """How often the driver reported an Xid, and the time of the last one (epoch seconds)."""
 
     count: SavedCount
     last_seconds: SavedSeconds
 
 
 class Remembered(msgspec.Struct):
-    """One GPU; what the checkpoint holds. ``signs``: values by which a reset shows, of a look that may be long ago."""
+    """One GPU in the checkpoint. ``signs``: values that a reset changes; the look that gave them may be old."""
 
     index: int
     pci: str
@@ -49,7 +49,7 @@ class Remembered(msgspec.Struct):
 
 
 class GpuView(msgspec.Struct, frozen=True):
-    """One GPU as rendered. ``reading`` None: it is lost. A GPU without UUID was lost before anybody knew it."""
+    """One GPU as rendered. ``reading`` None: it is lost. A GPU without UUID was lost before its UUID was read."""
 
     uuid: str
     index: int
@@ -62,7 +62,7 @@ class GpuView(msgspec.Struct, frozen=True):
 
 
 class GpuVerdict(msgspec.Struct, frozen=True):
-    """The checks of one GPU: faults to clear (``recovered``), levels, and faults to latch, written in this order."""
+    """The checks of one GPU, to write in this order: faults to clear (``recovered``), levels, faults to latch."""
 
     subject: str
     levels: dict[str, CheckState]
@@ -71,7 +71,7 @@ class GpuVerdict(msgspec.Struct, frozen=True):
 
 
 class _Watched:
-    """What the agent keeps of one GPU only as long as it runs."""
+    """State of one GPU that ends with the agent's process."""
 
     def __init__(self, links: Iterable[int]) -> None:
         self.links = NvLinks(set(links))
@@ -81,7 +81,7 @@ class _Watched:
 
 
 class Gpus:
-    """See the module. ``changed``: the checkpoint must be written; ``errors`` counts implausible values and GPUs."""
+    """See the module. ``changed``: the checkpoint must be written. ``errors``: bad values and GPUs, by error."""
 
     def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
         self._hot_celsius = hot_celsius
@@ -92,7 +92,10 @@ class Gpus:
         self.views: tuple[GpuView, ...] = ()
 
     def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
-        """Take a look, ``elapsed_seconds`` after the one before (0: the first), and return the verdicts."""
+        """Take the answer of a look and return the verdicts.
+
+        ``elapsed_seconds``: the time since the previous look, 0 for the first. ``now_seconds``: epoch seconds.
+        """
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
         faults = self._take_events(answer.events, now_seconds)
@@ -115,29 +118,29 @@ class Gpus:
         return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
 
     def keep_signs(self) -> None:
-        """Remember the last look, by which a restarted agent sees what happened meanwhile."""
+        """Save the last look's signs. After a restart they show whether a GPU was reset in between."""
         for uuid, watched in self._watched.items():
             if watched.before is not None:
                 self.remembered[uuid].signs = _signs(watched.before)
                 self.changed = True
 
     def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
-        """The meaning of each GPU's recent Xids by their numbers, by PCI address."""
-        found: dict[str, list[FaultSeen]] = {}
+        """Return the recent faults of each GPU, from the numbers of its Xids, by PCI address."""
+        faults: dict[str, list[FaultSeen]] = {}
         for known in self.remembered.values():
             seen: list[FaultSeen] = []
             for name, each in known.xids.items():
                 if name != OTHER:
                     seen = fault_table.add(seen, gpu_faults.judge("nvidia", Told(name)).fault, each.last_seconds)
-            found[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
-        return found
+            faults[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
+        return faults
 
     def any_lost(self) -> bool:
-        """True while a GPU that was there is not."""
+        """Return True while a GPU that was present is lost."""
         return any(view.reading is None for view in self.views)
 
     def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
-        """The plausible readings of the GPUs that answered, by UUID; new GPUs are remembered."""
+        """Return the plausible readings of the GPUs that answered, by UUID. New GPUs are added to ``remembered``."""
         found: dict[str, GpuReading] = {}
         for reading in gpus:
             if reading.lost:
@@ -162,7 +165,7 @@ class Gpus:
         return found
 
     def _take_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
-        """Count events; return the checks that they fail, by UUID."""
+        """Count events and return the checks that they fail, by UUID."""
         faults: dict[str, list[str]] = {}
         for event in events:
             known = self.remembered.get(event.uuid)
@@ -201,13 +204,13 @@ class Gpus:
         watched.before = reading
         levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.levels()}
         levels |= watched.links.checks(links)
-        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look led to the reset
+        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look came before the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return _view(reading.uuid, known, reading, seconds, links), verdict
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
-        """Those that were lost before the driver told who they are, unless they are one that is missed."""
+        """Return the GPUs that were lost before their UUID was read, without those that ``views`` already has."""
         missed = {view.index for view in views if view.reading is None}
         lost = [each for each in gpus if each.lost and each.uuid not in self.remembered]
         return [GpuView("", each.index) for each in lost if each.index not in missed]

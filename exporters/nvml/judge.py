@@ -1,7 +1,7 @@
-"""The health of a GPU by its reading (levels), and how often it was amiss at the last looks (votes, windows). Pure.
+"""The health of a GPU: checks of one reading (levels), and checks over the last looks (votes, windows). Pure.
 
-A level is a fault that the driver itself reports. A vote is a condition that may pass: it fails a check when it keeps
-coming back.
+A level is a fault that the driver itself reports. A vote is a condition that may be temporary: it fails a check when
+more than FLAGGED_LOOKS of the last LOOKS have it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from exporters.nvml.clocks import HARDWARE_SLOWDOWN
 from exporters.nvml.reading import Fabric, GpuReading
 
 BUSY_PERCENT = 10
-"""A GPU that does less may let its PCIe link fall to a lower generation."""
+"""Below this utilization a GPU may lower the generation of its PCIe link to save power."""
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
 RECOVER_IMEX_DOMAIN = 5
-"""An action for an NVLink domain of many nodes, which a node outside a domain need not take."""
+"""An action for an NVLink domain of many nodes. A node outside a domain can ignore it."""
 LOOKS = 30
 FLAGGED_LOOKS = 15
-"""More flagged looks of the last LOOKS than this fail the check."""
+"""A check fails when more than this many of the last LOOKS are flagged."""
 _COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
 SIGNS = (*_COUNTERS, "recovery_action")
 """Values that a reset changes."""
@@ -35,7 +35,7 @@ Key = TypeVar("Key")
 
 
 def levels(reading: GpuReading) -> dict[str, CheckState]:
-    """The state of each check that the driver gives a value for."""
+    """Return the state of each check whose value the driver reports."""
     values = reading.values
     states: dict[str, CheckState] = {}
     for check, names in _LEVELS.items():
@@ -54,7 +54,10 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
 def votes(
     reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
 ) -> dict[str, bool]:
-    """Whether each check that can be made is amiss now."""
+    """Return, by check with known values, whether this look is flagged.
+
+    ``elapsed_seconds``: the time since ``before``, the previous reading. ``hot_celsius``: see ``NvmlConfig``.
+    """
     values = reading.values
     flagged: dict[str, bool] = {}
     if reading.reasons is not None:
@@ -71,9 +74,9 @@ def votes(
 
 
 def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
-    """True when a counter fell that only a reset or a new driver sets back, or the driver's recovery action is done.
+    """Return True after a reset: a counter fell, or the driver no longer requests its recovery action.
 
-    ``before``: the SIGNS of an earlier look.
+    Only a reset or a newly loaded driver lowers these counters. ``before``: the SIGNS of an earlier look.
     """
     values = reading.values
     fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
@@ -82,7 +85,7 @@ def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
 
 
 def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
-    """Fewer lanes than possible, or, while the GPU is busy, a lower generation; None when neither is known."""
+    """Return True for fewer lanes than possible, or a lower generation while the GPU is busy; None if unknown."""
     if {"pcie_width", "pcie_max_width"} <= values.keys() and values["pcie_width"] < values["pcie_max_width"]:
         return True
     busy = values.get("gpu_utilization_percent", 0) >= BUSY_PERCENT
@@ -96,21 +99,23 @@ def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
 COMPLETED = 3
 _TRUE, _FALSE = 1, 2
 _FAULTS = {0: _TRUE, 4: _TRUE}
-"""Degraded bandwidth, unhealthy route: the shift of two bits in the health mask, and the value that is a fault (0 is
-not supported). A route or access timeout from which the fabric recovers is none."""
+"""Degraded bandwidth and unhealthy route: the shift of two bits in the health mask, and the value that is a fault.
+
+The value 0 means "not supported". A route timeout or access timeout from which the fabric recovers is not a fault.
+"""
 _DOMAIN_FAULTS = {12: _FALSE, 14: _FALSE}
-"""No partition, manager disconnected: faults only in a domain of many nodes (IMEX)."""
+"""No partition, and fabric manager disconnected: faults only in a domain of many nodes (IMEX)."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
-"""Likewise of a domain: an incorrect configuration has other values than 0 and good."""
+"""Also only in a domain: the configuration is incorrect when its value is neither 0 nor good."""
 
 
 def _is_in_domain(fabric: Fabric | None) -> bool:
-    """True for a GPU of an NVLink domain, which may span nodes; without one there is no UUID."""
+    """Return True for a GPU in an NVLink domain, which may span nodes. A GPU outside a domain has no cluster UUID."""
     return fabric is not None and bool(fabric.cluster)
 
 
 def is_fabric_healthy(fabric: Fabric) -> bool:
-    """True when the GPU has joined, and the mask has no fault that concerns it."""
+    """Return True when the GPU has joined the fabric and its health mask has no fault that applies to it."""
     mask, faults = fabric.health or 0, dict(_FAULTS)
     configuration = _CONFIGURATION_GOOD
     if _is_in_domain(fabric):
@@ -121,7 +126,7 @@ def is_fabric_healthy(fabric: Fabric) -> bool:
 
 
 class Windows(Generic[Key]):
-    """The last LOOKS looks of each key: which were flagged."""
+    """Which of the last LOOKS looks of each key were flagged."""
 
     def __init__(self) -> None:
         self._bits: dict[Key, int] = {}
@@ -131,10 +136,10 @@ class Windows(Generic[Key]):
         self._bits[key] = (self._bits.get(key, 0) << 1 | flagged) & ((1 << LOOKS) - 1)
 
     def ratio(self, key: Key) -> float | None:
-        """Flagged looks among the last LOOKS, those before the first counted as well; None without any."""
+        """Return flagged looks divided by LOOKS, also when there were fewer looks; None before the first look."""
         bits = self._bits.get(key)
         return None if bits is None else bits.bit_count() / LOOKS
 
     def levels(self) -> dict[Key, CheckState]:
-        """By key: FAILED while too many looks are flagged."""
+        """Return the state by key: FAILED while more than FLAGGED_LOOKS looks are flagged."""
         return {key: CheckState.of(bits.bit_count() <= FLAGGED_LOOKS) for key, bits in self._bits.items()}

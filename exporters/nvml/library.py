@@ -1,7 +1,7 @@
-"""NVML in the helper process: initialised once, with handles of all GPUs and their gathered events.
+"""NVML in the helper process: initialised once, with handles of all GPUs and the events that the driver collects.
 
-The only place that loads NVIDIA's library, which may hang. Holding it open keeps the GPUs initialised, like
-persistence mode does, and gathers events between looks.
+Only this module loads NVIDIA's library, because it may hang. While NVML stays open, the GPUs stay initialised (as with
+persistence mode), and the driver collects events between looks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from exporters.nvml.link_queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
 DRAIN_SECONDS = 1.0
-"""The time that a look takes for events; later ones wait in the driver for the next look."""
+"""A look reads events for at most this time. The driver keeps the others for the next look."""
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
-    """Look at all GPUs; what a helper process calls (agent/helper/serve.py). ``body`` is not used."""
+    """Look at all GPUs. The helper process calls this function (agent/helper/serve.py). ``body`` is not used."""
     return _LIBRARY.look(request)
 
 
 class NvmlLibrary:
-    """NVML, while it is initialised and while it is not."""
+    """The NVML library, whether initialised or not."""
 
     def __init__(self) -> None:
         self._devices: list[GpuDevice] | None = None
@@ -39,7 +39,7 @@ class NvmlLibrary:
         self._driver = self._cuda = ""
 
     def look(self, request: LookRequest) -> LookAnswer:
-        """Look at all GPUs, and take the events since the last look."""
+        """Return the readings of all GPUs and the events since the last look."""
         asker = Asker()
         events: list[XidEvent] = []
         if self._devices is not None and (request.reopen or not self._is_current()):
@@ -48,7 +48,7 @@ class NvmlLibrary:
         try:
             if self._devices is None:
                 self._devices = self._open(request.library, asker)
-        except GpuGone:  # every one, as seen from a driver that is there
+        except GpuGone:  # the driver is present, but reaches no GPU
             return self._answer((), events, asker)
         except pynvml.NVMLError as error:
             return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
@@ -61,7 +61,7 @@ class NvmlLibrary:
         return LookAnswer("", gpus, tuple(events), dict(asker.errors), self._driver, self._cuda)
 
     def _is_current(self) -> bool:
-        """False when GPUs came or went, or the driver was loaded anew."""
+        """Return False when GPUs were added or removed, or the driver was loaded again."""
         try:
             return self._devices is not None and min(_count(), MAX_GPUS) == len(self._devices)
         except pynvml.NVMLError:
@@ -70,7 +70,7 @@ class NvmlLibrary:
     def _open(self, library: str, asker: Asker) -> list[GpuDevice]:
         if library and self._loaded is None:
             try:
-                self._loaded = ctypes.CDLL(library)  # the binding loads by name and gets the one that is there already
+                self._loaded = ctypes.CDLL(library)  # pynvml loads by name and gets this loaded library
             except OSError:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND) from None
         asker.must(pynvml.nvmlInit)
@@ -101,16 +101,16 @@ class NvmlLibrary:
             try:
                 function(*arguments)
             except pynvml.NVMLError:
-                continue  # the driver has forgotten us already
+                continue  # the driver has already freed it
         self._events = None
 
     def _drain(self, asker: Asker) -> list[XidEvent]:
-        """The events that the driver has gathered, alike ones as one; never waits."""
+        """Return the events that the driver has collected. Equal events become one with a count. Never waits."""
         counts = Counter(self._gathered(asker))
         return [XidEvent(uuid, xid, count) for (uuid, xid), count in counts.items()]
 
     def _gathered(self, asker: Asker) -> Iterator[tuple[str, int]]:
-        """UUID and Xid of each event."""
+        """Yield UUID and Xid of each event."""
         if self._events is None:
             return
         uuids = {device.address: device.uuid for device in self._devices or ()}
@@ -131,7 +131,7 @@ class NvmlLibrary:
 
 
 class GpuDevice:
-    """One GPU, as NVML was initialised."""
+    """One GPU, until NVML is closed."""
 
     def __init__(self, index: int, driver_major: int, asker: Asker) -> None:
         self._index = index
@@ -155,7 +155,7 @@ class GpuDevice:
             self._is_forbidden = error.value == pynvml.NVML_ERROR_NO_PERMISSION
 
     def register(self, events: Any, asker: Asker) -> None:
-        """Have the driver gather the Xids of this GPU, where it supports that."""
+        """Make the driver collect the Xids of this GPU, if it supports that."""
         if events is None or self._handle is None:
             return
         try:
@@ -167,7 +167,7 @@ class GpuDevice:
             return
 
     def read(self, asker: Asker) -> GpuReading | None:
-        """Read everything; None without permission, as where only some devices are given to this process."""
+        """Return a reading of all values; None without permission, as in a container that has only some GPUs."""
         if self._is_forbidden:
             return None
         try:
@@ -184,7 +184,7 @@ class GpuDevice:
         partitioned, mig_handles = queries.mig(asker, handle)
         if partitioned is not None:
             values["mig_enabled"] = int(partitioned)
-        if partitioned:  # each part would have to be asked by itself
+        if partitioned:  # only the MIG instances have activity values
             self.activity.free()
         return GpuReading(
             index=self._index,
@@ -217,7 +217,7 @@ def _address(handle: Any) -> int:
 
 
 def _major(version: str) -> int:
-    """Of 580.95.05: 580; 0 of what is no version."""
+    """Return the major version: 580 for 580.95.05, 0 for a text that is not a version."""
     major = version.partition(".")[0]
     return int(major) if major.isascii() and major.isdigit() else 0
 

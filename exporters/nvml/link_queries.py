@@ -1,7 +1,7 @@
 """Reads the NVLinks of a GPU. Runs in the helper process.
 
-Generations of GPUs count errors in different counters, so several are tried for each kind of error, in order; the one
-that answers is read from then on, for each link by itself.
+GPU generations count link errors in different counters. For each link and kind of error, several counters are tried in
+order. The first one that answers is read from then on.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LANE_FIELDS: dict[ErrorKind, str] = {
     "recovery": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L{}",
     "crc": "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L{}",
 }
-"""One field for each of the first twelve links, of GPUs up to Ampere."""
+"""GPUs up to Ampere: one field for each of the first twelve links."""
 _LINK_FIELDS: dict[ErrorKind, tuple[int, ...]] = {
     "replay": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
     "recovery": (
@@ -33,17 +33,17 @@ _LINK_FIELDS: dict[ErrorKind, tuple[int, ...]] = {
     "receive": (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,),
     "phy_retry": (pynvml.NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS,),
 }
-"""One field with the link as its scope, of later GPUs: the newest first."""
+"""Later GPUs: one field with the link as its scope. The newest field is first."""
 _LEGACY_COUNTERS: dict[ErrorKind, int] = {
     "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
     "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
     "crc": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
 }
-"""A call for each, of drivers that have no field for it."""
+"""Drivers without such fields: one call for each counter."""
 
 
 class Links:
-    """The links of one GPU, as long as its handle is good."""
+    """The links of one GPU, while its handle is valid."""
 
     def __init__(self, driver_major: int) -> None:
         self._driver_major = driver_major
@@ -51,7 +51,7 @@ class Links:
         self._legacy: dict[int, tuple[ErrorKind, ...]] = {}
 
     def look(self, asker: Asker, handle: Any, count: int | None) -> tuple[Link, ...]:
-        """All links that the GPU has; ``count`` is how many it says it has, None if it does not say."""
+        """Return all links of the GPU. ``count``: the number of links that the driver reports, None if unknown."""
         most = pynvml.NVML_NVLINK_MAX_LINKS
         return tuple(self._link(asker, handle, number) for number in range(min(count or 0, most)))
 
@@ -69,7 +69,7 @@ class Links:
         return Link(number, None if state is None else state == pynvml.NVML_FEATURE_ENABLED, errors)
 
     def _find_counters(self, asker: Asker, handle: Any, number: int) -> None:
-        """Try all counters of a link that is up (one that is down may not answer)."""
+        """Try all counters of a link that is up. A link that is down may not answer."""
         candidates = [(kind, field) for kind in _LINK_FIELDS for field in self._candidates(kind, number)]
         values = asker.fields(handle, [field for _, field in candidates])
         found: dict[ErrorKind, _Field] = {}

@@ -1,6 +1,7 @@
-"""The NVLinks of a GPU over time: which should be up, and which keep making errors. Pure but for its own state.
+"""The NVLinks of a GPU over time: which links should be up, and which have repeated errors.
 
-A link that was never up since boot is no fault: boards connect fewer links than the GPU has.
+Pure except for its own state. A link that was never up since boot is not a fault: boards connect fewer links than the
+GPU has.
 """
 
 from __future__ import annotations
@@ -16,14 +17,13 @@ from exporters.nvml.reading import Link
 
 ERROR_KINDS = ("replay", "recovery", "crc", "receive", "phy_retry")
 MAX_COUNT = 2**62
-"""More errors than this on one link is no number of errors."""
+"""A greater error count of one link is not plausible."""
 
 
 class LinksView(msgspec.Struct, frozen=True):
-    """The links as rendered. ``up``: by number, of links that are known and were up at some time.
+    """The links as rendered. ``up``: by link number, for links with a known state that were up before.
 
-    ``errors``: of all links, by kind. ``flagged``: by number, the share of the last looks in which the link made
-    errors.
+    ``errors``: errors on all links, by kind. ``flagged``: by link number, the share of the last looks with new errors.
     """
 
     up: dict[int, bool] = {}
@@ -32,9 +32,10 @@ class LinksView(msgspec.Struct, frozen=True):
 
 
 class NvLinks:
-    """The links of one GPU. ``expected``: the numbers of those that were up at some time.
+    """The links of one GPU. ``expected``: the numbers of the links that were up before.
 
-    The errors of all never fall: a link that counts anew, or does not answer for a while, adds what is new.
+    The error sums never fall: after a link restarts its counter, or does not answer for some time, only new errors are
+    added.
     """
 
     def __init__(self, expected: Collection[int] = ()) -> None:
@@ -45,7 +46,7 @@ class NvLinks:
         self._before: Mapping[int, Mapping[str, int]] = {}
 
     def look(self, links: Collection[Link]) -> LinksView:
-        """Take a look."""
+        """Add a look and return the view of the links."""
         self.expected |= {link.number for link in links if link.up}
         errors = {link.number: _plausible(link.errors) for link in links}
         for number, now in errors.items():
@@ -63,12 +64,12 @@ class NvLinks:
         return LinksView(up, dict(self._errors), flagged)
 
     def forget_errors(self) -> None:
-        """The GPU was reset: earlier errors flag no later look."""
+        """Drop the windows after a reset of the GPU: earlier errors flag no later look."""
         self._windows = Windows()
         self._before = {}
 
     def checks(self, view: LinksView) -> dict[str, CheckState]:
-        """The state of each check that is known."""
+        """Return the state of each check that has data."""
         states: dict[str, CheckState] = {}
         if view.up:
             states["nvlink_down"] = CheckState.of(all(view.up.values()))

@@ -1,4 +1,4 @@
-"""Reads one GPU: which NVML calls give which value. Runs in the helper process."""
+"""Reads one GPU: maps each value to the NVML calls that return it. Runs in the helper process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from exporters.nvml.asking import ALL_LINKS, NO_SCOPE, Asker
 from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric
 
 RENUMBERED_DRIVER = 590
-"""From this major version on, fields beyond 250 have the numbers that the binding knows them by. Before, the same
-numbers meant other things: 251 was a clocks event counter in 575 and 580, and a power setting in 570."""
+"""From this major version on, fields above 250 have the numbers that pynvml uses.
+
+In older drivers the same numbers had other meanings: 251 was a clocks event counter in 575 and 580, and a power setting
+in 570.
+"""
 
 
 def _memory(handle: Any) -> tuple[int, ...]:
@@ -34,7 +37,7 @@ _CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...
     (("memory_total_bytes", "memory_used_bytes"), (_memory, _memory_before_510)),
     (("row_remap_pending", "row_remap_failed"), (_remapping,)),
 )
-"""Calls that give several numbers: their names, and the functions in the order of preference."""
+"""Calls that return several numbers: the names of the numbers, and the functions, the preferred one first."""
 _NUMBERS: dict[str, tuple[Callable[[Any], int], ...]] = {
     "gpu_utilization_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
     "power_milliwatts": (pynvml.nvmlDeviceGetPowerUsage,),
@@ -73,7 +76,7 @@ _RENUMBERED_REASON_FIELDS = {
 
 
 def values(asker: Asker, handle: Any) -> dict[str, int]:
-    """All plain numbers, by the names above; GpuGone when there is no GPU."""
+    """Return all numeric values by the names above. Raise GpuGone when the GPU is lost."""
     numbers: dict[str, int | None] = {name: asker.ask_first(calls, handle) for name, calls in _NUMBERS.items()}
     for names, functions in _CALLS:
         several = asker.ask_first(functions, handle)
@@ -83,7 +86,7 @@ def values(asker: Asker, handle: Any) -> dict[str, int]:
 
 
 def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str, int]:
-    """How long each reason lowered the clocks since the driver was loaded, as far as this driver counts."""
+    """Return the nanoseconds that each reason lowered the clocks since the driver was loaded, if the driver counts."""
     wanted = dict(_REASON_FIELDS)
     if driver_major >= RENUMBERED_DRIVER:
         wanted |= _RENUMBERED_REASON_FIELDS
@@ -91,7 +94,7 @@ def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str
 
 
 def reasons(asker: Asker, handle: Any) -> tuple[int | None, int | None]:
-    """The bits of what lowers the clocks now, and of what this GPU can tell."""
+    """Return the bits of the reasons that lower the clocks now, and of the reasons that this GPU can report."""
     current = asker.ask_first(
         (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons), handle
     )
@@ -102,7 +105,7 @@ def reasons(asker: Asker, handle: Any) -> tuple[int | None, int | None]:
 
 
 def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
-    """Whether the GPU is partitioned (None: it cannot be), and the handles of its MIG devices."""
+    """Return whether the GPU is partitioned (None: not supported), and the handles of its MIG devices."""
     mode = asker.ask(pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None:
         return None, []
@@ -114,22 +117,22 @@ def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
 
 
 def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
-    """The processes that compute on any of these devices; None where unknown."""
+    """Return the pids that compute on any of these devices; None if unknown."""
     answers = [
         asker.ask_first(
             (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2), handle
         )
         for handle in handles
     ]
-    told = [answer for answer in answers if answer is not None]
-    found = sorted({process.pid for answer in told for process in answer})
-    if len(found) > MAX_PROCESSES:
-        asker.errors["too_many_processes"] += len(found) - MAX_PROCESSES
-    return tuple(found[:MAX_PROCESSES]) if told else None
+    known = [answer for answer in answers if answer is not None]
+    running = sorted({process.pid for answer in known for process in answer})
+    if len(running) > MAX_PROCESSES:
+        asker.errors["too_many_processes"] += len(running) - MAX_PROCESSES
+    return tuple(running[:MAX_PROCESSES]) if known else None
 
 
 def fabric(asker: Asker, handle: Any) -> Fabric | None:
-    """How the GPU joined its NVLink fabric; None where there is none to join."""
+    """Return the state of the GPU in its NVLink fabric; None without a fabric."""
     info = asker.ask_first((_fabric_v2, _fabric_v1), handle)
     if info is None or info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return None
@@ -144,7 +147,7 @@ def fabric(asker: Asker, handle: Any) -> Fabric | None:
 
 
 def text(asker: Asker, function: Callable[..., str], *arguments: Any) -> str:
-    """A name or a version, empty where there is none."""
+    """Return a name or a version; empty if there is none."""
     return (asker.ask(function, *arguments) or "")[:MAX_TEXT]
 
 

@@ -1,6 +1,6 @@
-"""The request to the helper process and its answer: the driver's own numbers, not yet judged.
+"""The request to the helper process and its answer: the driver's own numbers, not yet checked.
 
-Both sides import this; it must stay light.
+The agent and the helper both import this module, so it must import little.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from typing import Annotated
 import msgspec
 
 MAX_GPUS = 64
-"""Of one node, as much as NVML's own tools show."""
+"""GPUs of one node, as many as NVML's own tools show."""
 MAX_EVENTS = 100_000
-"""Taken from the driver at one look; the rest waits there for the next one."""
+"""Events read from the driver at one look. The driver keeps the rest for the next look."""
 MAX_COUNT = 1 << 31
-"""Of alike events at one look."""
+"""Equal events at one look."""
 MAX_PROCESSES = 1024
-"""Of one GPU."""
+"""Processes of one GPU."""
 MAX_MIG_INSTANCES = 16
-"""Of one GPU; hardware has seven."""
+"""MIG instances of one GPU; hardware has at most seven."""
 MAX_TEXT = 96
 """Characters of a name or a version."""
 
 
 class LookRequest(msgspec.Struct, frozen=True):
-    """``library``: the path of libnvidia-ml.so.1, empty where the loader finds it.
+    """``library``: the path of libnvidia-ml.so.1, empty if the loader finds it.
 
-    ``reopen``: initialise NVML anew; a GPU that was lost shows again only then.
+    ``reopen``: initialise NVML again; a lost GPU can appear again only after that.
     """
 
     library: str = ""
@@ -42,9 +42,9 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Fabric(msgspec.Struct, frozen=True):
-    """The NVLink fabric that the GPU joins: numbers as in nvml.h.
+    """The GPU's state in its NVLink fabric, with the numbers of nvml.h.
 
-    ``health``: the mask of faults, None where the driver has none. ``cluster``: the domain's UUID, or empty.
+    ``health``: the mask of faults, None if the driver has none. ``cluster``: the domain's UUID, or empty.
     """
 
     state: int
@@ -55,12 +55,12 @@ class Fabric(msgspec.Struct, frozen=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """One GPU. ``lost``: the driver has no more access to it; then only its identity is set.
+    """One GPU. ``lost``: the driver can no longer reach it; then only its identity is set.
 
     ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown one is
-    absent. ``reasons``: the bits of the active clock event reasons; ``reason_nanoseconds``: since the driver was
-    loaded, by reason, where the driver counts. ``activity``: means since the look before, named and scaled likewise.
-    ``pids``: processes that compute on the GPU or on a MIG instance of it.
+    absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: by reason, the time since
+    the driver was loaded, if the driver counts it. ``activity``: means since the previous look, with the same names
+    and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
     """
 
     index: int
@@ -79,7 +79,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class XidEvent(msgspec.Struct, frozen=True):
-    """An Xid of a GPU (by UUID, empty if unknown) since the last look, and how often it came."""
+    """An Xid of a GPU (UUID, empty if unknown) and how often it occurred since the last look."""
 
     uuid: str
     xid: int
@@ -87,10 +87,10 @@ class XidEvent(msgspec.Struct, frozen=True):
 
 
 class LookAnswer(msgspec.Struct, frozen=True):
-    """One look. ``error``: NVML's name, in lower case, of the error that allowed ``events`` alone; empty without one.
+    """One look. ``error``: NVML's name, in lower case, of the error that stopped the look; empty without an error.
 
-    ``errors``: values that the driver failed to give, by reason. ``driver``: its version, ``cuda``: the latest that it
-    runs; empty if unknown.
+    With an error, only ``events`` and ``errors`` have data. ``errors``: values that could not be read, by reason.
+    ``driver``: the driver's version. ``cuda``: the latest CUDA version that the driver runs. Both are empty if unknown.
     """
 
     error: str = ""
