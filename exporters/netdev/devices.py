@@ -19,7 +19,7 @@ def _counter(name: str, text: str) -> Family:
     return Family(name, "counter", text, ("device",), "1 per device")
 
 
-CARRIER_CHANGES = _counter("rankwatch_netdev_carrier_changes_total", "Times that the link came or went.")
+CARRIER_CHANGES = _counter("rankwatch_netdev_carrier_changes_total", "Times that the link went up or down.")
 RECEIVE_ERRORS = _counter("rankwatch_netdev_receive_errors_total", "Packets received with an error.")
 RECEIVE_DROPS = _counter(
     "rankwatch_netdev_receive_dropped_total", "Packets received and dropped because a buffer was full."
@@ -33,7 +33,7 @@ FAMILIES = tuple(_FILES)
 
 
 class NetworkDevice(msgspec.Struct, frozen=True):
-    """A device's name, its readable values by family, and its driver (empty: unknown)."""
+    """A device: its name, its readable values by family, and its driver (empty if unknown)."""
 
     name: str
     values: dict[Family, float]
@@ -41,7 +41,7 @@ class NetworkDevice(msgspec.Struct, frozen=True):
 
 
 def read_devices(sys_root: Path) -> tuple[NetworkDevice, ...]:
-    """Every device with hardware behind it, by name (blocking)."""
+    """Return every device with its own hardware, in the order of their names. Blocking."""
     root = sys_root / "class/net"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name) and (root / name / "device").exists()]
     return tuple(_device(root / name, name) for name in names[:MAX_DEVICES])

@@ -1,4 +1,4 @@
-"""The exporter: reads devices in a thread of its own."""
+"""The exporter: reads devices in its own thread."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class NetdevFound(msgspec.Struct, frozen=True):
-    """Devices, and their pause frames by name."""
+    """The devices, and their pause frames by device name."""
 
     devices: tuple[NetworkDevice, ...]
     pauses: dict[str, tuple[Count, ...]]
@@ -34,20 +34,20 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
     _pauses: PauseReader | None = None
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; netlink gives the kernel's own devices, not those of a recorded tree."""
+        """Prepare to read pause frames: netlink shows the kernel's real devices, not those of a recorded tree."""
         await super().start(ctx)
         if ctx.roots.sys == Path("/sys"):
             self._pauses = PauseReader()
 
     def read(self, roots: Roots) -> NetdevFound:
-        """Every device; NoData when there is none."""
+        """Read every device. Raise NoData without any device."""
         found = read_devices(roots.sys)
         if not found:
             raise NoData
         return NetdevFound(found, self._read_pauses({device.name: device.driver for device in found}))
 
     def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
-        """The pause frames by device; none, and a note on the front page, where netlink is refused."""
+        """Return the pause frames by device. If netlink is refused, return none and set the note of the front page."""
         if self._pauses is None:
             return {}
         try:
@@ -55,11 +55,11 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
         except OSError as error:
             self._pauses = None
             self.ctx.note.text = pause.NOTE
-            self.ctx.log.info("pause frames are not shown, as the kernel cannot be asked by netlink", error=error)
+            self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 
     def render(self, found: NetdevFound) -> Iterable[Metric]:
-        """A series for each value that was read."""
+        """Return the families, with one series for each value that was read."""
         rows = {family: family.rows() for family in FAMILIES}
         for device in found.devices:
             for family, value in device.values.items():

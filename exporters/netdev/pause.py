@@ -1,6 +1,6 @@
-"""Pause frames of network devices: of the link (ethtool netlink), and of each priority (PFC, by the kernel's DCB).
+"""Pause frames of network devices: of the link (ethtool netlink), and of each priority (PFC, from the kernel's DCB).
 
-A device that pauses its peer, or is paused, is congested: its traffic waits. Reading needs no privilege.
+A device that sends or receives pause frames is congested: its traffic waits. Reading needs no privilege.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from agent.sdk.metrics import Family
 from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
-"""A device without an answer is asked again after this time: its driver may have changed."""
+"""Time until the next query to a device that does not support it: its driver may have changed."""
 FAILED_SECONDS = 60.0
-"""A device whose answer failed is asked again after this time."""
+"""Time until the next query to a device whose query failed."""
 REFRESH_SECONDS = 60.0
-"""How often a driver of CACHING_DRIVERS reads what it answers from."""
+"""The time between two refreshes of the statistics of a driver in CACHING_DRIVERS."""
 CACHING_DRIVERS = frozenset({"mlx5_core"})
-"""Their counts by priority are those of the last read of all statistics, which may never have happened."""
+"""Counts by priority of these drivers are as old as the last read of all statistics, if there ever was one."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
-NOTE = "pause frames are not known: that takes netlink, see 55-hardware.conf"
+NOTE = "pause frames unavailable: they need netlink, see 55-hardware.conf"
 FRAMES = Family(
     "rankwatch_netdev_pause_frames_total",
     "counter",
-    "Pause frames sent (transmit: the device was full) and received (receive: its peer was), by direction and priority "
-    "(PFC; empty: of the whole link). Of what is switched on, and of what is not once there were some.",
+    "Pause frames by direction: transmit (this device was full) or receive (its peer was full). priority: the PFC "
+    "priority, empty for the whole link. A priority has series while pause is on, or after its first pause frame.",
     ("device", "direction", "priority"),
-    "2 per device and priority that is in use, of devices that tell",
+    "2 per device and priority that is in use, for devices that report them",
 )
 Count = tuple[str, str, int]
 """Direction, priority, frames."""
@@ -40,7 +40,7 @@ Count = tuple[str, str, int]
 _TRANSMIT, _RECEIVE = "transmit", "receive"
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOENT})
 
-# Numbers of linux/genetlink.h, ethtool_netlink.h and dcbnl.h; the device's name is attribute 2 of a header, 1 of DCB's.
+# Numbers of linux/genetlink.h, ethtool_netlink.h and dcbnl.h. The device's name is attribute 2 of a header, 1 in DCB.
 _GENERIC_HEADER = struct.Struct("=BBH")
 _CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 0x10, 3, 1, 2
 _ETHTOOL = b"ethtool\0"
@@ -53,38 +53,38 @@ _GET_DCB, _GET_IEEE = 78, 21
 _DCB_DEVICE, _DCB_IEEE, _DCB_PFC = 1, 13, 2
 _DCB_HEADER = struct.Struct("=BBH")
 _PFC = struct.Struct("=BBBxHxx8Q8Q")
-"""Priorities that can be, those that are (a bit each), two more; frames sent and received by priority."""
+"""Number of priorities, bits of the enabled ones, two other values; frames sent and received by priority."""
 
 
 def pause_request(device: str) -> bytes:
-    """Ask ethtool how the link of a device pauses, with its counts."""
+    """Return the request to ethtool for the pause settings and counts of a device's link."""
     name = netlink.attribute(_HEADER_DEVICE, device.encode() + b"\0")
     header = netlink.attribute(_HEADER, name + netlink.attribute(_HEADER_FLAGS, _WITH_STATISTICS), nested=True)
     return _GENERIC_HEADER.pack(_GET_PAUSE, 1, 0) + header
 
 
 def pause_counts(answer: bytes) -> Iterator[Count]:
-    """What ethtool answers: frames of the whole link, where the driver counts them."""
-    found = dict(netlink.attributes(answer[_GENERIC_HEADER.size :]))
-    frames = dict(netlink.attributes(found.get(_STATISTICS, b"")))
+    """Yield the frames of the whole link from ethtool's answer, if the driver counts them."""
+    settings = dict(netlink.attributes(answer[_GENERIC_HEADER.size :]))
+    frames = dict(netlink.attributes(settings.get(_STATISTICS, b"")))
     for direction, count, switch in (
         (_TRANSMIT, _SENT_FRAMES, _TRANSMITS),
         (_RECEIVE, _RECEIVED_FRAMES, _RECEIVES),
     ):
         if len(frames.get(count, b"")) == struct.calcsize("=Q"):
             (number,) = struct.unpack("=Q", frames[count])
-            yield from _shown(direction, "", number, is_on=any(found.get(switch, b"")))
+            yield from _shown(direction, "", number, is_on=any(settings.get(switch, b"")))
 
 
 def priority_request(device: str) -> bytes:
-    """Ask the kernel's DCB about a device."""
+    """Return the request to the kernel's DCB for a device."""
     return _DCB_HEADER.pack(0, _GET_IEEE, 0) + netlink.attribute(_DCB_DEVICE, device.encode() + b"\0")
 
 
 def priority_counts(answer: bytes) -> Iterator[Count]:
-    """What DCB answers: frames by priority, where the driver knows of PFC."""
-    found = dict(netlink.attributes(answer[_DCB_HEADER.size :]))
-    raw = dict(netlink.attributes(found.get(_DCB_IEEE, b""))).get(_DCB_PFC, b"")
+    """Yield the frames by priority from DCB's answer, if the driver supports PFC."""
+    parts = dict(netlink.attributes(answer[_DCB_HEADER.size :]))
+    raw = dict(netlink.attributes(parts.get(_DCB_IEEE, b""))).get(_DCB_PFC, b"")
     if len(raw) != _PFC.size:
         return
     _, enabled, _, _, *numbers = _PFC.unpack(raw)
@@ -98,7 +98,7 @@ def _shown(direction: str, priority: str, number: int, *, is_on: bool) -> Iterab
 
 
 class _Question(NamedTuple):
-    """What a device is asked: the protocol, the message's type, which the kernel may have to tell, and both ways."""
+    """A query about a device: the protocol, the function that returns the message type, request and answer."""
 
     protocol: int
     kind: Callable[[netlink.Netlink], int]
@@ -107,7 +107,7 @@ class _Question(NamedTuple):
 
 
 def _ethtool(kernel: netlink.Netlink) -> int:
-    """The number of the family ethtool."""
+    """Return the kernel's number of the netlink family ethtool."""
     question = _GENERIC_HEADER.pack(_GET_FAMILY, 1, 0) + netlink.attribute(_FAMILY_NAME, _ETHTOOL)
     answer = dict(netlink.attributes(kernel.ask(_CONTROL, question)[_GENERIC_HEADER.size :]))
     return int.from_bytes(answer.get(_FAMILY_ID, b""), sys.byteorder)
@@ -120,9 +120,9 @@ _QUESTIONS = (
 
 
 class PauseReader:
-    """Asks for the pause frames of devices (blocking); used from one thread.
+    """Reads the pause frames of devices. Blocking; for one thread.
 
-    ``open_channel`` opens a netlink socket of a protocol; ``refresh`` has a device's driver read its statistics.
+    ``open_channel`` opens a netlink socket of a protocol. ``refresh`` makes a device's driver read its statistics.
     """
 
     def __init__(
@@ -136,9 +136,9 @@ class PauseReader:
         self._refreshed_at: dict[str, float] = {}
 
     def read(self, drivers: Mapping[str, str], now: float) -> dict[str, tuple[Count, ...]]:
-        """The counts of each device that tells, at monotonic time ``now``; OSError where there is no netlink.
+        """Return the counts of each device that reports them. Raise OSError without netlink.
 
-        ``drivers``: by the name of each device.
+        ``drivers``: the driver of each device, by device name. ``now``: monotonic seconds.
         """
         waiting, fresh = self._asked_again_at.items(), self._refreshed_at.items()
         self._asked_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}

@@ -1,6 +1,6 @@
-"""RDMA devices (InfiniBand, RoCE, EFA) from /sys/class/infiniband: their ports' state and rate, and every counter.
+"""RDMA devices (InfiniBand, RoCE, EFA) from /sys/class/infiniband: the state, rate and counters of their ports.
 
-What a port was once this boot is what is expected of it: a port that was never up is no fault.
+A port is expected to keep the best state that it had since the boot. A port that was never up is not a fault.
 """
 
 from exporters.rdma.exporter import SPEC, RdmaConfig, RdmaExporter

@@ -1,7 +1,7 @@
-"""The expected state of the node's RDMA devices: present, up and fast as once since the boot. Pure.
+"""The expected state of the node's RDMA devices: present, up and as fast as at their best since the boot. Pure.
 
-Expected are devices of physical PCI functions alone, each by its function's address: a device that is renamed is the
-same, and what software makes (virtual functions, subfunctions, rxe, siw) it may take away.
+Only devices of physical PCI functions are expected, each by its function's address. A renamed device stays the same
+device. Software may remove what it made: virtual functions, subfunctions, rxe, siw.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from exporters.rdma.tree import RdmaDevice
 ACTIVE = 4
 """IB_PORT_ACTIVE (ib_verbs.h)."""
 MAX_RATE = 1e15
-"""Bytes per second; no port is as fast."""
+"""The greatest plausible rate, in bytes per second."""
 
 
 class Best(msgspec.Struct):
-    """A port as it was at its best: whether it was ever active, and its rate in bytes per second."""
+    """The best state of a port: whether it was ever active, and its highest rate in bytes per second."""
 
     active: bool = False
     rate: Annotated[float, msgspec.Meta(ge=0, le=MAX_RATE)] = 0.0
 
 
 class Expected(msgspec.Struct):
-    """A PCI function's device: its name and place when it was seen last, and its ports at their best.
+    """A PCI function's device: its name and place when last seen, and the best state of its ports.
 
-    ``missing``: it is not there; ``hidden``: nor can it be, as it may be in another network namespace.
+    ``missing``: the device is absent. ``hidden``: it is not visible here, but may be in another network namespace.
     """
 
     device: str
@@ -42,34 +42,34 @@ class Expected(msgspec.Struct):
 
 
 class Baseline(msgspec.Struct):
-    """``functions`` by PCI address."""
+    """``functions``: the expected devices by PCI address."""
 
     functions: dict[str, Expected] = {}
 
 
 def ignore(baseline: Baseline, names: Collection[str]) -> None:
-    """Expect nothing more of the devices of these names."""
+    """Remove the devices with these names from the baseline."""
     kept = {pci: expected for pci, expected in baseline.functions.items() if expected.device not in names}
     baseline.functions = kept
 
 
 def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
-    """Raise the expectations to what is there; return whether a device is missing that was there at the last look.
+    """Raise the expectations to the present state. Return whether a device vanished since the previous look.
 
-    ``hidden``: the functions, of those without a device, whose device may be in another network namespace.
+    ``hidden``: PCI functions without a device here whose device may be in another network namespace.
     """
-    found = _by_function(baseline, devices)
+    present = _by_function(baseline, devices)
     taken = {device.name for device in devices}
     vanished = False
     for pci, expected in baseline.functions.items():
-        gone = pci not in found
+        gone = pci not in present
         expected.hidden = gone and pci in hidden
         missing = gone and not expected.hidden
         vanished = vanished or (missing and not expected.missing)
         expected.missing = missing
-        if gone and expected.device in taken:  # the driver has given its name to another
+        if gone and expected.device in taken:  # the driver has given the name to another device
             expected.device = pci
-    for pci, device in found.items():
+    for pci, device in present.items():
         expected = baseline.functions.setdefault(pci, Expected(device.name, device.pci_path, device.numa))
         expected.device, expected.pci_path, expected.numa = device.name, device.pci_path, device.numa
         for port in device.ports:
@@ -81,7 +81,7 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
 
 
 def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[str, str], float]:
-    """The best rate of each port that has another rate now, or none, by device and port."""
+    """Return the best rate (bytes per second), by device and port, of each port with another rate now, or none."""
     rates = {(device.name, port.number): port.rate for device in devices for port in device.ports}
     return {
         (expected.device, str(number)): best.rate
@@ -92,18 +92,18 @@ def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[
 
 
 def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
-    """Compare with the expectations. A port whose state or rate cannot be read fails nothing."""
-    found = _by_function(baseline, devices)
+    """Compare with the expectations and return the checks. A port with an unreadable state or rate fails no check."""
+    present = _by_function(baseline, devices)
     states: dict[tuple[Subject, str], CheckState] = {}
     for pci, expected in sorted(baseline.functions.items()):
         if not expected.hidden:
-            for check, healthy in _judge(expected, found.get(pci)).items():
+            for check, healthy in _judge(expected, present.get(pci)).items():
                 states[Subject("nic", expected.device), check] = CheckState.of(healthy)
     return states
 
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
-    """The physical devices by their PCI functions; of several of one function the known one, or the first."""
+    """Return the physical devices by PCI function. If a function has several, the known one is used, else the first."""
     found: dict[str, RdmaDevice] = {}
     for device in devices:
         known = baseline.functions.get(device.pci)

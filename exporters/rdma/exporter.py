@@ -1,4 +1,4 @@
-"""The exporter: looks at sysfs in a thread of its own, compares, and tells the ledger."""
+"""The exporter: reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ INTERVAL_SECONDS = 15.0
 MAX_IGNORED = 128
 MAX_LINES_SAID = 8
 NEIGHBOURS_SECONDS = 4 * 3600.0
-"""What lldpd has heard is written every hour; an older file is of a service that has stopped."""
+"""The greatest age of the file with lldpd's neighbours, in seconds.
+
+A service writes it every hour. An older file means that the service has stopped.
+"""
 
 T = TypeVar("T")
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -30,12 +33,12 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``ignore_devices``: the names of those to have no series, not to be missed, and to be no GPU's NIC.
+    """``ignore_devices``: names of devices without series and checks; none of them counts as a GPU's NIC.
 
-    ``all_counters``: a series of every counter, 40 to 80 per port, not only of those that tell of faults, and of
-    objects in use.
-    ``switch_ports``: a file that says which port of which switch each port is connected to (switches.py here);
-    ``lldp_neighbors``: one with what lldpd has heard (lldp.py here), for ports that the first does not name.
+    ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
+    faults and congestion are exported.
+    ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
+    ``lldp_neighbors``: a file with lldpd's neighbours (see lldp.py), for ports that ``switch_ports`` does not name.
     """
 
     ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)
@@ -45,7 +48,7 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
-    """See the package. The baseline and the site's files belong to the thread."""
+    """See the package. Only the exporter's thread uses the baseline and the site's files."""
 
     def __init__(self, config: RdmaConfig) -> None:
         super().__init__(config)
@@ -82,10 +85,10 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         )
 
     async def update(self) -> None:
-        """Look at every device; NoData when there never was one."""
+        """Look at every device. Raise NoData when no device was seen since the boot."""
         self._found = await self.look()
         self.ctx.checks.report_all(levels(self._baseline, self._found.devices))
-        expected = self._baseline.functions.items()  # those that are missing stay near their GPUs
+        expected = self._baseline.functions.items()  # a missing device stays the NIC of its GPU
         self.ctx.hardware.observe_nics(Nic(nic.device, pci, nic.pci_path, nic.numa) for pci, nic in expected)
         self.ctx.state.publish(msgspec.msgpack.encode(self._baseline))
         if not self._baseline.functions and not self._found.devices:
@@ -96,18 +99,18 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         return render(found)
 
     def _resources(self, roots: Roots) -> Counts:
-        """Return the objects in use; a kernel that cannot be asked is logged once and asked no more."""
+        """Return the objects in use. If the netlink query fails, log that once and query no more."""
         if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
             return {}
         try:
             return read_resources()
         except OSError as error:
             self._counts_resources = False
-            self.ctx.log.info("RDMA resources are not shown, as the kernel cannot be asked by netlink", error=error)
+            self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
             return {}
 
     def _learn_wiring(self) -> None:
-        """Read the site's files where they changed; one that cannot be read changes nothing."""
+        """Read the site's files that changed. An unreadable file changes nothing."""
         neighbours = self._changed("lldp_neighbors", self._lldp)
         if neighbours is not None:
             self._neighbours = neighbours
@@ -119,14 +122,14 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             self._switches = wiring.switches
             if wiring.bad_lines:
                 lines = ",".join(map(str, wiring.bad_lines[:MAX_LINES_SAID]))
-                self.ctx.log.warning("lines of switch_ports are passed over: {lines}", lines=lines)
+                self.ctx.log.warning("invalid lines of switch_ports are ignored: {lines}", lines=lines)
 
     def _changed(self, key: str, file: SiteFile[T]) -> T | None:
-        """The content of a file that changed; an unreadable one is logged once."""
+        """Return the content of a changed file, else None. An unreadable file is logged once."""
         try:
             return file.changed()
         except (OSError, ValueError) as error:
-            self.ctx.log.warning("the file of {key} cannot be read", key=key, error=error)
+            self.ctx.log.warning("cannot read the file of {key}", key=key, error=error)
             return None
 
 

@@ -1,4 +1,4 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""The metric families of the exporter; renders a snapshot as metric families. Pure."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ def _counter(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
 DEVICE_INFO = Family(
     "rankwatch_rdma_device_info",
     "gauge",
-    "Facts about an RDMA device; always 1. driver_version: of the module, where it is not the kernel's own (as that of "
-    "OFED).",
+    "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
+    "(such as OFED), else empty.",
     ("device", "driver", "driver_version", "firmware", "board", "pci"),
     "1 per device",
 )
 PORT_INFO = _gauge(
     "rankwatch_rdma_port_info",
-    "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA); netdev that of Ethernet.",
+    "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA). netdev: the network device "
+    "of an Ethernet port.",
     _EACH,
     "link_layer",
     "netdev",
@@ -44,37 +45,37 @@ PORT_STATE = _gauge(
 PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
 PORT_BEST_RATE = _gauge(
     "rankwatch_rdma_port_rate_best_bytes_per_second",
-    "The highest rate of the port since the boot, while it was active; absent while it has that rate, and of virtual "
-    "devices.",
+    "The highest rate of the port since the boot, while it was active. Absent while the port has this rate, and for "
+    "virtual devices.",
     "1 per port that is slower than it was, or down",
 )
 RECEIVED = _counter(
     "rankwatch_rdma_received_bytes_total",
-    "Data received by the port (port_rcv_data; of EFA rx_bytes, of ionic rx_rdma_ucast_bytes).",
+    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).",
 )
 SENT = _counter(
     "rankwatch_rdma_transmitted_bytes_total",
-    "Data sent by the port (port_xmit_data; of EFA tx_bytes, of ionic tx_rdma_ucast_bytes).",
+    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).",
 )
 LINK_DOWNED = _counter("rankwatch_rdma_link_downed_total", "Times that the link failed to recover and went down.")
 COUNTER = _counter(
     "rankwatch_rdma_port_counter_total",
-    "Other counters of the port, by their names in the folder counters of sysfs: those of faults and congestion, or "
-    "every one where the configuration asks for all_counters.",
+    "Other counters of the port, by their names in the sysfs folder counters: only faults and congestion, or all "
+    "counters if all_counters is set.",
     "6 per port, or about 20",
     "counter",
 )
 HARDWARE_COUNTER = _counter(
     "rankwatch_rdma_hardware_counter_total",
-    "Other counters of the device's driver for the port, by their names in the folder hw_counters of sysfs: those of "
-    "what was sent again and of congestion, or every one where the configuration asks for all_counters.",
+    "Other counters that the driver has for the port, by their names in the sysfs folder hw_counters: only "
+    "retransmissions and congestion, or all counters if all_counters is set.",
     "3 to 5 per port, or about 20 to 60",
     "counter",
 )
 SWITCH_INFO = _gauge(
     "rankwatch_rdma_switch_info",
-    "Always 1: the switch, and its port, that the port is connected to, by the files that the configuration names: the "
-    "site's own, else what lldpd has heard.",
+    "Always 1: the switch and the switch port at the other end of the port's cable. Source: the file switch_ports of "
+    "the configuration, else lldp_neighbors.",
     "1 per port in the file, if there is one",
     "switch",
     "switch_port",
@@ -103,7 +104,7 @@ TELLING = frozenset(
         "port_xmit_wait",
     }
 )
-"""The port's counters that tell of faults and congestion."""
+"""The port's counters that show faults and congestion."""
 TELLING_OF_DRIVER = frozenset(
     {
         *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),  # mlx5
@@ -112,10 +113,10 @@ TELLING_OF_DRIVER = frozenset(
         *("retrans_pkts", "tx_pkts"),  # efa
         *("tx_rdma_ack_timeout", "req_rx_pkt_seq_err", "req_rx_rnr_retry_err"),  # ionic
         *("tx_rdma_retx_pkts", "tx_rdma_ucast_pkts"),  # ionic
-        *("rp_cnp_handled", "rx_cnp_pkts"),  # mlx5, bnxt_re: told to slow down
+        *("rp_cnp_handled", "rx_cnp_pkts"),  # mlx5, bnxt_re: congestion notifications
     }
 )
-"""The drivers' counters of what was sent again, of all packets where its share of them tells, and of congestion."""
+"""The drivers' counters of retransmissions and congestion, and of all packets if the retransmitted share is needed."""
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),
@@ -125,16 +126,16 @@ _NAMED_OF_DRIVER = {
     "efa": {"rx_bytes": RECEIVED, "tx_bytes": SENT},
     "ionic": {"rx_rdma_ucast_bytes": RECEIVED, "tx_rdma_ucast_bytes": SENT},
 }
-"""Drivers that answer no MADs have no folder counters: their bytes are among the hardware counters."""
+"""Drivers that answer no MADs lack the folder counters: their byte counts are among the hardware counters."""
 _VALUES = ("active_", "watermark_")
-"""Prefixes of names that are no counters: objects in use, and the most that were (bnxt_re: active_qps)."""
+"""Name prefixes of values that are not counters: objects in use, and their highest number (bnxt_re: active_qps)."""
 
 
 class RdmaSnapshot(msgspec.Struct, frozen=True):
-    """``all_counters``: every counter, not only those of faults and congestion.
+    """``all_counters``: render every counter, not only those of faults and congestion.
 
-    ``best_rates``: by device and port, of ports that are slower than they were. ``switches``: a switch and its port by
-    device and port; ``neighbours``: the same by network device, for ports that ``switches`` does not have.
+    ``best_rates``: by device and port, for ports that are slower than at their best. ``switches``: switch and switch
+    port by device and port. ``neighbours``: the same by network device, for ports that ``switches`` does not have.
     ``resources``: objects in use.
     """
 
@@ -147,7 +148,7 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
-    """The families of a snapshot."""
+    """Return the metric families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
     for device in snapshot.devices:
         for kind, count in snapshot.resources.get(device.name, {}).items():

@@ -1,7 +1,7 @@
-"""What switches say of themselves by LLDP, from what lldpd has heard: the output of `lldpcli -f json0 show neighbors`.
+"""Switches and their ports by LLDP, from the output of `lldpcli -f json0 show neighbors`. Pure.
 
-That form (lldpcli(8)) is the same for one interface and for many: every member is a list. Whoever sits at the other end
-of a cable chooses the texts, so they are bounded. Pure.
+This format (lldpcli(8)) is the same for one interface and for many: every member is a list. The device at the other
+end of a cable chooses the texts. Therefore their length is limited.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import msgspec
 from exporters.rdma.switches import MAX_NAME, Place
 
 MAX_LLDP_BYTES = 1024 * 1024
-"""Some 1,000 neighbours."""
+"""Room for about 1,000 neighbours."""
 MAX_INTERFACES = 512
 _NAMED_PORTS = frozenset({"ifname", "local"})
-"""Kinds of a port's id that people know it by; it goes by its description where the id is an address."""
+"""Kinds of port ids that people use as the port's name. For other ids (addresses) the description is used."""
 
 
 class _Value(msgspec.Struct):
@@ -53,17 +53,22 @@ _DECODER = msgspec.json.Decoder(_Heard)
 
 
 def read_neighbours(raw: bytes) -> dict[str, Place]:
-    """The switch and its port by network device, of several neighbours of one the first. ValueError for other text."""
+    """Return switch and switch port by network device; the first neighbour of a device counts.
+
+    Raise ValueError for text in another format.
+    """
     try:
         heard = _DECODER.decode(raw)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    found: dict[str, Place] = {}
+    neighbours: dict[str, Place] = {}
     for interface in (each for part in heard.lldp for each in part.interface):
         name, switch = interface.name, _switch(interface.chassis)
-        if name and switch and interface.via == "LLDP" and name not in found and len(found) < MAX_INTERFACES:
-            found[name] = (switch, _port(interface.port))
-    return found
+        if not (name and switch and interface.via == "LLDP"):
+            continue
+        if name not in neighbours and len(neighbours) < MAX_INTERFACES:
+            neighbours[name] = (switch, _port(interface.port))
+    return neighbours
 
 
 def _switch(chassis: Sequence[_Chassis]) -> str:

@@ -1,7 +1,7 @@
-"""Which port of which switch each port of the node is connected to, from a file of the site's.
+"""The switch and switch port of each port of the node, from a file that the site provides.
 
-The file is CSV with a header: the columns device, port, switch and switch_port, and node where one file is made for
-many nodes. Lines of other nodes are passed over.
+The file is CSV with a header line: the columns device, port, switch and switch_port. A file for many nodes also has the
+column node. Lines of other nodes are ignored.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Some 200,000 lines."""
+"""Room for about 200,000 lines."""
 MAX_ROWS = 512
-"""Of the node itself."""
+"""Lines for this node."""
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 
 T = TypeVar("T")
 Place = tuple[str, str]
-"""A device and a port of it, or a switch and one of its."""
+"""A device and one of its ports, or a switch and one of its ports."""
 
 
 class Wiring(NamedTuple):
-    """The switch and its port by device and port, and which lines are not as they should be (by number, from 1)."""
+    """The switch and switch port by device and port, and the numbers of invalid lines (from 1)."""
 
     switches: Mapping[Place, Place]
     bad_lines: tuple[int, ...] = ()
 
 
 def read_wiring(text: str, hostname: str) -> Wiring:
-    """Read the file's text for this node. ValueError where a column is missing, or it is no CSV."""
+    """Return the wiring of this node from the file's text. Raise ValueError for a missing column or invalid CSV."""
     try:
         return _read(text, hostname)
     except csv.Error as error:
@@ -65,9 +65,9 @@ def _is_name(text: str) -> bool:
 
 
 class SiteFile(Generic[T]):
-    """A file of the site's, read again when it was changed (blocking); used from one thread.
+    """A file that the site provides, read again after a change. Blocking; for one thread.
 
-    A ``path`` that is empty is no file. ``read`` makes what it says of its bytes, at most ``max_bytes``.
+    An empty ``path`` means that there is no file. ``read`` converts the file's content, at most ``max_bytes`` bytes.
     """
 
     def __init__(self, path: str, read: Callable[[bytes], T], max_bytes: int) -> None:
@@ -77,7 +77,7 @@ class SiteFile(Generic[T]):
         self._seen: tuple[int, ...] | None = None
 
     def changed(self) -> T | None:
-        """What it says, where it is new; None where nothing changed. OSError and ValueError once per change."""
+        """Return the converted content after a change, else None. Raise OSError or ValueError once per change."""
         if not self._path:
             return None
         seen = self._look()
@@ -92,7 +92,7 @@ class SiteFile(Generic[T]):
 
     @property
     def written_seconds(self) -> float | None:
-        """When it was written, since the epoch, as of the last look; None where there is none."""
+        """The file's modification time at the last look, in epoch seconds; None without a file."""
         return self._seen[3] / 1e9 if self._seen else None
 
     def _look(self) -> tuple[int, ...]:

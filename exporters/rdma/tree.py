@@ -1,6 +1,6 @@
-"""Reads /sys/class/infiniband into plain facts (Documentation/ABI/stable/sysfs-class-infiniband of the kernel). Blocks.
+"""Reads /sys/class/infiniband (see Documentation/ABI/stable/sysfs-class-infiniband of the kernel). Blocking.
 
-Every attribute stands for itself: a driver that refuses one, or lacks it, costs that one.
+The attributes are independent: a missing or unreadable attribute loses only its own value.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent.sdk.system import pci_address, pci_path, sysfs
 MAX_DEVICES = 128
 MAX_PORTS = 16
 MAX_COUNTERS = 256
-"""Of each folder of a port; mlx5 has about 60."""
+"""Counters in each folder of a port; mlx5 has about 60."""
 WORD_BYTES = 4
 """port_xmit_data and port_rcv_data count words of four bytes (IBTA, PortCounters)."""
 
@@ -27,13 +27,13 @@ _VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
 _NUMBERED = re.compile(r"(\d{1,2}): [A-Za-z_]")
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
 _SETTINGS = {"lifespan"}
-"""Files among the hardware counters that count nothing."""
+"""Files in the folder of the hardware counters that are not counters."""
 
 
 class Port(msgspec.Struct, frozen=True):
-    """A port; None and absent counters could not be read.
+    """A port. An unreadable value is None, an unreadable counter is absent.
 
-    ``state`` 4 is ACTIVE; ``rate`` in bytes per second; ``netdev`` of Ethernet ports.
+    ``state``: 4 is ACTIVE. ``rate``: bytes per second. ``netdev``: the network device of an Ethernet port.
     """
 
     number: int
@@ -46,10 +46,11 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class RdmaDevice(msgspec.Struct, frozen=True):
-    """An RDMA device: its driver (and its version, where that has one of its own) and firmware, its place, its ports.
+    """An RDMA device: its driver and firmware, its place in the PCI tree, and its ports.
 
-    ``physical``: it is that of a PCI function which no software has made: no SR-IOV virtual function, no subfunction
-    (whose ``pci`` is its parent's), no software device such as rxe and siw (without a ``pci``).
+    ``driver_version``: empty for a driver of the kernel itself. ``physical``: the device belongs to a real PCI
+    function. It is not an SR-IOV virtual function, a subfunction (``pci`` is its parent's), or a software device such
+    as rxe and siw (without ``pci``).
     """
 
     name: str
@@ -65,9 +66,9 @@ class RdmaDevice(msgspec.Struct, frozen=True):
 
 
 def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]:
-    """Of these PCI functions those whose device may be in another network namespace, where sysfs hides it.
+    """Return those of these PCI functions whose device may be in another network namespace, where sysfs hides it.
 
-    That takes the exclusive mode (`rdma system`), in which devices are moved, and a function that has its driver.
+    That is possible only in exclusive mode (see `rdma system`), and only for a function that has a driver.
     """
     if sysfs.read_text(sys_root / "module/ib_core/parameters/netns_mode") != "N":  # Y: shared
         return frozenset()
@@ -76,10 +77,10 @@ def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]
 
 
 def read_devices(sys_root: Path) -> list[RdmaDevice]:
-    """The devices there are, physical ones first, by name."""
+    """Return the devices, physical ones first, then by name."""
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
-    names.sort(key=lambda name: not _is_physical(root / name / "device"))  # virtual ones can be hundreds
+    names.sort(key=lambda name: not _is_physical(root / name / "device"))  # there may be hundreds of virtual ones
     return [_device(root / name, name, sys_root / "module") for name in names[:MAX_DEVICES]]
 
 
@@ -104,7 +105,7 @@ def _device(folder: Path, name: str, modules: Path) -> RdmaDevice:
 
 
 def _is_physical(device: Path) -> bool:
-    """True when the link leads to a PCI function that is no virtual one."""
+    """Return True when the link leads to a PCI function that is not a virtual function."""
     function = Path(os.path.realpath(device)).name
     return pci_address(function) != "" and not os.path.lexists(device / "physfn")
 
@@ -123,13 +124,13 @@ def _port(folder: Path, number: int) -> Port:
 
 
 def _numbered(path: Path) -> int | None:
-    """The number of a state like `4: ACTIVE`."""
+    """Return the number of a state: 4 for `4: ACTIVE`."""
     match = _NUMBERED.match(sysfs.read_text(path) or "")
     return int(match[1]) if match else None
 
 
 def _counters(folder: Path) -> dict[str, int]:
-    """The readable counters of a folder."""
+    """Return the readable counters of a folder."""
     names = [name for name in sysfs.entries(folder) if _COUNTER.fullmatch(name) and name not in _SETTINGS]
     values = {name: sysfs.read_number(folder / name) for name in names[:MAX_COUNTERS]}
     return {name: value for name, value in values.items() if value is not None and value >= 0}

@@ -1,4 +1,4 @@
-"""The exporter: has the helper probe the paths, reads Lustre's health file, and renders."""
+"""The exporter: the helper probes the paths; the exporter reads Lustre's health file and renders the metrics."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from exporters.storage.probe import FreeSpace, Probe, ProbeRequest
 
 INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
-"""The helper waits for no file system; it answers within its grace."""
+"""Time limit of a call to the helper. The helper never waits for a file system: it answers after GRACE_SECONDS."""
 MAX_PATHS = 32
 ABSENT_SECONDS = 300.0
-"""How often dump paths that nobody has made yet are looked for."""
+"""The time between two looks for dump paths that do not exist yet."""
 DUMP_SECONDS = 60.0
-"""How often the room of dump paths is looked at where no other path is probed: in between the helper ends."""
+"""The time between two looks at dump paths when no other path is configured. The helper ends in between."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
 
@@ -31,27 +31,26 @@ def _gauge(name: str, text: str) -> Family:
 
 SUCCESS = _gauge(
     "rankwatch_storage_probe_success",
-    "1 when the last probe of the path (the first entry of a directory, the first bytes of a file) was answered, 0 "
-    "when it failed or hangs; absent before the first has ended.",
+    "1 when the last probe of the path succeeded, 0 when it failed or hangs. A probe reads the first entry of a "
+    "directory or the first bytes of a file. Absent until the first probe has ended.",
 )
 DURATION = _gauge(
     "rankwatch_storage_probe_duration_seconds",
-    "How long the last probe took, or how long the one under way has been, whichever is more.",
+    "Duration of the last probe, or the time since the running probe started; the greater of the two.",
 )
-HUNG = _gauge(
-    "rankwatch_storage_probe_hung", "1 while a probe has been under way for longer than its deadline, else 0."
-)
+HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")
 SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
-AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Bytes that users may still write to the path's file system.")
+AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Free bytes for users in the path's file system.")
 FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
 
 class StorageConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: files and directories that jobs need; ``dump_paths``: directories that must not run full, if there.
+    """``paths``: files and directories that jobs need. ``dump_paths``: directories that must not become full.
 
-    A probe that takes longer than ``deadline_seconds`` hangs; below ``full_ratio`` of its room a dump path is full.
+    A dump path need not exist. A probe hangs when it takes longer than ``deadline_seconds``. A dump path is full when
+    its free share of bytes or inodes is below ``full_ratio``.
     """
 
     paths: Annotated[list[_Path], msgspec.Meta(max_length=MAX_PATHS)] = msgspec.field(default_factory=list)
@@ -72,26 +71,26 @@ class StorageExporter:
         self._asleep_until = float("-inf")
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the helper; no path is touched yet."""
+        """Prepare the helper. No path is read yet."""
         self._ctx = ctx
         self._thread = ctx.thread("storage")
         self._helper = ctx.helper(PROBER)
 
     async def update(self) -> None:
-        """Probe the paths; NoData when none is configured or there, and there is no Lustre."""
+        """Probe the paths. Raise NoData without Lustre if no path is configured or none exists."""
         health = await self._thread.call(lambda: sysfs.read_text(self._ctx.roots.sys / "fs/lustre/health_check"))
         lustre = None if health is None else health.startswith("healthy")
         if self._ctx.clock.monotonic() >= self._asleep_until:
-            self._probes = ()  # while the helper gives no answer, nothing is known
+            self._probes = ()  # no probe is known until the helper answers
             self._probes = await self._probe()
         self._ctx.checks.report_all(levels(self._config, self._probes, lustre))
         if not self._probes and lustre is None:
             raise NoData
 
     async def _probe(self) -> tuple[Probe, ...]:
-        """Have the helper probe, which alone touches a path that may hang.
+        """Return the probes of the helper. Only the helper reads the paths, because they may hang.
 
-        Where there are only dump paths, or no path was there so far, it ends until the next time.
+        If only dump paths are configured, the helper ends until the next look.
         """
         request = ProbeRequest(self._config.paths, self._config.dump_paths)
         if not request.paths and not request.optional:
@@ -105,7 +104,7 @@ class StorageExporter:
         return tuple(probes)
 
     def snapshot(self) -> tuple[Probe, ...]:
-        """The probes of the last look."""
+        """Return the probes of the last look."""
         return self._probes
 
     def families(self, snapshot: tuple[Probe, ...]) -> Iterable[Metric]:
@@ -123,16 +122,19 @@ class StorageExporter:
         return [row.metric for row in rows.values()]
 
     async def drain(self) -> None:
-        """Nothing is under way; thread and helper end with the lease."""
+        """Do nothing: thread and helper end with the lease."""
 
 
 def hangs(config: StorageConfig, probe: Probe) -> bool:
-    """True when a probe has been under way for too long."""
+    """Return True when a probe has been running for longer than ``deadline_seconds``."""
     return probe.under_way_seconds > config.deadline_seconds
 
 
 def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) -> Levels:
-    """The states of the node's checks: OK while all paths with an answer are healthy, absent without an answer."""
+    """Return the node's checks: OK while all paths with an answer are healthy, absent without an answer.
+
+    ``lustre``: whether Lustre reports itself healthy, None without Lustre.
+    """
     healthy: dict[str, bool] = {} if lustre is None else {"lustre_unhealthy": lustre}
     for probe in probes:
         hung = hangs(config, probe)

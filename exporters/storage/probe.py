@@ -1,4 +1,4 @@
-"""The helper's side: a thread for each path, so that a path that hangs costs no other."""
+"""The helper's side: each path has its own thread, so that a path that hangs does not delay the others."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import time
 import msgspec
 
 FIRST_BYTES = 4096
-"""Read of a file: enough to have the server answer."""
+"""Bytes read from a file: enough to need an answer from the server."""
 GRACE_SECONDS = 0.5
-"""A look waits this long for its probes, in all; a healthy file system answers in milliseconds."""
+"""A look waits at most this time for all its probes. A healthy file system answers in milliseconds."""
 STACK_BYTES = 256 * 1024
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """The paths to probe, absolute; of the ``optional`` ones those that do not exist are left out of the answer."""
+    """The absolute paths to probe. The answer leaves out ``optional`` paths that do not exist."""
 
     paths: list[str]
     optional: list[str] = []
 
 
 class FreeSpace(msgspec.Struct, frozen=True):
-    """Bytes and inodes of the file system at a path: in all, and left for users."""
+    """Bytes and inodes of the file system at a path: the total, and free for users."""
 
     size_bytes: int
     available_bytes: int
@@ -34,9 +34,9 @@ class FreeSpace(msgspec.Struct, frozen=True):
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """The last probe that ended (``ok`` None: none has), and the seconds of the one under way (0: none).
+    """The last probe that ended, and the seconds since the running probe started (0: no probe is running).
 
-    ``error`` is the name of the errno.
+    ``ok``: None before the first probe ended. ``error``: the system's text for the errno, empty without an error.
     """
 
     path: str
@@ -58,24 +58,24 @@ class _Prober:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start a probe, unless one is under way."""
+        """Start a probe, unless one is running."""
         if not self._is_under_way():
             self._began_at = time.monotonic()
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
     def wait(self, until: float) -> None:
-        """Wait for the probe, to monotonic ``until`` at the longest."""
+        """Wait for the probe, at most until monotonic ``until``."""
         if self._thread is not None:
             self._thread.join(max(until - time.monotonic(), 0.0))
 
     @property
     def missing(self) -> bool:
-        """True when the last probe found no such path; false while a probe is under way."""
+        """True when the path did not exist at the last probe; False while a probe is running."""
         return self._missing and not self._is_under_way()
 
     def state(self) -> Probe:
-        """The last probe, and the one under way."""
+        """Return the last probe, with the time of the running one."""
         if not self._is_under_way():
             return self._last
         return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._began_at)
@@ -99,7 +99,7 @@ _probers: dict[str, _Prober] = {}
 
 
 def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
-    """Begin a probe of each path, and return the state of each."""
+    """Start a probe of each path and return the state of each."""
     threading.stack_size(STACK_BYTES)
     paths = list(dict.fromkeys((*request.paths, *request.optional)))
     for path in paths:
@@ -112,12 +112,12 @@ def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
 
 
 def touch(path: str) -> None:
-    """Have the file system answer: the first entry of a directory, or the first bytes of a file. OSError."""
+    """Read the first entry of a directory or the first bytes of a file. Raise OSError if that fails."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if stat.S_ISDIR(os.fstat(fd).st_mode):
-            with os.scandir(fd) as found:
-                next(found, None)
+            with os.scandir(fd) as entries:
+                next(entries, None)
         else:
             os.read(fd, FIRST_BYTES)
     finally:
@@ -125,6 +125,6 @@ def touch(path: str) -> None:
 
 
 def room_at(path: str) -> FreeSpace:
-    """The free space of a path's file system. OSError."""
-    found = os.statvfs(path)
-    return FreeSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
+    """Return the free space of a path's file system. Raise OSError if it cannot be read."""
+    info = os.statvfs(path)
+    return FreeSpace(info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize, info.f_files, info.f_favail)
