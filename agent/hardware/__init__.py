@@ -1,1 +1,1 @@
-"""The hardware of this node: what there is, and what is wrong with it."""
+"""The hardware of this node: its GPUs and NICs, their health checks and errors."""

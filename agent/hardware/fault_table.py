@@ -1,4 +1,4 @@
-"""The last errors of each GPU, as one exporter saw them or all together: few, the newest, and not for ever. Pure."""
+"""The last errors of each GPU, from one exporter or from all: at most MAX_FAULTS, of the last day. Pure."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from agent.hardware.gpu_faults import Fault, Told, judge
 MAX_FAULTS = 8
 """Kinds of errors of one GPU that are shown."""
 MAX_AGE_SECONDS = 86400.0
-"""A kind that was not seen for longer is dropped."""
+"""A kind of error is dropped when it was not seen for longer than this."""
 SAME_SECONDS = 60.0
-"""What two sources tell of one GPU and code within so long is one error; NVML is asked every 10 s."""
+"""Two reports of one GPU and code from two sources within this time are one error. NVML is read every 10 s."""
 
 GPU_FAULT = Family(
     "rankwatch_gpu_fault_last_timestamp_seconds",
     "gauge",
-    "When the driver last told of this error of the GPU: code (an Xid's number, or a word for an error of AMD's), "
-    "unit, NVLink and severity as its line names them, what it means, who is hurt (process, gpu, link, node), role "
-    "(root, or consequence of another error) and the action that its maker calls for. Dropped after a day without it.",
+    "When the driver last reported this error of the GPU. code: an Xid's number, or a word for an AMD error. unit, "
+    "link (NVLink) and severity are from the driver's line. hurts: what is affected (process, gpu, link, node). role: "
+    "root, or consequence of another error. action: what the GPU's maker recommends. Dropped after a day without the "
+    "error.",
     ("gpu", "gpu_uuid", "pci", "code", "unit", "link", "severity", "meaning", "hurts", "role", "action"),
     "1 per GPU and kind of error, at most 8 per GPU",
 )
 
 
 class FaultSeen(msgspec.Struct, frozen=True):
-    """An error of a GPU, and when it was seen last (epoch seconds)."""
+    """An error of a GPU, and the time when it was last seen (epoch seconds)."""
 
     fault: Fault
     last_seconds: SavedSeconds
 
 
 class GpuFault(msgspec.Struct, frozen=True):
-    """An error with its GPU: by index and UUID, both empty for one of which only the PCI address is known."""
+    """An error with its GPU: index and UUID. Both are empty if only the PCI address is known."""
 
     gpu: str
     gpu_uuid: str
@@ -46,30 +47,33 @@ class GpuFault(msgspec.Struct, frozen=True):
 
 
 FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]
-"""By a GPU's PCI address as sysfs writes it."""
+"""The errors by the GPU's PCI address, as sysfs writes it."""
 
 
 def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultSeen]:
-    """Return what is known of a GPU's errors after one more, the first MAX_FAULTS that matter."""
+    """Return a GPU's known errors with one more, seen at ``seconds`` (epoch): the MAX_FAULTS most important ones."""
     return _first(_last([*known, FaultSeen(fault, seconds)]))
 
 
 def recent(known: Iterable[FaultSeen], now_seconds: float) -> list[FaultSeen]:
-    """Those that were seen within MAX_AGE_SECONDS."""
+    """Return the errors that were seen within MAX_AGE_SECONDS before ``now_seconds`` (epoch)."""
     return [each for each in known if now_seconds - each.last_seconds <= MAX_AGE_SECONDS]
 
 
 def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
-    """What all sources tell, by address; what one knows by its number alone gives way to another's line of it."""
-    found: dict[str, list[FaultSeen]] = {}
+    """Return the errors of all sources, by PCI address.
+
+    If one source has only an error's number and another source has its line, the line's error is kept.
+    """
+    by_pci: dict[str, list[FaultSeen]] = {}
     for source in sources:
         for pci, seen in source.items():
-            found.setdefault(pci, []).extend(seen)
-    return {pci: _first(_told_best(_last(seen))) for pci, seen in found.items()}
+            by_pci.setdefault(pci, []).extend(seen)
+    return {pci: _first(_told_best(_last(seen))) for pci, seen in by_pci.items()}
 
 
 def rows(faults: Iterable[GpuFault]) -> Metric:
-    """Render."""
+    """Return the family GPU_FAULT with one series for each error."""
     shown = GPU_FAULT.rows()
     for each in faults:
         labels = (each.gpu, each.gpu_uuid, each.pci, *msgspec.structs.astuple(each.seen.fault))
@@ -78,7 +82,7 @@ def rows(faults: Iterable[GpuFault]) -> Metric:
 
 
 def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
-    """Each error once, as it was seen last."""
+    """Return each error once, with the time when it was last seen."""
     last: dict[Fault, float] = {}
     for each in seen:
         last[each.fault] = max(each.last_seconds, last.get(each.fault, each.last_seconds))
@@ -86,12 +90,15 @@ def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 
 
 def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
-    """MAX_FAULTS at most. First gives way the oldest consequence, then what hurts a process alone, or is not fatal."""
+    """Return the MAX_FAULTS most important errors.
+
+    Dropped first: consequences, then errors that affect only a process, then nonfatal ones; the oldest of each first.
+    """
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 
 
 def _told_best(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
-    """Without those of which nothing but the number is known where the same error's line is."""
+    """Return the errors without those known by number alone, if the line of the same error is also known."""
     by_number = {each.fault for each in seen if each.fault == judge("nvidia", Told(each.fault.code)).fault}
     lines = {each.fault.code: each.last_seconds for each in sorted(seen, key=_age) if each.fault not in by_number}
     return [

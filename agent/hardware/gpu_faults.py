@@ -1,7 +1,7 @@
-"""What a GPU driver's error means, by gpu_faults.tsv: for whoever reads the driver's numbers or lines. Reads that file.
+"""Finds the meaning of a GPU driver's error in gpu_faults.tsv, for exporters that read error numbers or log lines.
 
-An error is known by its code (an Xid's number, or a word for what AMD's driver says), and by the unit and the severity
-that its line names, as far as there is a line.
+An error has a code: an Xid's number, or a word for an error of AMD's driver. If there is a log line, the line can also
+name the unit and the severity.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 
 Maker: TypeAlias = Literal["nvidia", "amd"]
 MAX_WORD = 40
-"""Characters of a unit's name, or of a place; the drivers' own are below 30."""
+"""Characters of the name of a unit or place. The drivers' own names have fewer than 30."""
 CLEAN_UP = "45"
-"""The Xid whose row tells what any error is that says that another one caused it."""
+"""The Xid whose row is used for each error whose line says that another error caused it."""
 REPEATED = "repeated"
-"""The unit under which the table has what a program's error means that comes again under other users' programs."""
+"""The table's unit for an error that programs of several users have at one place of the GPU."""
 RECOVERY_ACTIONS = (
     "none",
     "gpu_reset",
@@ -29,16 +29,16 @@ RECOVERY_ACTIONS = (
     "bus_reset",
     "system_reboot",
 )
-"""What NVIDIA's driver may want done about a GPU, in the order of nvml.h's numbers; the units of Xid 154."""
+"""Actions that NVIDIA's driver can request for a GPU, in the order of nvml.h's numbers; also the units of Xid 154."""
 _COLUMNS = ("maker", "code", "unit", "severity", "hurts", "role", "check", "meaning", "action")
 _EMPTY = "-"
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """An error of a GPU as it is shown: all words are ours, but for a unit's name.
+    """An error of a GPU as shown. All texts are from gpu_faults.tsv, except the unit's name.
 
-    ``link``: the number of the NVLink, empty where it is about none. ``hurts``: who is. ``role``: whether it is a
-    ``consequence`` of another error. ``action``: what its maker wants done.
+    ``link``: the number of the NVLink, empty without one. ``hurts``: what the error affects. ``role``: ``root``, or
+    ``consequence`` of another error. ``action``: what the GPU's maker recommends.
     """
 
     code: str
@@ -52,16 +52,16 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Judged(NamedTuple):
-    """A fault, and the check of the health ledger that it fails; empty when none."""
+    """A fault, and the check of the health ledger that it fails; empty if it fails none."""
 
     fault: Fault
     check: str
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a number or a line says: see ``Fault``; ``cause``: the code of the error that it says was before it.
+    """An error as the driver reports it, by number or line; see ``Fault``. ``cause``: the code of the error before it.
 
-    ``place``: where in the GPU it happened, for the rows that are about a place.
+    ``place``: where in the GPU it happened, for the rows about a place.
     """
 
     code: str
@@ -73,7 +73,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of the table; ``code`` has one."""
+    """A row of the table, for one code."""
 
     maker: Maker
     code: str
@@ -90,7 +90,7 @@ _UNKNOWN = _Row("nvidia", "", "", "", "gpu", "root", "", "not known to this vers
 
 
 def judge(maker: Maker, told: Told) -> Judged:
-    """Say what an error means; one that the table does not have fails no check."""
+    """Return the meaning of an error. An error that the table does not have fails no check."""
     row = _row(maker, told)
     if told.cause:
         clean_up = _row("nvidia", Told(CLEAN_UP))
@@ -103,7 +103,11 @@ def judge(maker: Maker, told: Told) -> Judged:
 
 
 def _row(maker: Maker, told: Told) -> _Row:
-    """The row that fits best: of the unit (or of the one that it is a part of) and severity, then of less."""
+    """Return the row that fits best.
+
+    First the rows with the severity are tried: for the unit, for the unit that it is a part of, for no unit. Then the
+    row of the unit without a severity, and the row without both.
+    """
     table = read_table()
     units = (told.unit, told.unit.partition("/")[0], "")
     for key in [*((unit, told.severity) for unit in units), (told.unit, ""), ("", "")]:
@@ -115,7 +119,7 @@ def _row(maker: Maker, told: Told) -> _Row:
 
 @cache
 def read_table() -> dict[tuple[str, str, str, str], _Row]:
-    """The rows by maker, code, unit and severity. Blocking at the first call: make that where it may be."""
+    """Return the rows by maker, code, unit and severity. The first call reads the file: make it in a thread."""
     found: dict[tuple[str, str, str, str], _Row] = {}
     for line in Path(__file__).with_suffix(".tsv").read_text().splitlines():
         if line.startswith("#"):

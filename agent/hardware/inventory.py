@@ -1,7 +1,7 @@
-"""The GPUs and NICs of this node, which GPU a process uses, and which NIC is near it.
+"""The GPUs and NICs of this node, the processes on each GPU, and the NIC near each GPU.
 
-Owned by the event loop. Exporters write what they observe; the affinity is computed here, and the rank table takes its
-GPU labels from here.
+The event loop owns this state. Exporters write their observations. This module computes the affinity of GPUs and NICs.
+The rank table reads its GPU labels here.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import msgspec
 from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, FaultSeen, GpuFault, merged
 
 MAX_GPUS = 256
-"""Of one node, MIG instances among them."""
+"""GPUs of one node, with MIG instances."""
 MAX_NICS = 256
 MAX_GPU_PROCESSES = 4096
 
 
 class Gpu(msgspec.Struct, frozen=True, order=True):
-    """``index`` as the driver counts, ``uuid`` as dcgm-exporter writes it (GPU-...), ``pci`` as dddd:bb:dd.f.
+    """A GPU. ``index``: the driver's number. ``uuid``: as dcgm-exporter writes it (GPU-...). ``pci``: as dddd:bb:dd.f.
 
-    ``pci_path``: the addresses of the bridges above it and its own, from the root of the tree down; ``numa``: its
-    NUMA node, -1 where that is not known.
+    ``pci_path``: the addresses from the root of the PCI tree to the GPU: the bridges above it, then its own.
+    ``numa``: its NUMA node, -1 if unknown.
     """
 
     index: int
@@ -34,7 +34,7 @@ class Gpu(msgspec.Struct, frozen=True, order=True):
 
 
 class Nic(msgspec.Struct, frozen=True, order=True):
-    """An RDMA device by its name, and its place in the tree as of a GPU."""
+    """An RDMA device: its name, and its place in the PCI tree (see ``Gpu``)."""
 
     device: str
     pci: str
@@ -43,15 +43,17 @@ class Nic(msgspec.Struct, frozen=True, order=True):
 
 
 Path = Literal["PIX", "PXB", "PHB", "NODE"]
-"""The way between two devices, in the words of nvidia-smi topo: one PCIe switch, several, the host bridge, two host
-bridges of one NUMA node."""
+"""The connection between two devices, with the names of nvidia-smi topo.
+
+PIX: one PCIe switch. PXB: several switches. PHB: the host bridge. NODE: two host bridges of one NUMA node.
+"""
 _PATHS: tuple[Path, ...] = ("PIX", "PXB", "PHB", "NODE")
 _STEPS_OF_ONE_SWITCH = 4
-"""Up from a device to its port of the switch and the port towards the host, and down again."""
+"""Two steps up, to the switch's port for the device and its port towards the host, and two steps down again."""
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """The NIC nearest to a GPU, and what lies between them."""
+    """The NIC nearest to a GPU, and the connection between them."""
 
     gpu: Gpu
     nic: str
@@ -59,7 +61,7 @@ class Affinity(msgspec.Struct, frozen=True):
 
 
 class _Observed(msgspec.Struct, frozen=True):
-    """What one source observed: see ``HardwareSource``."""
+    """The observations of one source: see ``HardwareSource``."""
 
     gpus: tuple[Gpu, ...] = ()
     nics: tuple[Nic, ...] = ()
@@ -77,22 +79,22 @@ class Hardware:
         self._affinities: tuple[Affinity, ...] = ()
 
     def of(self, source: str) -> HardwareSource:
-        """The writer of the exporter of this name."""
+        """Return the writer for the exporter named ``source``."""
         return HardwareSource(self, source)
 
     def put(self, source: str, **observed: Any) -> None:
-        """Replace these fields of what ``source`` observed."""
+        """Replace these fields of the observations of ``source``."""
         self._of[source] = msgspec.structs.replace(self._of.get(source, _Observed()), **observed)
         if observed.keys() & {"gpus", "nics"}:
             self._affinities = nearest_nics(self.gpus(), self.nics())
 
     def withdraw(self, kept: Collection[str]) -> None:
-        """Drop the observations of sources outside ``kept``: they were disabled, or did not start again."""
+        """Drop the observations of sources outside ``kept``: those are disabled, or did not start again."""
         self._of = {source: observed for source, observed in self._of.items() if source in kept}
         self._affinities = nearest_nics(self.gpus(), self.nics())
 
     def faults(self) -> tuple[GpuFault, ...]:
-        """The last errors of all GPUs, by address."""
+        """Return the last errors of all GPUs, in the order of their PCI addresses."""
         names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
         return tuple(
             GpuFault(*names.get(pci, ("", "")), pci, each)
@@ -101,37 +103,37 @@ class Hardware:
         )
 
     def gpus(self) -> list[Gpu]:
-        """All GPUs by index."""
+        """Return all GPUs, in the order of their indexes."""
         return sorted(gpu for observed in self._of.values() for gpu in observed.gpus)
 
     def nics(self) -> list[Nic]:
-        """All NICs by name."""
+        """Return all NICs, in the order of their names."""
         return sorted(nic for observed in self._of.values() for nic in observed.nics)
 
     def gpus_of(self, pid: int) -> list[Gpu]:
-        """The GPUs that a process uses, by index."""
+        """Return the GPUs that a process uses, in the order of their indexes."""
         used = {uuid for observed in self._of.values() for uuid in observed.users.get(pid, ())}
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
 
     def gpu_users(self) -> dict[int, frozenset[str]]:
-        """By pid: the GPUs that each process uses and may share with others."""
-        found: dict[int, frozenset[str]] = {}
+        """Return, by pid, the UUIDs of the GPUs that each process uses and can share with others."""
+        users: dict[int, frozenset[str]] = {}
         for observed in self._of.values():
             for pid, uuids in observed.users.items():
-                found[pid] = found.get(pid, frozenset()) | (frozenset(uuids) - observed.divided)
-        return {pid: uuids for pid, uuids in found.items() if uuids}
+                users[pid] = users.get(pid, frozenset()) | (frozenset(uuids) - observed.divided)
+        return {pid: uuids for pid, uuids in users.items() if uuids}
 
     def is_unseen(self, uuid: str) -> bool:
-        """True for a GPU of which it is not known who uses it."""
+        """Return True for a GPU whose processes are unknown."""
         return any(uuid in observed.unseen for observed in self._of.values())
 
     def nic_of(self, gpu: Gpu) -> str:
-        """The NIC near a GPU; empty where none is known."""
+        """Return the name of the NIC near a GPU; empty if none is known."""
         return next((each.nic for each in self._affinities if each.gpu.uuid == gpu.uuid), "")
 
 
 class HardwareSource:
-    """The writer and reader of one exporter (``source``), until it has ended. Each write replaces the one before."""
+    """Writes and reads for one exporter (``source``), until the exporter ends. Each write replaces the previous one."""
 
     def __init__(self, hardware: Hardware, source: str) -> None:
         self._hardware = hardware
@@ -140,30 +142,30 @@ class HardwareSource:
         self.gpus, self.nics, self.gpu_users = hardware.gpus, hardware.nics, hardware.gpu_users
 
     def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
-        """Write which GPUs there are; one that fell off the bus stays until the source says otherwise."""
+        """Write the GPUs. A GPU that fell off the bus stays until the source writes GPUs without it."""
         self._put(gpus=tuple(sorted(gpus))[:MAX_GPUS])
 
     def observe_nics(self, nics: Iterable[Nic]) -> None:
-        """Write which NICs there are."""
+        """Write the NICs."""
         self._put(nics=tuple(sorted(nics))[:MAX_NICS])
 
     def observe_gpu_processes(
         self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
     ) -> None:
-        """Write which processes (pids as the agent sees them) use which GPUs (UUIDs).
+        """Write the UUIDs of the GPUs that each process uses. The pids are those of the agent's namespace.
 
-        ``unseen``: GPUs that did not answer, as a lost one; they keep their users. ``divided``: GPUs in parts, whose
-        users share nothing.
+        ``unseen``: GPUs that did not answer, such as a lost one. Their processes are unknown. ``divided``: GPUs in
+        parts (MIG). Their processes share nothing.
         """
         kept = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
         self._put(users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
 
     def observe_faults(self, faults: FaultsByPci) -> None:
-        """Write the recent errors of each GPU, MAX_FAULTS of each at most."""
+        """Write the recent errors of each GPU, at most MAX_FAULTS per GPU."""
         self._put(faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]})
 
     def close(self) -> None:
-        """Ignore later writes; the last ones stay until the exporter's next run, or until they are withdrawn."""
+        """Ignore later writes. Earlier ones stay until the exporter's next run, or until they are withdrawn."""
         self._closed = True
 
     def _put(self, **observed: Any) -> None:
@@ -172,10 +174,13 @@ class HardwareSource:
 
 
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ...]:
-    """Give each GPU the nearest NIC that no other has yet, then the nearest at all; none across NUMA nodes."""
-    found = list(nics)
+    """Return the nearest NIC of each GPU: first one that no other GPU has, else the nearest one.
+
+    A NIC without a common PCI bridge must be on the GPU's NUMA node.
+    """
+    all_nics = list(nics)
     pairs = sorted(
-        (*near, gpu, nic.device) for gpu in gpus for nic in found if (near := _distance(gpu, nic)) is not None
+        (*near, gpu, nic.device) for gpu in gpus for nic in all_nics if (near := _distance(gpu, nic)) is not None
     )
     chosen: dict[Gpu, Affinity] = {}
     taken: set[str] = set()
@@ -189,10 +194,10 @@ def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ..
 
 
 def _distance(gpu: Gpu, nic: Nic) -> tuple[int, int] | None:
-    """The kind of way between them (an index of _PATHS), then steps from the one up to the common bridge and down."""
+    """Return the connection (an index of _PATHS) and the steps up to the common bridge and down; None if far apart."""
     shared = 0
-    for left, right in zip(gpu.pci_path, nic.pci_path, strict=False):
-        if left != right:
+    for gpu_bridge, nic_bridge in zip(gpu.pci_path, nic.pci_path, strict=False):
+        if gpu_bridge != nic_bridge:
             break
         shared += 1
     steps = len(gpu.pci_path) + len(nic.pci_path) - 2 * shared

@@ -1,9 +1,9 @@
-"""The health ledger: what is wrong with the hardware, with which piece of it, and since when.
+"""The health ledger: the failed checks of the hardware, the piece of hardware of each, and the time of its failure.
 
-Owned by the event loop: every method is called there. Exporters write findings; the roll-up (agent/ranks/health.py)
-says what they mean for a rank and the node. A finding is a level, told anew at every look, or latched: a fault that
-stays until its recovery was seen (a reset, a counter cleared), not until it is no longer mentioned. A reboot ends the
-checkpoint, and with it every latch.
+The event loop owns it: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py) derives
+the health of ranks and the node from them. A finding is a level or latched. A level is written again at every look. A
+latched fault stays until its recovery is seen (a reset, a counter cleared), even if no look reports it again. A reboot
+ends the checkpoint, and with it every latched fault.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
 
 MAX_FINDINGS = 4096
-"""Pieces of hardware times checks of one node; what does not fit is counted."""
+"""Findings of one node. Findings beyond this limit are dropped and counted (``refused``)."""
 
 
 class CheckState(StrEnum):
-    """What a check found of one piece of hardware."""
+    """The result of a check of one piece of hardware."""
 
     OK = "ok"
     FAILED = "failed"
 
     @classmethod
     def of(cls, ok: bool) -> CheckState:
-        """OK when ``ok``, else FAILED."""
+        """Return OK when ``ok``, else FAILED."""
         return cls.OK if ok else cls.FAILED
 
 
@@ -39,7 +39,7 @@ SubjectKind: TypeAlias = Literal["gpu", "nic", "node"]
 class Subject(NamedTuple):
     """A piece of hardware: a GPU by its UUID, an RDMA device by its name, or the node itself (no name).
 
-    Hardware that nobody has named yet goes by its PCI address until it is renamed.
+    Hardware without a known name has its PCI address as name, until ``Checks.rename``.
     """
 
     kind: SubjectKind
@@ -50,7 +50,7 @@ NODE = Subject("node", "")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A check of one subject: what it found, since when (epoch seconds), and whether it stays until it is cleared."""
+    """The result of a check of one subject, since when (epoch seconds), and whether it stays until it is cleared."""
 
     state: CheckState
     since_seconds: SavedSeconds
@@ -58,7 +58,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A finding with its place."""
+    """A finding with its source, subject and check."""
 
     source: str
     subject: Subject
@@ -67,11 +67,11 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
-"""By subject and check: what it found."""
+"""The result of each check, by subject and check."""
 
 
 class HealthLedger:
-    """See the module. ``refused`` counts the findings that did not fit."""
+    """See the module. ``refused``: the number of findings that were dropped at the limit MAX_FINDINGS."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -79,47 +79,45 @@ class HealthLedger:
         self.refused = 0
 
     def of(self, source: str) -> Checks:
-        """The writer of the exporter of this name."""
+        """Return the writer for the exporter named ``source``."""
         return Checks(self, source)
 
     def put(self, source: str, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
-        """Take a finding; its time is kept while its state stays the same."""
-        place = (source, subject, check)
-        known = self.findings.get(place)
+        """Add a finding. Its time stays the same while its state does not change."""
+        key = (source, subject, check)
+        known = self.findings.get(key)
         if known is None and len(self.findings) >= MAX_FINDINGS:
             self.refused += 1
         elif known is None or latched or (known.state is not state and not known.latched):
-            self.findings[place] = Finding(state, self._clock.time(), latched)
+            self.findings[key] = Finding(state, self._clock.time(), latched)
 
     def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
-        """End the faults of a subject, or of all subjects."""
-        for place, known in list(self.findings.items()):
-            if subject in (None, place[1]) and place[2] in checks and known.state is CheckState.FAILED:
-                self.findings[place] = Finding(CheckState.OK, self._clock.time())
+        """End the faults of these checks: of ``subject``, or of all subjects if it is None."""
+        for key, known in list(self.findings.items()):
+            if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
+                self.findings[key] = Finding(CheckState.OK, self._clock.time())
 
     def has_failed(self) -> bool:
-        """Whether any check of anything has failed now."""
+        """Return True while any check of any hardware is failed."""
         return any(finding.state is CheckState.FAILED for finding in self.findings.values())
 
     def entries(self) -> tuple[Entry, ...]:
-        """All findings, in order."""
-        return tuple(
-            Entry(*place, finding) for place, finding in sorted(self.findings.items(), key=lambda item: item[0])
-        )
+        """Return all findings, in the order of source, subject and check."""
+        return tuple(Entry(*key, finding) for key, finding in sorted(self.findings.items(), key=lambda item: item[0]))
 
     def dump(self) -> bytes:
-        """Encode the latched faults for the checkpoint: levels are told anew."""
+        """Return the latched faults, encoded for the checkpoint. Levels are not saved: exporters write them again."""
         return msgspec.msgpack.encode([entry for entry in self.entries() if entry.finding.latched])
 
     def load(self, section: bytes) -> None:
-        """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read."""
+        """Restore the result of ``dump`` from earlier in this boot. Raise ValueError if it cannot be decoded."""
         for entry in msgspec.msgpack.decode(section, type=list[Entry]):
             if len(self.findings) < MAX_FINDINGS:
                 self.findings[entry.source, entry.subject, entry.check] = entry.finding
 
 
 class Checks:
-    """The writer of one exporter (``source``), until it has ended."""
+    """Writes findings for one exporter (``source``), until the exporter ends."""
 
     def __init__(self, ledger: HealthLedger, source: str) -> None:
         self._ledger = ledger
@@ -127,39 +125,42 @@ class Checks:
         self._closed = False
 
     def report(self, subject: Subject, check: str, state: CheckState) -> None:
-        """Write a level; a latched fault of the same place stays."""
+        """Write a level. A latched fault of the same subject and check stays."""
         if not self._closed:
             self._ledger.put(self._source, subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
-        """Replace all levels: earlier ones that are not among them are dropped."""
+        """Replace all levels. Earlier levels that are not in ``levels`` are dropped."""
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
         self._keep(lambda subject, check: (subject, check) in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
-        """Write a fault that stays until it is cleared; written again, its time is that of the last."""
+        """Write a fault that stays until it is cleared. Its time is the time of the last write."""
         if not self._closed:
             self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
 
     def clear(self, subject: Subject, checks: Collection[str]) -> None:
-        """A recovery was seen: it ends these faults of the subject, of every source."""
+        """End these faults of the subject, from every source, after its recovery was seen."""
         if not self._closed:
             self._ledger.clear(subject, checks)
 
     def clear_everywhere(self, checks: Collection[str]) -> None:
-        """A recovery of all hardware was seen (a driver loaded anew): it ends these faults of every subject."""
+        """End these faults of every subject, after a recovery of all hardware (such as a reload of the driver)."""
         if not self._closed:
             self._ledger.clear(None, checks)
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
-        """Move findings from old names (addresses) to new ones; of two in one place the worse, then later, stays."""
+        """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
+
+        If both names have a finding of one check, the worse one stays; of two equally bad ones the later one.
+        """
         findings = self._ledger.findings if not self._closed else {}
-        for place, finding in list(findings.items()):
-            source, subject, check = place
+        for key, finding in list(findings.items()):
+            source, subject, check = key
             name = names.get(subject.name, subject.name) if subject.kind == kind else subject.name
             if name != subject.name:
-                del findings[place]
+                del findings[key]
                 renamed = (source, Subject(kind, name), check)
                 findings[renamed] = max(findings.get(renamed, finding), finding, key=_badness)
 
@@ -168,12 +169,12 @@ class Checks:
         self._keep(lambda subject, _: subject in kept)
 
     def close(self) -> None:
-        """Drop all levels, and ignore later writes: an update that is late may end after its exporter."""
+        """Drop all levels and ignore later writes: a late update may end after its exporter."""
         self._keep(lambda *_: False)
         self._closed = True
 
     def _keep(self, kept: Callable[[Subject, str], bool]) -> None:
-        """Drop the levels of this source that ``kept`` is false for."""
+        """Drop the levels of this source for which ``kept`` returns False."""
         for (source, subject, check), finding in list(self._ledger.findings.items()):
             if source == self._source and not (self._closed or finding.latched or kept(subject, check)):
                 del self._ledger.findings[source, subject, check]

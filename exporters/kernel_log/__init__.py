@@ -1,6 +1,6 @@
-"""The kernel's log, /dev/kmsg: what it says of GPUs, NICs, PCIe, memory, file systems and killed ranks, by category.
+"""The kernel's log, /dev/kmsg: lines about GPUs, NICs, PCIe, memory, file systems and killed ranks, by category.
 
-What counts as what is in categories.yml. Each record is counted once, over restarts of the agent too.
+categories.yml defines the categories. Each record is counted once, also across restarts of the agent.
 """
 
 from exporters.kernel_log.exporter import SPEC, KernelLogConfig, KernelLogExporter

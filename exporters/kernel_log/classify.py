@@ -1,4 +1,4 @@
-"""What a line of the kernel's log means, by categories.yml. Pure, but for reading that file once."""
+"""Finds the meaning of a line of the kernel's log, by categories.yml. Pure, except that it reads that file once."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from agent.sdk.hardware import Judged, Told, gpu_faults
 from exporters.kernel_log.xid_lines import read_xid
 
 XID = "xid"
-"""What a category's ``fault`` is whose lines are NVIDIA's."""
+"""The value of ``fault`` in a category whose lines come from NVIDIA's driver."""
 SEVERITIES = ("failed", "fatal")
-"""Of AMD's errors: the groups of a pattern that stand for one."""
+"""Severities of AMD's errors, each with a pattern group of its name."""
 
 _AMD_CODES = ("ring_timeout", "eviction")
-"""The groups of a pattern that stand for an error of another code than its category's."""
+"""Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An entry of categories.yml, which says what each key means."""
+    """An entry of categories.yml. The file's comments explain each key."""
 
     contains: str | list[str]
     patterns: list[str]
@@ -46,15 +46,15 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     categories: dict[str, Category]
 
     def compiled(self, pattern: str) -> re.Pattern[str]:
-        """The pattern with its words put in."""
-        return re.compile(_WORD.sub(lambda found: self.words[found[1]], pattern))
+        """Return the pattern with each %word% replaced by its text."""
+        return re.compile(_WORD.sub(lambda match: self.words[match[1]], pattern))
 
 
 class KernelEvent(NamedTuple):
-    """What a line tells: its category, and what of code, PCI address (as sysfs writes it), pid and part it names.
+    """A line's category, and the code, PCI address (as sysfs writes it), pid and part that the line names.
 
-    ``pid`` may be the number of a thread; ``part`` is a server's or a file system's name. ``told``: what it says of a
-    GPU's error, None where it tells of none. ``user``: the process's user id, -1 where it is not known.
+    ``pid`` may be the number of a thread. ``part`` is the name of a server or a file system. ``told``: the GPU error in
+    the line, None without one. ``user``: the process's user id, -1 if unknown.
     """
 
     category: str
@@ -80,13 +80,13 @@ def _document() -> _Document:
 
 @cache
 def categories() -> dict[str, Category]:
-    """The categories by name, in their order."""
+    """Return the categories by name, in the order of the file."""
     return dict(_document().categories)
 
 
 @cache
 def patterns(category: str) -> tuple[re.Pattern[str], ...]:
-    """What a line of the category begins with, one of these."""
+    """Return the category's patterns. A line of the category begins with a match of one of them."""
     return tuple(map(_document().compiled, categories()[category].patterns))
 
 
@@ -105,7 +105,7 @@ def _quotes() -> tuple[re.Pattern[str], ...]:
 
 
 def classify(text: str) -> KernelEvent | None:
-    """The event that a line tells of by what it begins with; None for nearly all, and for what quotes users."""
+    """Return the event of a line, by the beginning of the line; None for most lines, and for lines that quote users."""
     lowered = text.lower()
     for each in _compiled():
         if each.word not in lowered:
@@ -122,14 +122,14 @@ def classify(text: str) -> KernelEvent | None:
 
 
 def judged(event: KernelEvent) -> Judged | None:
-    """What the error of a GPU means that an event tells of; None where it is none."""
+    """Return the meaning of the event's GPU error; None without a GPU error."""
     if event.told is None:
         return None
     return gpu_faults.judge("nvidia" if categories()[event.category].fault == XID else "amd", event.told)
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
-    """The check that fails by an event that was told so long after the boot; empty when none does."""
+    """Return the check that the event fails; empty if it fails none. ``seconds``: its time after the boot."""
     category = categories()[event.category]
     if seconds < category.after_boot_seconds:
         return ""
@@ -138,7 +138,7 @@ def fails(event: KernelEvent, seconds: float) -> str:
 
 
 def _told(category: Category, named: Mapping[str, str], rest: str) -> Told | None:
-    """What a line says of a GPU's error: its named groups, and what follows an Xid's number."""
+    """Return the GPU error of a line from its named groups and, for an Xid, the text after its number (``rest``)."""
     if category.fault == XID:
         return read_xid(named["code"], rest)
     if not category.fault:
@@ -149,7 +149,7 @@ def _told(category: Category, named: Mapping[str, str], rest: str) -> Told | Non
 
 
 def _address(text: str) -> str:
-    """NVIDIA's driver leaves out the function and may write eight digits of domain and capitals."""
+    """Return a PCI address as sysfs writes it. NVIDIA's driver omits the function, and may write an 8-digit domain."""
     if not text:
         return ""
     domain, _, rest = text.lower().partition(":")

@@ -1,4 +1,4 @@
-"""The exporter: follows the log in a thread of its own, counts events, and writes checks, faults and ranks' events."""
+"""The exporter: follows the log in its own thread, counts events, and writes checks, faults and events of ranks."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ from exporters.kernel_log.reader import EventGroup, LogReader
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512
-"""Pairs of a category and a code; the events of more are counted under no code."""
+"""Pairs of category and code. Events of further pairs are counted with an empty code."""
 MAX_PARTS = 64
-"""Followed servers that do not respond, or file systems that went read-only; one more is only counted."""
+"""Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
 MAX_RANK_EVENTS = 256
-"""Ranks with events, by category; those beyond show in the node's counts alone."""
+"""Pairs of rank and category with events. Further pairs appear only in the node's counts."""
 
 OOM_KILL = "oom_kill"
-"""The category that explains the end of a rank's process."""
+"""The category of lines that explain the end of a rank's process."""
 READ_ONLY = "filesystem_read_only"
-"""The check whose parts are file systems: mountinfo shows when they are writable again."""
+"""The check for read-only file systems: mountinfo shows when they are writable again."""
 
 EVENTS = Family(
     "rankwatch_kernel_events_total",
     "counter",
-    "Lines of the kernel's log since the boot, by what they mean; code is an XID's or SXID's number or a severity, "
-    "empty where there is none. A category without a line has no series, so that increase() misses the first: ask "
-    "rankwatch_kernel_event_last_timestamp_seconds where no check tells of it.",
+    "Lines of the kernel's log since the boot, by category. code is the number of an XID or SXID, or a severity, else "
+    "empty. A category without a line has no series. Therefore increase() misses the first line: for a category "
+    "without a check, use rankwatch_kernel_event_last_timestamp_seconds.",
     ("category", "code"),
     "1 per category and code seen",
 )
 LAST = Family(
     "rankwatch_kernel_event_last_timestamp_seconds",
     "gauge",
-    "When the last such line was read, or written where it was older than the agent; absent before the first since the "
-    "boot.",
+    "When the agent read the last such line. For a line from before the agent's start: when the kernel wrote it. "
+    "Absent until the first line since the boot.",
     ("category", "code"),
     "1 per category and code seen",
 )
 RANK_EVENTS = Family(
     "rankwatch_rank_kernel_events_total",
     "counter",
-    "Lines of the kernel's log that name the rank's process: killed for want of memory or for memory that failed, "
-    "hung, crashed in the library.",
+    "Lines of the kernel's log that name the rank's process: killed by the OOM killer or because of failed memory, "
+    "hung, or crashed in the library.",
     ("job_id", "rank", "category"),
     "1 per rank and category seen, at most 256",
     "max",
@@ -72,28 +72,29 @@ RANK_EVENTS = Family(
 LOST = Family(
     "rankwatch_kernel_log_lost_total",
     "counter",
-    "Records that the kernel had overwritten before they were read.",
+    "Records that the kernel overwrote before the agent read them.",
 )
 FAMILIES = (EVENTS, LAST, RANK_EVENTS, LOST)
 
 
 class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``path``: the log; reading it needs CAP_SYSLOG where kernel.dmesg_restrict is 1."""
+    """``path``: the path of the log. Reading it needs CAP_SYSLOG if kernel.dmesg_restrict is 1."""
 
     path: str = "/dev/kmsg"
 
 
 class Seen(msgspec.Struct):
-    """How often a kind of event was seen, and when last (epoch seconds)."""
+    """How often a kind of event was seen, and the time of the last one (epoch seconds)."""
 
     last_seconds: SavedSeconds
     count: SavedCount = 0
 
 
 class Past(msgspec.Struct):
-    """What the checkpoint keeps: the number of the last record, and the counts up to it, by rank too.
+    """The checkpoint: the number of the last record, and the counts up to it, of the node and by rank.
 
-    ``parts``: by check, what failed and is not well again, to whether it was seen read-only (of file systems).
+    ``parts``: by check, the parts that failed and have not recovered. The value is True for a file system that
+    mountinfo showed as read-only.
     """
 
     last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
@@ -113,7 +114,7 @@ class KernelLogExporter:
         self._refused = False
 
     async def start(self, ctx: Context) -> None:
-        """Take back what was counted since the boot."""
+        """Restore the counts since the boot."""
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
         self._past = ctx.state.restore(Past, ctx.log) or Past()
@@ -126,12 +127,15 @@ class KernelLogExporter:
         ctx.evidence.offer(self._last_lines)
 
     async def _last_lines(self, _wanted: Wanted) -> Offered:
-        """The kernel's last lines, each with its seconds after the boot."""
+        """Return the kernel's last lines, each with its seconds after the boot."""
         lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._reader.last)]
         return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
-        """Count new events; NoData without a log, or without the right to read it (unless enabled is true)."""
+        """Count new events. Raise NoData without a log.
+
+        Without the right to read the log, raise PermissionError if enabled is true, else NoData.
+        """
         self._learn_names()
         try:
             read_only = tuple(self._past.parts.get(READ_ONLY, ()))
@@ -142,7 +146,7 @@ class KernelLogExporter:
             if not self._refused:
                 self._refused = True
                 self._ctx.log.warning(
-                    "the kernel's log {path} cannot be read: that needs CAP_SYSLOG, and in a container the device",
+                    "cannot read the kernel's log {path}: that needs CAP_SYSLOG, and in a container the device",
                     path=self._config.path,
                     error=error.strerror,
                 )
@@ -168,7 +172,7 @@ class KernelLogExporter:
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
     def _take(self, told: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
-        """Count events of this time (epoch seconds); unless they are old, write their checks and log them."""
+        """Count events of the time ``seconds`` (epoch). Unless they are old, write their checks and log them."""
         event = told.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
@@ -183,7 +187,7 @@ class KernelLogExporter:
         logged.append((event, rank, told.times))
 
     def _note_fault(self, event: KernelEvent, seconds: float) -> None:
-        """Remember a GPU's error, and whether programs of several users fail at one place of the GPU."""
+        """Save a GPU's error. Fail a check if the programs of several users fail at one place of the GPU."""
         error = judged(event)
         if error is None or event.told is None or not event.pci:
             return
@@ -214,13 +218,13 @@ class KernelLogExporter:
         return self._named(category.subject, event.pci) if category.subject != "node" and event.pci else NODE
 
     def _named(self, kind: SubjectKind, pci: str) -> Subject:
-        """The device at the address; by its address while no exporter has named it."""
+        """Return the device at the address. It has its address as name until an exporter has named it."""
         return Subject(kind, self._names.get(kind, {}).get(pci, pci))
 
     def _learn_names(self) -> None:
-        """Take the devices' names by address, and rename the findings that are under an address."""
+        """Read the devices' names by address, and rename the findings that have an address as name."""
         hardware = self._ctx.hardware
-        # a mere number is a driver's index, which another GPU may have tomorrow
+        # a number alone is a driver's index: another GPU may have it later
         gpus = {gpu.pci: gpu.uuid for gpu in hardware.gpus() if gpu.uuid and not gpu.uuid.isdigit()}
         nics = {nic.pci: nic.device for nic in hardware.nics() if nic.device}
         names: dict[SubjectKind, dict[str, str]] = {"gpu": gpus, "nic": nics}
@@ -230,7 +234,7 @@ class KernelLogExporter:
         self._names = names
 
     def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
-        """Count events that name a rank's process, write an OOM kill to the rank table, and return the labels."""
+        """Count events that name a rank's process, write an OOM kill to the rank table, return the rank's labels."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
@@ -244,13 +248,13 @@ class KernelLogExporter:
         return {}
 
     def _forget_ranks(self) -> None:
-        """Drop the counts of ranks without series."""
+        """Drop the counts of ranks that the rank table no longer has."""
         if self._past.ranks:
             shown = {view.label for view in self._ctx.ranks.snapshot().ranks}
             self._past.ranks = {key: count for key, count in self._past.ranks.items() if RankLabel(*key[:2]) in shown}
 
     def snapshot(self) -> Past:
-        """Copy the counts."""
+        """Return a copy of the counts."""
         return msgspec.msgpack.decode(msgspec.msgpack.encode(self._past), type=Past)
 
     def families(self, snapshot: Past) -> Iterable[Metric]:
@@ -268,7 +272,7 @@ class KernelLogExporter:
         yield LOST.single(snapshot.lost)
 
     async def drain(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         await self._thread.call(self._follower.close)
 
 

@@ -1,6 +1,6 @@
-"""Reads /dev/kmsg without waiting: every record once, also over restarts of the agent. Blocking; for one thread.
+"""Reads /dev/kmsg: each record once, also across restarts of the agent. Blocking, but never waits for records.
 
-Records are those of Documentation/ABI/testing/dev-kmsg of the kernel.
+For one thread. Documentation/ABI/testing/dev-kmsg of the kernel describes the records.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from pathlib import Path
 from typing import NamedTuple
 
 MAX_RECORD_BYTES = 16 * 1024
-"""One read gives one record, and fails where it would not fit; the kernel's are below 9 KiB (PRINTK_MESSAGE_MAX)."""
+"""One read returns one record, and fails if the record is larger. The kernel's limit is 9 KiB (PRINTK_MESSAGE_MAX)."""
 MAX_RECORDS = 20_000
-"""Of one look; a flood takes several, or is overwritten and counted as lost."""
+"""Records of one look. A flood of records takes several looks, or is overwritten and counted as lost."""
 
 
 MAX_TEXT = 1024
-"""Of a record's text; the kernel's own limit is about that."""
+"""Characters of a record's text. The kernel's own limit is about the same."""
 MAX_SEQUENCE = 1 << 62
-"""No log gets so long: a record with a greater number is none."""
+"""The greatest plausible number of a record. A line with a greater number is not a record."""
 
 _FRAGMENTS = (b"c", b"+")
-"""Flags of a record that goes on with a line; a kernel before 4.9 has "c" for the first one too, which costs no line of
-a driver's: those are printed whole."""
+"""Flags of a record that continues a line.
+
+A kernel before 4.9 uses "c" for the first record too. No driver's line is lost by that: drivers print whole lines.
+"""
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0,256};([^\n]{0,8192})")
 
 
 class KernelRecord(NamedTuple):
-    """A record: its number since the boot, when it was made (seconds after the boot), its text.
+    """A record: its number since the boot, its time (seconds after the boot), its text.
 
-    ``from_kernel``: the kernel's own, and from its line's beginning. A fragment, which lost its line to another's that
-    came in between, may begin with a user's word: the name of a control group, for one.
+    ``from_kernel``: the kernel wrote the record, and it is the beginning of a line. A fragment (the rest of a line that
+    another line interrupted) can begin with a user's text, such as the name of a control group.
     """
 
     sequence: int
@@ -42,22 +44,22 @@ class KernelRecord(NamedTuple):
 
 
 def parse_records(read: bytes) -> list[KernelRecord]:
-    """The records in what was read; lines of a record's dictionary begin with a blank and are left out."""
-    found = []
+    """Return the records in ``read``. Lines of a record's dictionary (they begin with a blank) are left out."""
+    records = []
     for line in read.split(b"\n"):
         match = _RECORD.match(line)
         if match is not None and int(match[2]) <= MAX_SEQUENCE:
             facility = int(match[1]) >> 3
             text = match[5][:MAX_TEXT].decode("utf-8", "replace")
             is_own = facility == 0 and match[4] not in _FRAGMENTS
-            found.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, is_own))
-    return found
+            records.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, is_own))
+    return records
 
 
 class Batch(NamedTuple):
-    """New records, how many the kernel had overwritten before they were read, and whether these were all there are.
+    """New records, the number of records that the kernel overwrote unread, and whether the log is read to its end.
 
-    ``known``: records that come up again because the log was opened anew.
+    ``known``: records that appear again because the log was opened again.
     """
 
     records: list[KernelRecord]
@@ -67,9 +69,9 @@ class Batch(NamedTuple):
 
 
 class KernelLogFollower:
-    """``last``: the number of the last record that was read before, -1 when there is none.
+    """``last``: the number of the last record of earlier reads, -1 if there is none.
 
-    A recorded file in the place of the device is read whole.
+    ``path`` may also be a recorded file; it is read whole.
     """
 
     def __init__(self, path: Path, last: int) -> None:
@@ -83,7 +85,7 @@ class KernelLogFollower:
         return self._last
 
     def read(self) -> Batch:
-        """What is new; OSError when the log cannot be opened."""
+        """Return the new records. Raise OSError if the log cannot be opened or read."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         found: list[KernelRecord] = []
@@ -93,7 +95,7 @@ class KernelLogFollower:
             try:
                 raw = os.read(self._fd, MAX_RECORD_BYTES)
             except OSError as error:
-                if error.errno == errno.EPIPE:  # overwritten: the next read goes on with the oldest there is
+                if error.errno == errno.EPIPE:  # overwritten: the next read returns the oldest record
                     continue
                 if error.errno != errno.EAGAIN:
                     self.close()
@@ -112,7 +114,7 @@ class KernelLogFollower:
         return Batch(found, lost, is_all, known)
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None

@@ -1,4 +1,4 @@
-"""Whether file systems that went read-only still are: mountinfo (proc_pid_mountinfo(5)) by device."""
+"""Which file systems are still read-only, from mountinfo (proc_pid_mountinfo(5)), by device."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from agent.sdk.exporter import Roots
 from agent.sdk.system import sysfs
 
 MAX_BYTES = 8 * 1024 * 1024
-"""Of mountinfo; a node with ten thousand mounts has some 2 MB."""
+"""The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB."""
 
 _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
-"""Options of a file system (ext4 tells of the last two); those of a single mount say nothing of it."""
+"""Options of a read-only file system; ext4 shows the last two. The options of a single mount are not used."""
 
 
 class BlockDevice(NamedTuple):
-    """What a block device is called in mountinfo: its number (major:minor), or the last word of a path to it."""
+    """The names of a block device in mountinfo: its number (major:minor), or the last part of a path to it."""
 
     number: str
     names: frozenset[str]
 
 
 def still_told(told: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
-    """Which devices are still not well: device to whether it was seen read-only (``mounted``: device to whether it is).
+    """Return the devices that have not recovered, with whether mountinfo showed each as read-only.
 
-    One that was read-only and is no longer is well, and so is one that is not mounted. One that never showed as
-    read-only (xfs that shut down; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
+    ``told``: the devices so far, likewise. ``mounted``: mounted devices, with whether each is read-only now.
+    A device has recovered when it was read-only and is writable now, or when it is not mounted. A device that
+    mountinfo never showed as read-only (xfs after a shutdown; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
     """
     return {name: mounted[name] for name, was in told.items() if name in mounted and (mounted[name] or not was)}
 
 
 def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[str, bool]:
-    """Those of the devices that are mounted, and whether as read-only."""
+    """Return which of the devices are mounted, with whether each is read-only."""
     by_word = {word: name for name, each in devices.items() for word in (each.number, *each.names) if word}
     found: dict[str, bool] = {}
     for line in mountinfo.splitlines():
@@ -48,9 +49,9 @@ def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[
 
 
 def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
-    """As ``mounted_devices``, of the node; None where mountinfo cannot be read. Blocking."""
+    """Return ``mounted_devices`` of the node; None if mountinfo cannot be read. Blocking."""
     devices = {name: _device(roots.sys / "class/block" / name) for name in names}
-    for process in ("1", "self"):  # init's mounts are the node's; ours are all that may be read without ptrace rights
+    for process in ("1", "self"):  # init has the node's mounts; without ptrace rights only our own are readable
         text = _read(roots.proc / process / "mountinfo")
         if text is not None:
             return mounted_devices(text, devices)

@@ -1,4 +1,4 @@
-"""One look at the log: its events, alike ones grouped, and the state of mounts. Blocking; for one thread."""
+"""One look at the log: its events, with equal events grouped, and the state of mounts. Blocking; for one thread."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from exporters.kernel_log.follower import KernelLogFollower, KernelRecord
 from exporters.kernel_log.mounts import read_mounted
 
 MAX_AGE_SECONDS = 600.0
-"""Lines that a first start finds and that are older than the newest by more are counted, and no more: what they tell of
-may be mended since. Only the log's own stamps are compared: printk's clock and CLOCK_MONOTONIC drift apart."""
+"""At a first start, lines that are older than the newest line by more than this are only counted.
+
+The problem may be repaired since. Only the log's own timestamps are compared: printk's clock and CLOCK_MONOTONIC drift
+apart.
+"""
 MAX_BACKLOG_READS = 50
-"""Of the follower, at the first look: a million records, beyond any log; what is left is taken for new."""
+"""Reads of the follower at the first look: a million records, more than any log has. Later records count as new."""
 MAX_ALIKE = 512
-"""Texts of lines whose meaning is remembered: a storm has few."""
+"""Texts of lines whose meaning is cached: a storm of lines has few different texts."""
 
 LAST_RECORDS = 200
-"""Of the kernel's own, which are kept for a bundle of evidence: users' words are not."""
+"""Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept."""
 AUDIT = "audit: "
-"""What the audit's records begin with where no auditd takes them: they have command lines (EXECVE, PROCTITLE)."""
+"""The beginning of audit records, which appear here without auditd. They have command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)
-"""The event of a line, by its text."""
+"""Returns the event of a line, by its text."""
 
 
 _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
@@ -36,9 +39,9 @@ _USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)
 
 
 class EventGroup(NamedTuple):
-    """An event of the log, the stamp of the last such line (seconds after the boot), and how often it came.
+    """An event of the log, the time of its last line (seconds after the boot), and the number of its lines.
 
-    ``is_old``: too old to fail anything.
+    ``is_old``: the event is too old to fail a check.
     """
 
     event: KernelEvent
@@ -48,7 +51,7 @@ class EventGroup(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of one look; ``mounted`` None where no file system was asked about, or mountinfo is unreadable."""
+    """The result of one look. ``mounted``: None if no file system is read-only, or mountinfo is unreadable."""
 
     told: list[EventGroup]
     lost: int
@@ -56,7 +59,7 @@ class Look(NamedTuple):
 
 
 class LogReader:
-    """Reads by a follower."""
+    """Reads events from the records of a follower. ``last``: the last records of the kernel."""
 
     def __init__(self, follower: KernelLogFollower, roots: Roots, guard: Guard) -> None:
         self._follower = follower
@@ -65,9 +68,9 @@ class LogReader:
         self.last: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
-        """New events of the kernel's own (a user's word under a kernel's name is none), and records lost.
+        """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
 
-        ``read_only``: the file systems of which it is asked whether they still are.
+        ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first look.
         """
         is_first_start = is_backlog and self._follower.last < 0
         found: list[tuple[KernelEvent, float]] = []
@@ -92,7 +95,7 @@ class LogReader:
         return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
-        """The event of a record; None for most, and for records that users write."""
+        """Return the event of a record; None for most records, and for all that users wrote."""
         event = remembered(record.text) if record.from_kernel else None
         if event is None:
             return None
@@ -103,7 +106,7 @@ class LogReader:
 
 
 def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
-    """Put alike events together; those before a recovery and those after it stay apart."""
+    """Group equal events. Events before a recovery and events after it stay in different groups."""
     found: list[EventGroup] = []
     places: dict[tuple[KernelEvent, bool], int] = {}
     for each in told:
@@ -120,7 +123,10 @@ def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
 
 
 def _process_of(roots: Roots, thread: int) -> tuple[int, int]:
-    """The process of a thread and its real user id (-1: unknown); the thread's own number when it is gone."""
+    """Return the pid of a thread's process and its real user id (-1: unknown).
+
+    For a thread that has ended, return the thread's own number as pid.
+    """
     status = (sysfs.read_text(roots.proc / str(thread) / "status") if thread else None) or ""
     group, user = _THREAD_GROUP.search(status), _USER.search(status)
     return int(group[1]) if group else thread, int(user[1]) if user else -1

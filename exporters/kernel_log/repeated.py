@@ -1,4 +1,4 @@
-"""The kernel's events in the agent's log: each kind once for a look, with a count."""
+"""Writes the kernel's events to the agent's log: each kind once per look, with a count."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from agent.sdk.exporter import Logger
 from exporters.kernel_log.classify import KernelEvent, categories, judged
 
 MAX_LOGGED = 10
-"""Lines of one look."""
+"""Log lines of one look."""
 
 
 def write(log: Logger, events: Iterable[tuple[KernelEvent, Mapping[str, str], int]]) -> None:
-    """Log each kind of event of a look once, MAX_LOGGED kinds at most: recoveries as INFO, all else as WARNING.
+    """Log each kind of event of a look once, at most MAX_LOGGED kinds: recoveries as INFO, all others as WARNING.
 
-    ``events``: each with the fields that name the rank of its process (empty: none), and how often it came.
+    ``events``: each event, the log fields of its process's rank (empty without a rank), and its number of lines.
     """
     counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
     for event, rank, count in events:

@@ -1,7 +1,8 @@
-"""What an Xid's line says after its number: unit, severity, NVLink, the error before it, and where in the GPU. Pure.
+"""Reads the text after the number in an Xid's line: unit, severity, NVLink, previous error, place in the GPU. Pure.
 
-The process's name is its user's word, of 15 bytes: what is looked for begins after the longest name that there can be,
-or is longer than one. What does not fit costs only what it says: the number still counts.
+The line has the process's name: up to 15 bytes that a user chooses. Therefore a pattern matches only after the longest
+possible name, or matches a longer text than a name. A line without a match loses only these details: its Xid still
+counts.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from agent.sdk.hardware import Told, gpu_faults
 
 _COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
 _PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "
-"""The longest name first: a name with a comma in it ends at the last one after which the driver's words can follow."""
+"""Matches the longest name first: a name may have commas, and ends at the last one that the driver's text follows."""
 _NVLINK5 = re.compile(
     rf"{_PROCESS}(?P<unit>[A-Z][A-Z0-9_/]{{1,38}})\s+(?P<severity>Fatal|Nonfatal)\s+XC\d{{1,2}} i\d{{1,2}} "
     r"(?:Link (?P<link>-?\d{1,3}) \()?"
@@ -36,9 +37,9 @@ _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
 
 
 def read_xid(code: str, rest: str) -> Told | None:
-    """What a line says whose Xid has this number and is followed by ``rest``; None where it tells of no error.
+    """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if it is not an error.
 
-    That is 154, when the driver wants nothing done any more.
+    Only Xid 154 can be no error: when the driver no longer requests an action.
     """
     if caused := _CAUSED.match(rest):
         return Told(code, cause=caused["cause"])
@@ -71,5 +72,5 @@ def _recovery(rest: str) -> Told | None:
 
 
 def _number(text: str) -> str:
-    """A link's number without leading zeros; empty for -1, which is no link."""
+    """Return a link's number without leading zeros; empty for -1, which means no link."""
     return str(int(text)) if text.isdigit() else ""
