@@ -80,7 +80,7 @@ def test_sets_of_ranks() -> None:
 def test_what_is_not_known_stands_below() -> None:
     """Below the ranks stand the notes, exporters in trouble, a refused configuration and ranks beyond the bound."""
     exporters = (
-        ExporterView(name="netdev", state="up", why="pause frames are not known"),
+        ExporterView(name="netdev", state="up", why="pause frames unavailable"),
         ExporterView(name="nvml", state="absent", why="no library"),
         ExporterView(name="ras", state="down", why="no socket"),
         ExporterView(name="process", state="up"),
@@ -93,7 +93,7 @@ def test_what_is_not_known_stands_below() -> None:
     )
     assert table(found).splitlines()[4:] == [
         "not known of 8 rank(s): this",
-        "exporter netdev: pause frames are not known",
+        "exporter netdev: pause frames unavailable",
         "exporter ras: no socket",
         "configuration refused, the one before stays: line 3",
         "2 more ranks are not shown",
