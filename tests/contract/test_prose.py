@@ -61,8 +61,8 @@ PLAIN_TEXTS = (
     "exporters/**/*.py",
 )
 NOT_YET_PLAIN = (
-    *("nvml", "amdgpu", "rdma", "netdev", "storage", "kernel_log", "nvrx", "nixl_ep", "madengine", "job_log"),
-    *("flight_recorder", "hardware", "job_texts.py", "text_files.py"),
+    *("nvml", "amdgpu", "rdma", "netdev", "storage", "kernel_log"),
+    "hardware",
 )
 """Folders and files of PLAIN_TEXTS that still have such words."""
 BETTER = {
