@@ -95,7 +95,7 @@ def place_in(nodes: str, hostname: str) -> int | None:
 
 
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
-    """Yield the rank table labels of ranks whose planned end is due.
+    """Return (job id, rank) of each rank with a planned end, as the rank table names it.
 
     If the rank table numbers ranks by start order, only ranks with a known launch count. A line from before a rank's
     start belongs to another process with the same number, in an earlier step of the job.
@@ -193,7 +193,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
-        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # keep the plan of a deleted file
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # keeps a lost plan
 
 
 SPEC = Spec(

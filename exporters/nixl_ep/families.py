@@ -22,7 +22,7 @@ BANDWIDTH = Family(
     "1 to 3 per rank of a NIXL-EP run",
     "max",
 )
-PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "Phase that the rank began last, counted from 0.", _RANK, _EACH, "max")
+PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "Phase that the rank began last, from 0.", _RANK, _EACH, "max")
 ENDED = Family(
     "rankwatch_nixl_ep_phase_ended", "gauge", "Phase that the rank ended last, counted from 0.", _RANK, _EACH, "max"
 )
