@@ -1,7 +1,7 @@
-"""What a job's own log adds to a bundle of evidence: its first cause, and what it says of each rank. Pure.
+"""The job log's part of an evidence bundle: its first cause, and the events of each rank. Pure.
 
-All is in words of ours, and no line of the log is in it, unless the site wants those around events: they may hold
-whatever a user printed.
+Log lines may hold anything that a user printed. So the part has only the exporter's own words, and log lines around
+events only if the site configures them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log.passages import Passage, as_text
 from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
 
-KINDS = {ROOT: "the first cause that the job's log names", CASCADE: "the job's log names no cause, and first"}
+KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's log, first secondary failure"}
 
 
 def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:
-    """Return the part; empty where no log of the job is read here. ``passages``: the lines that are kept, by job."""
+    """Return the part; empty if no log of the job is read here. ``passages``: the kept lines by job."""
     shown = next((each for each in jobs if each.job_id == wanted.job_id), None)
     if shown is None:
         return Offered({})

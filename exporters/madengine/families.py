@@ -127,8 +127,8 @@ def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
         ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
         rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
     for job_id, models in facts.manifests.items():
-        for model in dict.fromkeys(models):
-            rows[RUN].add((job_id, *model, "", "", ""), 1.0)
+        for each in dict.fromkeys(models):
+            rows[RUN].add((job_id, *each, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:
