@@ -79,25 +79,25 @@ class JobTexts:
     def turn(self, users: JobUsers) -> list[JobLines]:
         """Return about TURN_BYTES of new lines of jobs with ranks here; of recorded data all lines."""
         self._discover(users)
-        found = self._read(users)
+        lines = self._read(users)
         while self._ctx.once and self._files.waiting:
-            found += self._read(users)
-        return found
+            lines += self._read(users)
+        return lines
 
     def _read(self, users: JobUsers) -> list[JobLines]:
-        found = []
+        results = []
         now = self._ctx.clock.time()
         for read in self._files.read(TURN_BYTES, lambda file: self._is_ours(file, users)):
             job_id = self._job(read.file, users)
             written = min(now, read.file.modified_ns / 1e9) if read.file.modified_ns >= 0 else now
             lines = [line.decode("utf-8", "replace") for line in read.lines()]
-            found.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
-        return found
+            results.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
+        return results
 
     def positions(self) -> list[Position]:
         """Return the positions in this node's files for the checkpoint: those of the newest MAX_POSITIONS files."""
-        found = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
-        return list(found)[-MAX_POSITIONS:]
+        positions = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
+        return list(positions)[-MAX_POSITIONS:]
 
     def files(self, users: JobUsers) -> list[tuple[str, FollowedFile]]:
         """Return (job id, file) of each file that this node reads."""

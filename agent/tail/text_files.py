@@ -101,16 +101,16 @@ class TextFiles:
             self._queue.extend(_in_turns([file for file in self._follower.files() if is_ours(file)]))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
-            found = self._read(file) if is_ours(file) else None
-            if found is not None and len(found.data) < PIECE_BYTES // 2:
+            lines = self._read(file) if is_ours(file) else None
+            if lines is not None and len(lines.data) < PIECE_BYTES // 2:
                 # Probably the end of the file. A file that is read to its end can be evicted when too many are open.
-                budget_bytes -= len(found.data)
-                yield found
-                found = self._read(file)
-            if found is not None:
+                budget_bytes -= len(lines.data)
+                yield lines
+                lines = self._read(file)
+            if lines is not None:
                 self._queue.append(file)
-                budget_bytes -= max(1, len(found.data))
-                yield found
+                budget_bytes -= max(1, len(lines.data))
+                yield lines
 
     def head(self, file: FollowedFile) -> bytes:
         """Return up to the first 4 KiB of a file; empty if it is unreadable."""
@@ -119,8 +119,8 @@ class TextFiles:
     def job_id(self, file: FollowedFile) -> str | None:
         """Return the job id in the file's name, by the first matching pattern with ``%j``; else None."""
         for pattern in self._patterns:
-            if (found := pattern.job_id(file.path)) is not None:
-                return found
+            if (job_id := pattern.job_id(file.path)) is not None:
+                return job_id
         return None
 
     def positions(self) -> list[Position]:

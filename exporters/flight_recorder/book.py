@@ -94,8 +94,8 @@ class DumpBook:
 
     def shown(self) -> tuple[ShownDump, ...]:
         """Return all dumps to show, sorted by job and rank."""
-        found = [entry.shown for entry in self._entries.values() if entry.shown is not None]
-        return tuple(sorted(found, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
+        dumps = [entry.shown for entry in self._entries.values() if entry.shown is not None]
+        return tuple(sorted(dumps, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
 
     def close(self) -> None:
         """Release the series of all dumps."""
@@ -110,8 +110,8 @@ class DumpBook:
 
 def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
     """Return by job the latest start of its processes here, in seconds since the epoch."""
-    found: dict[str, float] = {}
+    starts: dict[str, float] = {}
     for view in views:
         if (facts := view.process.facts) is not None:
-            found[view.label.job_id] = max(found.get(view.label.job_id, 0.0), facts.start_seconds)
-    return found
+            starts[view.label.job_id] = max(starts.get(view.label.job_id, 0.0), facts.start_seconds)
+    return starts

@@ -187,15 +187,15 @@ class _Calls:
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
         """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last begun operation's number."""
-        found = [self._begun[group.name]] if group.name in self._begun else []
+        numbers = [self._begun[group.name]] if group.name in self._begun else []
         if by_status is not None and group.name not in self._mixed:
-            found.append(max(by_status, 0))
+            numbers.append(max(by_status, 0))
         waits = self._waits.get(group.name)
         return GroupProgress(
             name=_label(group.name) or _hash(group.name),
             description=_label(group.desc),
             size=size,
-            enqueued=max(found, default=None),
+            enqueued=max(numbers, default=None),
             waits=None if waits is None else _call(waits),
         )
 
@@ -218,8 +218,8 @@ def _elements(sizes: list[int]) -> str:
     """Return the number of elements of a tensor of these sizes; an empty text if it is out of bounds."""
     if len(sizes) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SEQUENCE for size in sizes):
         return ""
-    found = math.prod(sizes)
-    return str(found) if found <= MAX_SEQUENCE else ""
+    count = math.prod(sizes)
+    return str(count) if count <= MAX_SEQUENCE else ""
 
 
 def _by_status(dump: _Dump) -> Mapping[str, int]:

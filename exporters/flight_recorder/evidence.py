@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from agent.sdk.evidence import Offered, summary as told
+from agent.sdk.evidence import Offered, summary
 from exporters.flight_recorder.book import ShownDump
 from exporters.flight_recorder.dump import GroupProgress
 
@@ -54,7 +54,7 @@ class _Hang:
             if group.enqueued is not None:
                 self._least[group.name] = min(group.enqueued, self._least.get(group.name, group.enqueued))
 
-    def words(self, dump: ShownDump) -> Iterable[told.Word]:
+    def words(self, dump: ShownDump) -> Iterable[summary.Word]:
         """Yield what the rank of a dump had not begun or not finished, and what it waited in."""
         groups = dump.summary.groups
         waits = next((group for group in groups if group.waits is not None), None)
@@ -92,5 +92,5 @@ def _operation(group: GroupProgress) -> str:
     return f"{operation} no. {_waits_in(group)} of group {group.description or group.name}"
 
 
-def _word(dump: ShownDump, says: str, *, blames: bool) -> told.Word:
-    return told.Word(dump.label.rank, "flight_recorder", says[: told.MAX_TEXT], blames)
+def _word(dump: ShownDump, says: str, *, blames: bool) -> summary.Word:
+    return summary.Word(dump.label.rank, "flight_recorder", says[: summary.MAX_TEXT], blames)

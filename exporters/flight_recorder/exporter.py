@@ -158,8 +158,8 @@ class FlightRecorderExporter:
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
         """Return the requests of this look: least recently served ranks first, and among these the users in turn."""
         pids = reached_by(views.values())
-        found: dict[RankLabel, _Asked] = {}
-        places: dict[RankLabel, tuple[int, int]] = {}
+        requests: dict[RankLabel, _Asked] = {}
+        sort_keys: dict[RankLabel, tuple[int, int]] = {}
         of_user: Counter[int] = Counter()
         for label, view in views.items():
             facts, pid = view.process.facts, pids.get(label, 0)
@@ -176,11 +176,11 @@ class FlightRecorderExporter:
                 proc_root=str(self._ctx.roots.proc),
                 pid=pid,
             )
-            found[label] = (facts.key, request)
-            places[label] = (self._served.get(label, 0), of_user[facts.uid])
+            requests[label] = (facts.key, request)
+            sort_keys[label] = (self._served.get(label, 0), of_user[facts.uid])
             of_user[facts.uid] += 1
         most = 1 if self._is_alone() else MAX_RANKS
-        return {label: found[label] for label in sorted(found, key=places.__getitem__)[:most]}
+        return {label: requests[label] for label in sorted(requests, key=sort_keys.__getitem__)[:most]}
 
     def _is_alone(self) -> bool:
         return self._ctx.clock.monotonic() < self._alone_until
@@ -202,7 +202,7 @@ def users_of(views: Iterable[RankView]) -> dict[str, int]:
 
 def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
     """Return requests for the dumps of recorded data, which have no processes."""
-    found: dict[RankLabel, _Asked] = {}
+    requests: dict[RankLabel, _Asked] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")
         for name in os.listdir(directory) if os.path.isdir(directory) else ():
@@ -210,8 +210,8 @@ def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
             if name.startswith(begin) and is_number(rank):
                 path = f"{directory}/{name}"
                 uid = os.stat(path).st_uid
-                found[RankLabel(RECORDED, rank)] = (None, DumpRequest(RECORDED, int(rank), uid, [path]))
-    return found
+                requests[RankLabel(RECORDED, rank)] = (None, DumpRequest(RECORDED, int(rank), uid, [path]))
+    return requests
 
 
 SPEC = Spec(

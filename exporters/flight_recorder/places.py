@@ -38,9 +38,9 @@ def paths_of(facts: ProcessFacts, rank: str, job_id: str, prefixes: Sequence[str
     """Return absolute paths of a rank's dump: from its environment, else PyTorch's defaults; plus ``prefixes``."""
     environment = facts.environment or {}
     named = next((environment[name] for name in NAMED_BY if environment.get(name)), "")
-    found = [_absolute(named, facts.directory)] if named else _defaults(environment)
-    found += [prefix.replace(JOB_ID, job_id) for prefix in prefixes if JOB_ID not in prefix or _is_name(job_id)]
-    return [f"{prefix}{rank}" for prefix in dict.fromkeys(found) if prefix]
+    path_prefixes = [_absolute(named, facts.directory)] if named else _defaults(environment)
+    path_prefixes += [prefix.replace(JOB_ID, job_id) for prefix in prefixes if JOB_ID not in prefix or _is_name(job_id)]
+    return [f"{prefix}{rank}" for prefix in dict.fromkeys(path_prefixes) if prefix]
 
 
 def _absolute(path: str, directory: str) -> str:
@@ -54,8 +54,8 @@ def _defaults(environment: Mapping[str, str]) -> list[str]:
     home = environment.get(HOME, "")
     caches = [environment.get(CACHE, ""), f"{home}/.cache" if home else ""]
     cache = next((each for each in caches if each.startswith("/")), "")
-    found = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
-    return [*found, SYSTEMS_PREFIX]
+    cache_prefixes = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
+    return [*cache_prefixes, SYSTEMS_PREFIX]
 
 
 def _is_name(job_id: str) -> bool:
@@ -70,9 +70,9 @@ def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
     Processes of one job on a node usually share their file systems. The launcher usually outlives its ranks.
     """
     known = [(view, facts) for view in views if (facts := view.process.facts) is not None and facts.uid is not None]
-    found = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
-    alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in found}
+    pids = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
+    alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in pids}
     for view, facts in known:
-        if view.label not in found:
-            found[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
-    return found
+        if view.label not in pids:
+            pids[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
+    return pids

@@ -95,12 +95,12 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
         if look is None or not look:
             answers.append(None if look is None else DumpAnswer("none"))
             continue
-        [found] = look
-        result = _judge(request, found, len(claims[found.place[:2]]))
+        [file] = look
+        result = _judge(request, file, len(claims[file.place[:2]]))
         if result == "pending" and time.monotonic() < until:
-            answers.append(_read(_Reading(request, found)))
+            answers.append(_read(_Reading(request, file)))
         else:
-            answers.append(DumpAnswer(result, found.place))
+            answers.append(DumpAnswer(result, file.place))
     return answers
 
 

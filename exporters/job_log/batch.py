@@ -42,18 +42,18 @@ def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
         if stat is not None:
             names[pid] = stat.comm
             children.setdefault(stat.parent_pid, []).append(pid)
-    found = []
+    processes = []
     for server in [pid for pid, name in names.items() if name.startswith(_SERVER)]:
         title, status = _TITLE.match(procfs.title(server)), procfs.status(server)
         if title is not None and status is not None and status.uid == ROOT_UID:
-            found += _below(procfs, server, title[1], names, children)
-    return found
+            processes += _below(procfs, server, title[1], names, children)
+    return processes
 
 
 def _below(
     procfs: ProcFS, server: int, scheduled_id: str, names: Mapping[int, str], children: Mapping[int, list[int]]
 ) -> list[BatchProcess]:
-    found = []
+    processes = []
     scripts = children.get(server, [])
     waiting = deque(scripts)
     for _ in range(MAX_BELOW):
@@ -64,5 +64,5 @@ def _below(
         forwards = names[pid] == _FORWARDER
         status = procfs.status(pid) if forwards or pid in scripts else None
         if status is not None:
-            found.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
-    return found
+            processes.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
+    return processes

@@ -127,8 +127,8 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
         )
         for entry in entries()
     )
-    found = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
-    return Catalogue(tuple(_anchor(text.encode(), found) for text in dict.fromkeys(anchors)), found)
+    all_rules = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
+    return Catalogue(tuple(_anchor(text.encode(), all_rules) for text in dict.fromkeys(anchors)), all_rules)
 
 
 def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[LineRule, ...]:
@@ -155,7 +155,7 @@ def _words(contains: str | list[str]) -> list[str]:
 
 def _filled(pattern: str) -> str:
     words = _categories().words
-    return _WORD.sub(lambda found: _WORD.sub(lambda inner: words[inner[1]], words[found[1]]), pattern)
+    return _WORD.sub(lambda match: _WORD.sub(lambda inner: words[inner[1]], words[match[1]]), pattern)
 
 
 def _compiled(pattern: str) -> re.Pattern[bytes]:

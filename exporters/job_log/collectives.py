@@ -78,12 +78,12 @@ class Collectives:
 
     def positions(self) -> tuple[WorkPosition, ...]:
         """Return per group the SHOWN_LEAST ranks with the lowest positions, and the rank with the highest."""
-        found = []
+        positions = []
         for group, ranks in self._positions.items():
             ordered = sorted((position, rank) for rank, position in ranks.items())
             shown = ordered[:SHOWN_LEAST] + ordered[SHOWN_LEAST:][-1:]
-            found += [WorkPosition(group, rank, *position) for position, rank in shown]
-        return tuple(found)
+            positions += [WorkPosition(group, rank, *position) for position, rank in shown]
+        return tuple(positions)
 
 
 def group_of(event: LogEvent) -> str:

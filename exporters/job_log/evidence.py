@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.sdk.evidence import Offered, Wanted, summary as told
+from agent.sdk.evidence import Offered, Wanted, summary
 from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log.passages import Passage, as_text
 from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
@@ -24,13 +24,13 @@ def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]]
     if shown is None:
         return Offered({})
     events = [
-        told.Event(first.seconds, _rank(first), _words(role, first), "job_log")
+        summary.Event(first.seconds, _rank(first), _words(role, first), "job_log")
         for role, first in ((ROOT, shown.root), (CASCADE, shown.cascade))
         if first is not None
     ]
     words = []
     if shown.root is not None and _rank(shown.root):
-        words.append(told.Word(_rank(shown.root), "job_log", _words(ROOT, shown.root), blames=True))
+        words.append(summary.Word(_rank(shown.root), "job_log", _words(ROOT, shown.root), blames=True))
     counts = [
         {"rank": rank, "category": category, "role": role, "lines": count}
         for (rank, category, role), count in sorted(shown.events.items())
@@ -47,4 +47,4 @@ def _rank(first: FirstEvent) -> str:
 
 def _words(role: str, first: FirstEvent) -> str:
     host = f" on {first.host}" if first.host else ""
-    return f"{KINDS[role]}: {first.category.replace('_', ' ')}{host}"[: told.MAX_TEXT]
+    return f"{KINDS[role]}: {first.category.replace('_', ' ')}{host}"[: summary.MAX_TEXT]

@@ -21,7 +21,7 @@ EVENTS = Family(
 FIRST_ROOT = Family(
     "rankwatch_job_log_first_root_info",
     "gauge",
-    "First root cause in the job's log since its ranks started. A weak cause is replaced by a strong one. host: the "
+    "First root cause in the job's log since its ranks started. A strong cause replaces a weak one. host: the "
     "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
     "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"),

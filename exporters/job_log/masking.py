@@ -53,8 +53,8 @@ def masked(line: str, before: str = "") -> str:
         return _BEFORE_NAMES.match(line)[0] + MASKED  # type: ignore[index]  # matches nothing, too
     if before.strip() == MASKED and _REST_OF_KEY.fullmatch(line):
         return MASKED
-    found = [_without_named(without_shapes(reading)) for reading in readings(line)]
-    return max(found, key=lambda text: text.count(MASKED))
+    candidates = [_without_named(without_shapes(reading)) for reading in readings(line)]
+    return max(candidates, key=lambda text: text.count(MASKED))
 
 
 def _without_named(line: str) -> str:
@@ -90,12 +90,12 @@ def readings(line: str) -> list[str]:
     plain = line if line.isascii() else unicodedata.normalize("NFKC", line)
     text = _ESCAPES.sub("", plain if len(plain) <= MAX_GROWTH * len(line) else line)
     text = _UNSEEN.sub("", text)
-    found = [_BETWEEN.sub(" ", text.replace(_BACKSPACE, ""))]
+    variants = [_BETWEEN.sub(" ", text.replace(_BACKSPACE, ""))]
     if _BACKSPACE in text:
-        found.append(_BETWEEN.sub(" ", _struck_over(text)))
+        variants.append(_BETWEEN.sub(" ", _struck_over(text)))
     if _BETWEEN.search(text):
-        found.append(_BETWEEN.sub("", text.replace(_BACKSPACE, "")))
-    return found
+        variants.append(_BETWEEN.sub("", text.replace(_BACKSPACE, "")))
+    return variants
 
 
 def _struck_over(text: str) -> str:

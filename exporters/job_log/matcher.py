@@ -45,12 +45,12 @@ class Speaker(NamedTuple):
 def speaker_of(line: bytes) -> Speaker:
     """Return the writer from the beginning of a line. A rank in the default process group is a global rank."""
     head = line[:MAX_PREFIX_BYTES]
-    found = _RANK.search(head) or _WORLD_GROUP.search(head)
+    rank_match = _RANK.search(head) or _WORLD_GROUP.search(head)
     task, local, library = _TASK.match(head), _LOCAL.match(head), _LIBRARY.search(head)
     actor = None if library else _ACTOR.match(head)
     pid = library[2] if library else actor[1] if actor else None
     return Speaker(
-        rank=_number(found[1]) if found else None,
+        rank=_number(rank_match[1]) if rank_match else None,
         task=_number(task[1] or task[2]) if task else None,
         host=library[1].decode("ascii") if library else "",
         pid=None if pid is None else int(pid),
@@ -80,8 +80,8 @@ class LogEvent(NamedTuple):
 
     def number(self, name: str) -> int | None:
         """Return a group's content as a number; None without one."""
-        found = self.named.get(name, b"")
-        return int(found) if found.lstrip(b"-").isdigit() else None
+        digits = self.named.get(name, b"")
+        return int(digits) if digits.lstrip(b"-").isdigit() else None
 
 
 def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:

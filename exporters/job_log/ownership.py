@@ -55,19 +55,19 @@ def held_outputs(
     ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is missing. Blocks if a file
     system hangs.
     """
-    found: dict[Identity, HeldOutput] = {}
+    held_files: dict[Identity, HeldOutput] = {}
     doubtful: set[Identity] = set()
 
     def add(job: LoggedJob, pid: int, rank: str, *, forwards: bool = False) -> None:
         for file in outputs.of(pid, forwards=forwards):
             path = outputs.path_of(pid, file)
             identity = (file.device, file.inode)
-            known = found.get(identity)
+            known = held_files.get(identity)
             if known is not None and known.job_id != job.job_id:
                 doubtful.add(identity)
             elif path is not None:
                 same = known is None or known.rank == rank
-                found[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
+                held_files[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
 
     by_id: dict[str, list[LoggedJob]] = {}
     for job in jobs:
@@ -80,7 +80,7 @@ def held_outputs(
         status = procfs.status(process.pid) if len(fitting) == 1 else None
         if status is not None and status.uid == process.uid:  # else another process has this pid now
             add(fitting[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
-    return {identity: held for identity, held in found.items() if identity not in doubtful}
+    return {identity: held for identity, held in held_files.items() if identity not in doubtful}
 
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
@@ -124,9 +124,9 @@ def _may_be_of(uid: int, job: LoggedJob) -> bool:
 
 def shared_devices(mountinfo: bytes) -> frozenset[int]:
     """Return the device numbers of mounted file systems that other nodes share (/proc/self/mountinfo)."""
-    found = set()
+    devices = set()
     for major, minor, kind in _MOUNT.findall(mountinfo):
         name = kind.decode("ascii", "replace")
         if name in SHARED_FILE_SYSTEMS or name.startswith("fuse."):
-            found.add(os.makedev(int(major), int(minor)))
-    return frozenset(found)
+            devices.add(os.makedev(int(major), int(minor)))
+    return frozenset(devices)

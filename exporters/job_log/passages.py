@@ -85,10 +85,10 @@ class LogPassages:
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
         """Return the current passages by job."""
-        found: dict[str, list[Passage]] = {}
+        by_job: dict[str, list[Passage]] = {}
         for each in self._kept.values():
-            found.setdefault(each.job_id, []).append(each)
-        return {job_id: tuple(each) for job_id, each in found.items()}
+            by_job.setdefault(each.job_id, []).append(each)
+        return {job_id: tuple(each) for job_id, each in by_job.items()}
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
         if self._is_full(job_id, category):
@@ -122,26 +122,26 @@ class LogPassages:
         job_id, rank, seconds = of
         before = [*file.last, *_lines_before(data, event.start)][-AROUND:]
         line, end = _line(data, event.start)
-        lines, left = [*before, line], AROUND
-        while left and end < len(data):
+        lines, missing = [*before, line], AROUND
+        while missing and end < len(data):
             line, end = _line(data, end)
             lines.append(line)
-            left -= 1
+            missing -= 1
         number = next(self._numbers)
         self._counts[job_id, event.rule.category] += 1
         self._of_jobs[job_id] += 1
         self._newest[job_id, event.rule.category] = seconds
         self._kept[number] = Passage(job_id, event.rule.category, rank, seconds, _shown_all(lines), len(before))
-        if left:
-            file.open[number] = left
+        if missing:
+            file.open[number] = missing
 
     def _continue(self, file: _File, line: bytes) -> None:
-        for number, left in list(file.open.items()):
+        for number, missing in list(file.open.items()):
             if number in self._kept:
                 known = self._kept[number]
                 self._kept[number] = known._replace(lines=(*known.lines, _shown(line, known.lines[-1])))
-            file.open[number] = left - 1
-            if left <= 1 or number not in self._kept:
+            file.open[number] = missing - 1
+            if missing <= 1 or number not in self._kept:
                 del file.open[number]
 
 
@@ -165,12 +165,12 @@ def _line(data: bytes, start: int) -> tuple[bytes, int]:
 
 def _lines_before(data: bytes, end: int) -> list[bytes]:
     """Return the last lines of ``data`` before ``end``, the start of a line."""
-    found: list[bytes] = []
-    while len(found) < AROUND and end > 0:
+    lines: list[bytes] = []
+    while len(lines) < AROUND and end > 0:
         start = data.rfind(b"\n", 0, end - 1) + 1
-        found.insert(0, data[start : min(end - 1, start + MAX_LINE_BYTES)])
+        lines.insert(0, data[start : min(end - 1, start + MAX_LINE_BYTES)])
         end = start
-    return found
+    return lines
 
 
 def _shown_all(lines: Iterable[bytes]) -> tuple[str, ...]:

@@ -56,9 +56,9 @@ class Training:
         before, shown.iteration = shown.iteration, iteration
         if before is not None and iteration < before:
             self._marks.clear()
-        told = event.text("ms")
-        if told:
-            shown.iteration_seconds = float(told) / 1000
+        milliseconds = event.text("ms")
+        if milliseconds:
+            shown.iteration_seconds = float(milliseconds) / 1000
         else:
             self._measure(iteration, seconds)
         return before is not None and iteration > before
@@ -76,9 +76,9 @@ class Training:
 
     def _end_checkpoint(self, event: LogEvent, seconds: float) -> None:
         shown = self.shown
-        told = event.text("seconds")
-        if told:
-            shown.checkpoint_seconds = min(float(told), MAX_CHECKPOINT_SECONDS)
+        duration = event.text("seconds")
+        if duration:
+            shown.checkpoint_seconds = min(float(duration), MAX_CHECKPOINT_SECONDS)
         elif shown.checkpoint_began is not None:
             took = seconds - shown.checkpoint_began
             # If one read has both lines, the duration is unknown.

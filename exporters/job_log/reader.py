@@ -173,16 +173,16 @@ class JobLogReader:
         self._looked_for = pids
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
         # Keep files of exited ranks: their last lines may explain the exit.
-        left = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(one.path for one in held.values()), *left])
+        exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
+        files = self._texts.discover([*(one.path for one in held.values()), *exited_paths])
         by_id: dict[str, list[LoggedJob]] = {}
         for job in jobs.values():
             for name in job.ids:
                 by_id.setdefault(name, []).append(job)
-        found = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
-        remote = self._read_elsewhere(files, found, held, jobs)
-        ours = [identity for identity in found if identity not in remote]
-        self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
+        claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
+        remote = self._read_elsewhere(files, claims, held, jobs)
+        ours = [identity for identity in claims if identity not in remote]
+        self._claims = {identity: claims[identity] for identity in ours[:MAX_CLAIMED]}
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())

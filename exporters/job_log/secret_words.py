@@ -101,8 +101,8 @@ def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | No
         patterns += [_NEXT_VALUE, _ANY, _FOR, *([] if line[: name.start()].endswith("/") else [_LOOSE])]
         if _LOGIN.search(line, max(0, name.start() - 96), name.start()):
             patterns.append(_OPTION)
-    found = (pattern.match(line, end) for pattern in patterns)
-    return next((Separated(match.end()) for match in found if match is not None and not _is_word_after(match)), None)
+    matches = (pattern.match(line, end) for pattern in patterns)
+    return next((Separated(match.end()) for match in matches if match is not None and not _is_word_after(match)), None)
 
 
 def _is_word_after(match: re.Match[str]) -> bool:

@@ -158,13 +158,13 @@ class JobTally:
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""
         speaker = event.speaker
-        found = job.valid_rank(speaker.rank)
-        if found == UNKNOWN_RANK and job.tasks_are_ranks:
-            found = job.valid_rank(speaker.task)
+        speaker_rank = job.valid_rank(speaker.rank)
+        if speaker_rank == UNKNOWN_RANK and job.tasks_are_ranks:
+            speaker_rank = job.valid_rank(speaker.task)
         here = not speaker.host or speaker.host in hostnames
-        if found == UNKNOWN_RANK and speaker.pid is not None and here:
-            found = job.pids.get(speaker.pid, UNKNOWN_RANK)
-        return rank if found == UNKNOWN_RANK else found
+        if speaker_rank == UNKNOWN_RANK and speaker.pid is not None and here:
+            speaker_rank = job.pids.get(speaker.pid, UNKNOWN_RANK)
+        return rank if speaker_rank == UNKNOWN_RANK else speaker_rank
 
     def _host(self, event: LogEvent, rank: str, hostnames: frozenset[str]) -> str:
         """Return the host that a line blames or comes from; empty without a valid name."""

@@ -69,28 +69,28 @@ def read_line(line: str) -> MadLine | None:
 
 
 def _marker(text: str) -> Marker | None:
-    found = _MARKER.search(text)
-    if found is None or int(found[1]) >= MAX_NODES:
+    match = _MARKER.search(text)
+    if match is None or int(match[1]) >= MAX_NODES:
         return None
-    code = None if found[4] is None else int(found[4])
+    code = None if match[4] is None else int(match[4])
     if code is not None and code > MAX_CODE:
         return None
-    return Marker(_STEPS[found[2] or found[3]], code)
+    return Marker(_STEPS[match[2] or match[3]], code)
 
 
 def _barrier(text: str) -> MissingNodes | None:
-    found = _BARRIER.search(text)
-    if found is None:
+    match = _BARRIER.search(text)
+    if match is None:
         return None
-    missing = int(found[2]) - int(found[1])
+    missing = int(match[2]) - int(match[1])
     return MissingNodes(missing) if 0 <= missing < MAX_NODES else None
 
 
 def _measured(text: str) -> Measured | None:
-    if "performance:" in text and (found := _PERFORMANCE.search(text)) is not None:
-        return _result(found[2], found[1])
-    if "train_samples_per_second" in text and (found := _TRAINED.search(text)) is not None:
-        return _result(found[1], found[2])
+    if "performance:" in text and (match := _PERFORMANCE.search(text)) is not None:
+        return _result(match[2], match[1])
+    if "train_samples_per_second" in text and (match := _TRAINED.search(text)) is not None:
+        return _result(match[1], match[2])
     return None
 
 

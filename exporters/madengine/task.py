@@ -61,14 +61,14 @@ class NodeTask(msgspec.Struct):
     def take(self, line: str, seconds: float, *, is_output: bool) -> None:
         """Add a line written at or before ``seconds`` (epoch). madengine searches failures only in standard output."""
         self.seconds = max(self.seconds, seconds)
-        found = read_line(line)
-        if isinstance(found, Marker):
-            self._take_marker(found)
-        elif isinstance(found, Measured):
+        parsed = read_line(line)
+        if isinstance(parsed, Marker):
+            self._take_marker(parsed)
+        elif isinstance(parsed, Measured):
             if len(self.results) < MAX_METRICS:
-                self.results.setdefault(found.metric, found.value)
-        elif isinstance(found, MissingNodes):
-            self.barrier.missing = found.count
+                self.results.setdefault(parsed.metric, parsed.value)
+        elif isinstance(parsed, MissingNodes):
+            self.barrier.missing = parsed.count
         if is_output and (failure := read_failure(line)):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
@@ -106,5 +106,5 @@ class NodeTask(msgspec.Struct):
 
 def read_name(path: str) -> TaskFile | None:
     """Return the parsed file name; None if it is not the name of a node's output."""
-    found = _NAME.fullmatch(os.path.basename(path))
-    return None if found is None else TaskFile(as_label(found[1]), found[2], int(found[3]), found[4] == "out")
+    match = _NAME.fullmatch(os.path.basename(path))
+    return None if match is None else TaskFile(as_label(match[1]), match[2], int(match[3]), match[4] == "out")

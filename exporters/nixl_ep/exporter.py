@@ -52,13 +52,13 @@ class LocalRank(NamedTuple):
 
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
     """Return by job its node list (Slurm's short form) from a rank's environment, for at most MAX_JOBS jobs."""
-    found: dict[str, str] = {}
+    by_job: dict[str, str] = {}
     for view in views.ranks:
         environment = view.process.facts.environment if view.process.facts is not None else None
         nodes = (environment or {}).get(NODES, "")
-        if nodes and (view.label.job_id in found or len(found) < MAX_JOBS):
-            found[view.label.job_id] = nodes
-    return found
+        if nodes and (view.label.job_id in by_job or len(by_job) < MAX_JOBS):
+            by_job[view.label.job_id] = nodes
+    return by_job
 
 
 def local_ranks(views: RankSnapshot) -> list[LocalRank]:
@@ -125,15 +125,15 @@ def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tup
     groups: defaultdict[int, list[LocalRank]] = defaultdict(list)
     for rank in sorted(own, key=lambda one: one.order):
         groups[rank.parent_pid].append(rank)
-    found: dict[tuple[int, int], int] = {}
+    by_order: dict[tuple[int, int], int] = {}
     free = list(launches)
     for group in sorted(groups.values(), key=lambda ranks: ranks[0].started, reverse=True):
         since, numbers = group[0].started - SLACK_SECONDS, list(range(len(group)))
         fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
         if fitting:
             free = free[: free.index(fitting[-1])]
-            found.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
-    return found
+            by_order.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
+    return by_order
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
@@ -163,11 +163,11 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
         """Read plans and new lines of logs, and compute which ranks leave as planned."""
         nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
-        texts.claim = partial(is_ours, {job_id: place for job_id, place in nodes.items() if place is not None})
-        found = texts.turn(users)
+        texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
+        lines = texts.turn(users)
         self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
-        self.keep(found, users)
+        self.keep(lines, users)
         ranks = local_ranks(views)
         self._planned = frozenset(
             name

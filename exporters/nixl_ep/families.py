@@ -23,9 +23,7 @@ BANDWIDTH = Family(
     "max",
 )
 PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "Phase that the rank began last, from 0.", _RANK, _EACH, "max")
-ENDED = Family(
-    "rankwatch_nixl_ep_phase_ended", "gauge", "Phase that the rank ended last, counted from 0.", _RANK, _EACH, "max"
-)
+ENDED = Family("rankwatch_nixl_ep_phase_ended", "gauge", "Phase that the rank ended last, from 0.", _RANK, _EACH, "max")
 BEGAN = Family(
     "rankwatch_nixl_ep_phase_start_timestamp_seconds",
     "gauge",
@@ -65,7 +63,7 @@ MISSED = Family(
 COMPLETED = Family(
     "rankwatch_nixl_ep_phase_completed",
     "gauge",
-    "Last phase that the launcher reported as completed, counted from 0.",
+    "Last phase that the launcher reported as completed, from 0.",
     ("job_id",),
     "1 per NIXL-EP run with a launcher's output",
     "max",

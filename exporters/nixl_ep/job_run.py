@@ -88,19 +88,19 @@ class JobRun(msgspec.Struct):
 
     def phase(self) -> int | None:
         """Return the newest phase that any rank began; None without one."""
-        return max((found for log in self.logs.values() if (found := log.run.phase()) is not None), default=None)
+        return max((phase for log in self.logs.values() if (phase := log.run.phase()) is not None), default=None)
 
     def missed(self) -> Counter[tuple[int, str]]:
         """Return the number of failure reports by (failed rank, planned: yes, no or unknown)."""
-        found: Counter[tuple[int, str]] = Counter()
+        counts: Counter[tuple[int, str]] = Counter()
         for log in self.logs.values():
-            found.update(log.run.failures)
-        return found
+            counts.update(log.run.failures)
+        return counts
 
     def launches(self) -> list[Launch] | None:
         """Return the launches on this node in log order; None if the run has logs of several nodes."""
-        found = [log.run.launches for log in self.logs.values() if log.run.launches]
-        return found[0] if len(found) == 1 else None
+        launches = [log.run.launches for log in self.logs.values() if log.run.launches]
+        return launches[0] if len(launches) == 1 else None
 
     def failure(self, plan: Plan | None, now: float) -> str:
         """Return the failure category of the run; an empty text without failure or after a planned end."""
@@ -139,8 +139,8 @@ class SavedRuns(SavedTexts):
 
 def node_of(path: str) -> int | None:
     """Return the node's index in the job's node list from the log's name; None for launcher output."""
-    found = _NODE_LOG.fullmatch(os.path.basename(path))
-    return None if found is None else int(found[1])
+    match = _NODE_LOG.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
 
 
 def _progress(rank: RankRun) -> tuple[int, float]:

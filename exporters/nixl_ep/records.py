@@ -71,14 +71,14 @@ Record = Identity | PhaseEdge | Left | PeersFailed | Bandwidth
 def read_records(line: str) -> list[Record]:
     """Return the first MAX_RECORDS records of a line, in order. Records with a number out of bounds are missing."""
     text = line[:MAX_LINE_CHARACTERS]
-    found: list[tuple[int, Record]] = []
+    records: list[tuple[int, Record]] = []
     for word, pattern, make in _KINDS:
         for match in pattern.finditer(text) if word in text else ():
             try:
-                found += [(match.start(), record) for record in make(match)]
+                records += [(match.start(), record) for record in make(match)]
             except ValueError:
                 continue
-    return [record for _, record in sorted(found, key=lambda one: one[0])[:MAX_RECORDS]]
+    return [record for _, record in sorted(records, key=lambda one: one[0])[:MAX_RECORDS]]
 
 
 def _bounded(text: str, limit: int) -> int:

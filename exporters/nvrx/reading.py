@@ -66,8 +66,8 @@ def _read_directory(path: str) -> list[FoundCycle]:
             name = read_name(entry.name)
             if name is not None and (name.job_id in newest or len(newest) < MAX_FOUND):
                 newest[name.job_id] = sorted((name, *newest.get(name.job_id, ())), reverse=True)[:2]
-    found = (next(_readable(path, names), None) for names in newest.values())
-    return [cycle for cycle in found if cycle is not None]
+    cycles = (next(_readable(path, names), None) for names in newest.values())
+    return [cycle for cycle in cycles if cycle is not None]
 
 
 def _readable(directory: str, names: list[CycleName]) -> Iterator[FoundCycle]:

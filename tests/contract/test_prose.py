@@ -60,10 +60,7 @@ PLAIN_TEXTS = (
     "agent/**/*.py",
     "exporters/**/*.py",
 )
-NOT_YET_PLAIN = (
-    *("nvml", "amdgpu", "rdma", "netdev", "storage", "kernel_log"),
-    "hardware",
-)
+NOT_YET_PLAIN = ("nvml", "amdgpu", "rdma", "netdev", "storage", "kernel_log", "hardware")
 """Folders and files of PLAIN_TEXTS that still have such words."""
 BETTER = {
     "What one run of an exporter has of the agent, and gives back at its end, however it ends.": "Resources lent to "
