@@ -1,7 +1,7 @@
-"""Lines of the text files of jobs, each with its job. A file is read by the node of its writer.
+"""Reads lines of jobs' text files and maps each file to its job. The node with the writing process reads a file.
 
-It is of the job whose control group its writer is in (ranks in a container mostly are another user's than the job is),
-or of one of its user's jobs.
+A file belongs to the job whose control group contains the writer. This works in containers, whose ranks often run as
+another user than the job. Without such a group, the file belongs to a job of the file's owner.
 
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
@@ -21,29 +21,31 @@ from agent.tail.file import FollowedFile, Position
 from agent.tail.text_files import TextFiles
 
 TURN_BYTES = 1024 * 1024
-"""Read at one look: of a backlog too, so that reading it stays below a tenth of a core."""
+"""Bytes read per turn. This limit keeps the reading of a backlog below a tenth of a core."""
 LOOK_SECONDS = 5.0
-"""How often new files are looked for."""
+"""Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
-"""How often it is asked who writes the files that are nobody's yet."""
+"""Interval between searches for the writers of files without a known writer."""
 MAX_OURS = 4096
-"""Files that a process of this node was seen to write, remembered after it has closed them."""
+"""Limit of remembered files with a writer on this node. They stay known after the writer closes them."""
 MAX_POSITIONS = 128
-"""Saved: a file beyond these is read anew after a restart of the agent."""
+"""Limit of saved positions. After a restart, the agent reads further files again."""
 
 PathPattern = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]
-"""The files of jobs, as a site names them: absolute, ``*`` within one name, ``%j`` for the job id."""
+"""Configured paths of job files: absolute; ``*`` matches within one name; ``%j`` is the job id."""
 SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS)]
 
 
 Claim = Callable[[str, str], bool | None]
-"""Whether a file (its path) of a job is this node's to read; None leaves that to who writes it. Asked of files whose
-name has the job's id: what nobody here writes may be of another job of its user, on other nodes or of last week."""
+"""Takes a path and a job id, and returns whether this node reads the file. None: the node of the writer reads it.
+
+Called only for files with the job id in their names. A file without a writer on this node may belong to another job
+of the same user, on other nodes or from an earlier week."""
 
 
 class JobLines(NamedTuple):
-    """Whole lines of one file, in order. ``seconds``: when they were written at the latest, since the epoch."""
+    """Whole lines of one file, in order. ``seconds``: latest possible time of their writing, since the epoch."""
 
     job_id: str
     path: str
@@ -54,9 +56,9 @@ class JobLines(NamedTuple):
 
 
 class JobTexts:
-    """The files of ``patterns``; ``resume``: positions of an earlier life, whose files are ours as before.
+    """Files that match ``patterns``. ``resume``: saved positions; this node continues to read their files.
 
-    ``claim`` may be set by an exporter whose files say of which node they are.
+    An exporter may set ``claim`` if its files name their node.
     """
 
     def __init__(self, ctx: Context, patterns: Sequence[str], resume: Sequence[Position] = ()) -> None:
@@ -71,34 +73,34 @@ class JobTexts:
 
     @property
     def available(self) -> bool:
-        """Whether there is a file, or a directory that one may appear in."""
+        """Return whether a file exists, or a directory in which one may appear."""
         return self._files.available
 
     def turn(self, users: JobUsers) -> list[JobLines]:
-        """Read on in the files of jobs that have ranks here, about TURN_BYTES; of recorded data everything."""
+        """Return about TURN_BYTES of new lines of jobs with ranks here; of recorded data all lines."""
         self._discover(users)
-        found = self._read(users)
+        lines = self._read(users)
         while self._ctx.once and self._files.waiting:
-            found += self._read(users)
-        return found
+            lines += self._read(users)
+        return lines
 
     def _read(self, users: JobUsers) -> list[JobLines]:
-        found = []
+        results = []
         now = self._ctx.clock.time()
         for read in self._files.read(TURN_BYTES, lambda file: self._is_ours(file, users)):
             job_id = self._job(read.file, users)
             written = min(now, read.file.modified_ns / 1e9) if read.file.modified_ns >= 0 else now
             lines = [line.decode("utf-8", "replace") for line in read.lines()]
-            found.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
-        return found
+            results.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
+        return results
 
     def positions(self) -> list[Position]:
-        """Where reading stands in what is ours, for the checkpoint; of too many files in those found last."""
-        found = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
-        return list(found)[-MAX_POSITIONS:]
+        """Return the positions in this node's files for the checkpoint: those of the newest MAX_POSITIONS files."""
+        positions = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
+        return list(positions)[-MAX_POSITIONS:]
 
     def files(self, users: JobUsers) -> list[tuple[str, FollowedFile]]:
-        """The files that are ours, each with its job."""
+        """Return (job id, file) of each file that this node reads."""
         return [(self._job(file, users), file) for file in self._known if self._is_ours(file, users)]
 
     def close(self) -> None:
@@ -119,7 +121,7 @@ class JobTexts:
                 del self._ours[next(iter(self._ours))]
 
     def _is_wanted(self, file: FollowedFile, users: JobUsers) -> bool:
-        """Whether it is not known yet who writes a file that may be of a job here."""
+        """Return whether the file may belong to a job here and its writer is not known yet."""
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
         named, job_id = self._files.job_id(file), self._job(file, users)
@@ -138,9 +140,9 @@ class JobTexts:
 
     def _job(self, file: FollowedFile, users: JobUsers) -> str:
         named = self._files.job_id(file)
-        if self._ctx.once:  # recorded data, of jobs that are nobody's
+        if self._ctx.once:  # recorded data: their jobs have no ranks here
             return named or "recorded"
         proven = self._ours.get(file.identity, "")
-        if proven and proven in users.jobs() and named in (None, proven):  # also where its ranks are another user's
+        if proven and proven in users.jobs() and named in (None, proven):  # also if its ranks run as another user
             return proven
-        return users.job_of(file.share.uid, named or proven or None)  # that of another job stays that job's
+        return users.job_of(file.share.uid, named or proven or None)  # never another job than the proven one

@@ -1,4 +1,4 @@
-"""Text that jobs write, line by line, from files named by patterns. It blocks: for a thread of the exporter's own."""
+"""Reads lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from agent.tail.listing import FollowLimits, Skip, Take
 from agent.tail.patterns import PatternListing, compiled_path_pattern
 
 BACKLOG_BYTES = 16 * 1024 * 1024
-"""Of what a file holds when it is found, so much at most is read."""
+"""Limit of bytes that are read from a newly found file's existing content."""
 MAX_TEXT_BYTES = 8 * 1024
-"""A line's end beyond this is cut."""
+"""Longer lines are cut to this length."""
 MAX_NAMED = 4096
 TEXT_LIMITS = FollowLimits(directories=1024)
 PIECE_BYTES = CHUNK_BYTES
 
 
 class TextLines(NamedTuple):
-    """What one read gave: whole lines, each with a newline at its end, also where it ended in a carriage return.
+    """The result of one read. ``data``: whole lines, each with a final newline, which also replaces a carriage return.
 
-    ``job_id`` is the one in the file's name, None without; ``uid`` is the file's owner. ``generation`` changes when the
-    file was begun anew.
+    ``job_id``: the job id in the file's name, or None. ``uid``: the file's owner. ``generation`` changes when the file
+    restarts from the beginning.
     """
 
     file: FollowedFile
@@ -36,16 +36,16 @@ class TextLines(NamedTuple):
     data: bytes
 
     def lines(self) -> list[bytes]:
-        """The lines without their ends, each cut to MAX_TEXT_BYTES; empty ones are left out."""
+        """Return the non-empty lines without newlines, each cut to MAX_TEXT_BYTES."""
         return [line[:MAX_TEXT_BYTES] for line in self.data.split(b"\n") if line]
 
 
 class TextFiles:
-    """The files that fit ``patterns`` (absolute; ``*`` within one name, ``%j``: the job id) and those named in a look.
+    """Files that match ``patterns``, and files that a call of ``discover`` names.
 
-    ``resume``: positions of an earlier life. What a file holds when it is found is read from its last BACKLOG_BYTES on;
-    ``from_beginning``: all of it. ``keeps_open``: see Follower. ValueError for a pattern that is none. No OSError
-    leaves this class.
+    Patterns are absolute; ``*`` matches within one name; ``%j`` is the job id. Raise ValueError for an invalid one.
+    ``resume``: saved positions. Reading of a new file begins BACKLOG_BYTES before its end, or with ``from_beginning``
+    at its beginning. ``keeps_open``: see Follower. No method raises OSError.
     """
 
     def __init__(
@@ -76,57 +76,59 @@ class TextFiles:
 
     @property
     def available(self) -> bool:
-        """Whether a directory of the patterns was there at the last look."""
+        """Return whether a directory of the patterns existed at the last ``discover``."""
         return self._follower.available
 
     @property
     def waiting(self) -> bool:
-        """Whether the last ``read`` left files whose end it did not reach."""
+        """Return whether ``read`` has not yet reached the end of some files."""
         return bool(self._queue)
 
     def discover(self, named: Iterable[str] = ()) -> list[FollowedFile]:
-        """Look for files, also those of the paths ``named``, MAX_NAMED at most; return those followed now."""
+        """Search for files, also for the first MAX_NAMED paths of ``named``. Return all files followed now."""
         self._listing.named = list(named)[:MAX_NAMED]
         return self._follower.discover()
 
     def read(
         self, budget_bytes: int, is_ours: Callable[[FollowedFile], bool] = lambda _file: True
     ) -> Iterator[TextLines]:
-        """Read about so many bytes, a piece of each file in turn, the files of each user in turn, from where the last
-        call ended; ``is_ours`` says which files to read at all.
+        """Yield about ``budget_bytes`` of new lines, from where the last call ended.
+
+        Users take turns, and so do the files of a user: one piece of a file per turn. ``is_ours``: whether to read a
+        file.
         """
         if not self._queue:
             self._queue.extend(_in_turns([file for file in self._follower.files() if is_ours(file)]))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
-            found = self._read(file) if is_ours(file) else None
-            if found is not None and len(found.data) < PIECE_BYTES // 2:
-                # Its end, most likely: who is read to the end gives way where many want to be open.
-                budget_bytes -= len(found.data)
-                yield found
-                found = self._read(file)
-            if found is not None:
+            lines = self._read(file) if is_ours(file) else None
+            if lines is not None and len(lines.data) < PIECE_BYTES // 2:
+                # Probably the end of the file. A file that is read to its end can be evicted when too many are open.
+                budget_bytes -= len(lines.data)
+                yield lines
+                lines = self._read(file)
+            if lines is not None:
                 self._queue.append(file)
-                budget_bytes -= max(1, len(found.data))
-                yield found
+                budget_bytes -= max(1, len(lines.data))
+                yield lines
 
     def head(self, file: FollowedFile) -> bytes:
-        """Up to 4 KiB from the front of a file; empty when it cannot be read."""
+        """Return up to the first 4 KiB of a file; empty if it is unreadable."""
         return self._follower.head(file)
 
     def job_id(self, file: FollowedFile) -> str | None:
-        """The job id in the file's name, by the first pattern that has one."""
+        """Return the job id in the file's name, by the first matching pattern with ``%j``; else None."""
         for pattern in self._patterns:
-            if (found := pattern.job_id(file.path)) is not None:
-                return found
+            if (job_id := pattern.job_id(file.path)) is not None:
+                return job_id
         return None
 
     def positions(self) -> list[Position]:
-        """Where reading stands in each file, for ``resume``."""
+        """Return the read position in each file, for ``resume``."""
         return self._follower.positions()
 
     def close(self) -> None:
-        """Close all files; this is of no use after it."""
+        """Close all files. Call nothing afterwards."""
         self._follower.close()
 
     def _make_listing(self, limits: FollowLimits, skipped: Counter[str], take: Take, skip: Skip) -> PatternListing:
@@ -141,7 +143,7 @@ class TextFiles:
 
 
 def _in_turns(files: Iterable[FollowedFile]) -> list[FollowedFile]:
-    """One file of each user after another, of a user those written to last first."""
+    """Return the files with the users in turn, each user's most recently written files first."""
     rank: Counter[int] = Counter()
     ranked = []
     for file in sorted(files, key=lambda file: -file.written_ns):

@@ -1,4 +1,4 @@
-"""Which ranks are asked for a dump: those of silent jobs that named a pipe, once in ten minutes. Pure."""
+"""Selects ranks that shall write a dump: silent ranks with a pipe, at most once in ten minutes each. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from exporters.flight_recorder.places import is_number
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 AGAIN_SECONDS = 600.0
 MAX_ASKED = 64
-"""In one look; the others are asked in the next ones."""
+"""Limit of ranks per look. The next looks take the others."""
 
 
 class DumpAsker:
-    """Remembers the pauses of ranks, and who was asked when. ``silence_seconds``: see the configuration."""
+    """Remembers the pauses and the last request of each rank. ``silence_seconds``: see the configuration."""
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
@@ -23,7 +23,7 @@ class DumpAsker:
         self._asked: dict[ProcessKey, float] = {}
 
     def due(self, views: Iterable[RankView], proc_root: str, now_seconds: float, monotonic: float) -> list[PipeRequest]:
-        """Return the ranks to ask now: those that fell silent (by wall clock) and were not asked lately."""
+        """Return the requests due now: for silent ranks (by wall clock) without a request in the last AGAIN_SECONDS."""
         self._asked = {key: at for key, at in self._asked.items() if monotonic - at < AGAIN_SECONDS}
         known: dict[ProcessKey, Pauses] = {}
         requests: list[PipeRequest] = []

@@ -1,4 +1,4 @@
-"""The dumps of this node's ranks as they were read, for how long they are shown, and what became of files. Pure."""
+"""Keeps the dumps of this node's ranks, their time of display, and counts of files by result. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from exporters.flight_recorder.dump import DumpSummary
 from exporters.flight_recorder.reading import SETTLED, DumpAnswer, FilePlace
 
 KEEP_SECONDS = 3600.0
-"""A dump is shown for so long after it was read."""
+"""The exporter shows a dump for this long after the read."""
 GOES_ON_SECONDS = 60.0
-"""An operation completed so long after the dump was written: the job goes on, and the dump explains nothing."""
+"""If a rank completes an operation this long after its dump, the job continues, and the dump is hidden."""
 UNANSWERED = "unanswered"
-"""A file system that hangs."""
+"""Result for a file system that does not answer."""
 
 
 class ShownDump(msgspec.Struct, frozen=True):
-    """A rank's dump. ``written``: when, or when it was read where that was earlier; seconds since the epoch."""
+    """A rank's dump. ``written``: time of the write or of the read, whichever is earlier; seconds since the epoch."""
 
     label: RankLabel
     written: float
@@ -28,13 +28,13 @@ class ShownDump(msgspec.Struct, frozen=True):
 
     @property
     def series(self) -> int:
-        """How many series it makes."""
+        """Return the number of series of this dump."""
         groups = self.summary.groups
         return 1 + sum((group.enqueued is not None) + (group.waits is not None) for group in groups)
 
 
 class _Entry(msgspec.Struct):
-    """What is known of one rank's file. ``process`` None: of recorded data, whose processes nobody knows."""
+    """One rank's file. ``process``: None for recorded data, whose processes are unknown."""
 
     process: ProcessKey | None
     place: FilePlace
@@ -44,7 +44,7 @@ class _Entry(msgspec.Struct):
 
 
 class DumpBook:
-    """Entries by rank. ``admit`` is asked for room for so many series of a rank, ``release`` takes all of them back."""
+    """Entries by rank. ``admit`` reserves a number of series of a rank, ``release`` frees all series of a rank."""
 
     def __init__(self, admit: Callable[[RankLabel, int], bool], release: Callable[[RankLabel], None]) -> None:
         self._entries: dict[RankLabel, _Entry] = {}
@@ -52,12 +52,12 @@ class DumpBook:
         self.counts: Counter[str] = Counter()
 
     def known(self, label: RankLabel, process: ProcessKey | None) -> FilePlace | None:
-        """The file that was looked at before for this process of the rank."""
+        """Return the file that was read before for this process of the rank, or None."""
         entry = self._entries.get(label)
         return None if entry is None or entry.process != process else entry.place
 
     def take(self, label: RankLabel, process: ProcessKey | None, answer: DumpAnswer | None, now: float) -> None:
-        """Take in what the helper says of a rank's file, at ``now`` seconds since the epoch."""
+        """Store the helper's answer about a rank's file. ``now``: seconds since the epoch."""
         if answer is None:
             self.counts[UNANSWERED] += 1
             return
@@ -67,7 +67,7 @@ class DumpBook:
         if entry is not None and (entry.process, entry.place, entry.result) == (process, answer.place, answer.result):
             return
         if entry is not None and (entry.process != process or answer.result != "incomplete"):
-            self._hide(entry)  # one that is being written anew is shown as it was
+            self._hide(entry)  # while a new dump is incomplete, the old one stays
         shown = entry.shown if entry is not None else None
         result: str = answer.result
         if answer.summary is not None:
@@ -78,7 +78,7 @@ class DumpBook:
         self._entries[label] = _Entry(process, answer.place, answer.result, now, shown)
 
     def tidy(self, views: Mapping[RankLabel, RankView], now: float) -> None:
-        """Hide what is old, of ranks and jobs started anew, or of a rank that went on; forget ranks that are gone."""
+        """Hide dumps that are old, of restarted ranks or jobs, or of ranks that made progress. Forget ended ranks."""
         started = newest_starts(views.values())
         for label, entry in list(self._entries.items()):
             view = views.get(label)
@@ -93,12 +93,12 @@ class DumpBook:
                 del self._entries[label]
 
     def shown(self) -> tuple[ShownDump, ...]:
-        """All dumps that are shown, by job and rank."""
-        found = [entry.shown for entry in self._entries.values() if entry.shown is not None]
-        return tuple(sorted(found, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
+        """Return all dumps to show, sorted by job and rank."""
+        dumps = [entry.shown for entry in self._entries.values() if entry.shown is not None]
+        return tuple(sorted(dumps, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
 
     def close(self) -> None:
-        """Give back the room of all."""
+        """Release the series of all dumps."""
         for entry in self._entries.values():
             self._hide(entry)
 
@@ -109,9 +109,9 @@ class DumpBook:
 
 
 def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
-    """By job, when the last of its processes here was started, in seconds since the epoch."""
-    found: dict[str, float] = {}
+    """Return by job the latest start of its processes here, in seconds since the epoch."""
+    starts: dict[str, float] = {}
     for view in views:
         if (facts := view.process.facts) is not None:
-            found[view.label.job_id] = max(found.get(view.label.job_id, 0.0), facts.start_seconds)
-    return found
+            starts[view.label.job_id] = max(starts.get(view.label.job_id, 0.0), facts.start_seconds)
+    return starts

@@ -1,7 +1,7 @@
-"""What one rank's dump tells: of each process group how far the rank is, and in which operation it waits. Pure.
+"""Parses one rank's dump: the rank's progress in each process group, and the operation it waits in. Pure.
 
-A dump has the last operations of the rank (``entries``), its process groups by their names (``pg_config``) and how far
-each is by a number of its own (``pg_status``). It does not name its rank.
+A dump has the last operations of the rank (``entries``), its process groups by name (``pg_config``), and the progress
+of each group by a rank-local group number (``pg_status``). A dump does not name its rank.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import msgspec
 from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
-"""A dump in JSON has no stacks. Its values' memory is not counted; it is 25 times that at most."""
+"""Limit of a JSON dump, which has no stacks. Its decoded values take at most 25 times this memory."""
 MAX_ENTRIES = 100_000
 MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
-"""Of a rank that are shown: those in which it waits first, then the largest. Megatron makes 12 or 13 of each rank."""
+"""Limit of shown groups per rank: groups it waits in first, then the largest. Megatron makes 12 or 13 per rank."""
 MAX_NAME_CHARACTERS = 64
 MAX_TEXT_CHARACTERS = 1024
-"""Of a name: one text may stand in every entry of a dump."""
+"""Limit of a name's length, because every entry of a dump may repeat one text."""
 MAX_SEQUENCE = 1 << 53
 MAX_DIMENSIONS = 16
-"""Of a tensor; PyTorch allows 64, and nobody has more than 6."""
+"""Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6."""
 WORLD = "default_pg"
 OTHER = "other"
 OPERATIONS = frozenset(
@@ -36,9 +36,9 @@ OPERATIONS = frozenset(
      "reduce_scatter", "_reduce_scatter_oop", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "barrier",
      "all_to_all", "gather", "scatter", "coalesced"]
 )  # fmt: skip
-"""Collective operations, as PyTorch calls them after the library's name."""
+"""Collective operations, by PyTorch's names without the library's name."""
 POINT_TO_POINT = frozenset(["send", "recv", "recvAnySource"])
-"""Their numbers count apart from those of collectives, in each rank by itself."""
+"""Each rank numbers these operations by itself, separately from collectives."""
 ALIKE = frozenset(["all_reduce", "broadcast", "_broadcast_oop", "reduce", "_all_gather_base", "_reduce_scatter_base"])
 """Operations that all ranks must call with the same type and the same number of elements."""
 _NAME = re.compile(rf"[\w.:/-]{{1,{MAX_NAME_CHARACTERS}}}", re.ASCII)
@@ -52,7 +52,7 @@ _Sizes = list[list[int]]
 
 
 class _Entry(msgspec.Struct):
-    """One operation. Other keys are passed over."""
+    """One operation of a dump. The parser ignores other keys."""
 
     pg_id: int
     process_group: tuple[_Text, _Text]
@@ -84,7 +84,7 @@ class _Dump(msgspec.Struct):
 class Call(msgspec.Struct, frozen=True):
     """An operation that a rank waits in. ``sequence``: its number in the group, equal on all ranks.
 
-    ``operation``: one of OPERATIONS or OTHER; ``dtype`` and ``elements`` are empty where ranks may differ in them.
+    ``operation``: one of OPERATIONS or OTHER. ``dtype`` and ``elements`` are empty if they may differ between ranks.
     """
 
     sequence: int
@@ -95,10 +95,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """How far a rank is in a process group. ``name``: equal on all ranks; ``description``: what the job calls it.
+    """A rank's progress in a process group. ``name``: equal on all ranks; ``description``: the job's own name for it.
 
-    ``enqueued``: the number of the last collective that it began, None where the dump does not tell; ``waits``: the
-    first that it has not completed, None where there is none.
+    ``enqueued``: number of the last collective that the rank began, None if the dump lacks it. ``waits``: the first
+    collective that the rank has not completed, None without one.
     """
 
     name: str
@@ -109,9 +109,9 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class DumpSummary(msgspec.Struct, frozen=True):
-    """What a dump tells. ``world_size``: of the group of all ranks, None where that is not known.
+    """The content of a dump. ``world_size``: size of the group of all ranks, None if unknown.
 
-    ``last_created``: when the newest operation was begun, in seconds since the epoch; 0 where there is none.
+    ``last_created``: start of the newest operation, in seconds since the epoch; 0 without operations.
     """
 
     groups: tuple[GroupProgress, ...]
@@ -120,7 +120,7 @@ class DumpSummary(msgspec.Struct, frozen=True):
 
 
 def read_dump(raw: bytes, rank: int) -> DumpSummary | None:
-    """What the dump of ``rank`` tells, a pickle or JSON; None where it is another rank's; RefusedError."""
+    """Return the content of the dump (pickle or JSON); None if it is not of ``rank``. Raise RefusedError if invalid."""
     return summarise(_decoded(raw), rank)
 
 
@@ -144,9 +144,9 @@ def _decoded(raw: bytes) -> _Dump:
 
 
 def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
-    """How far ``rank`` is in each of its groups; None where it is not the rank of the dump.
+    """Return the progress of ``rank`` in each of its groups; None if the dump is of another rank.
 
-    A dump has the groups of its own rank alone, so that the rank is in each of them.
+    A dump has only the groups of its own rank, so every group must contain ``rank``.
     """
     known = {text: _members(text, rank) for text in {group.ranks for group in dump.pg_config.values()}}
     sizes = {group.name: known[group.ranks] for group in dump.pg_config.values()}
@@ -157,7 +157,7 @@ def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
     groups = []
     for group in dump.pg_config.values():
         size = sizes[group.name] or 0
-        if size != 1:  # nobody waits in a group of one
+        if size != 1:  # no rank waits in a group of one rank
             groups.append(calls.progress(group, size, begun.get(group.name)))
     groups.sort(key=lambda each: (each.waits is None, -each.size, each.name))
     world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
@@ -166,7 +166,7 @@ def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
 
 
 class _Calls:
-    """The collective operations of a dump, by group."""
+    """The collective operations of a dump, by process group."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._begun: dict[str, int] = {}
@@ -186,16 +186,16 @@ class _Calls:
             self._waits[group] = entry
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
-        """How far the rank is in a group of ``size``; ``by_status``: what it had begun last, collective or not."""
-        found = [self._begun[group.name]] if group.name in self._begun else []
+        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last begun operation's number."""
+        numbers = [self._begun[group.name]] if group.name in self._begun else []
         if by_status is not None and group.name not in self._mixed:
-            found.append(max(by_status, 0))
+            numbers.append(max(by_status, 0))
         waits = self._waits.get(group.name)
         return GroupProgress(
             name=_label(group.name) or _hash(group.name),
             description=_label(group.desc),
             size=size,
-            enqueued=max(found, default=None),
+            enqueued=max(numbers, default=None),
             waits=None if waits is None else _call(waits),
         )
 
@@ -210,23 +210,23 @@ def _call(entry: _Entry) -> Call:
 
 
 def _operation(entry: _Entry) -> str:
-    """The operation's name without the library's, and without the ranks that a transfer's has."""
+    """Return the operation's name without the library's name and without the ranks in a transfer's name."""
     return entry.profiling_name.partition(":")[2].partition(" ")[0]
 
 
 def _elements(sizes: list[int]) -> str:
-    """How many elements a tensor of these sizes has; empty for one that cannot be."""
+    """Return the number of elements of a tensor of these sizes; an empty text if it is out of bounds."""
     if len(sizes) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SEQUENCE for size in sizes):
         return ""
-    found = math.prod(sizes)
-    return str(found) if found <= MAX_SEQUENCE else ""
+    count = math.prod(sizes)
+    return str(count) if count <= MAX_SEQUENCE else ""
 
 
 def _by_status(dump: _Dump) -> Mapping[str, int]:
-    """By group, the number of the last operation that the rank had begun.
+    """Return by group the number of the last operation that the rank had begun.
 
-    The status has the rank's own numbers of its groups. Both they and the groups' names count up as groups are made,
-    so that they are in one order where the names are numbers; entries, which have both, must agree.
+    The status uses rank-local group numbers. These numbers and the groups' names both count up when the job makes a
+    group. So if the names are numbers, both have the same order. Entries have both, and must agree with this order.
     """
     own = {
         number: status.last_enqueued_collective
@@ -243,7 +243,7 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
 
 
 def _members(text: str, rank: int) -> int | None:
-    """How many ranks a group has, as "[0, 2]"; 0 where that is not known, None where ``rank`` is not one of them."""
+    """Return the number of ranks in a text as "[0, 2]"; 0 if unknown; None if the list lacks ``rank``."""
     if not _RANKS.fullmatch(text):
         return 0
     numbers = text[1:-1].replace(",", " ").split()

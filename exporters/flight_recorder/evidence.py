@@ -1,8 +1,8 @@
-"""What the dumps of ranks here add to a bundle of evidence: how far each rank was, and which held up others.
+"""The dumps' part of an evidence bundle: the progress of each rank here, and which ranks block others.
 
-A rank holds up others where it has not begun a collective of a process group that they wait in, or has not finished one
-that they have. It is blamed only where it waits for no other rank: one that has not begun something and waits in
-something else may be held up on another node.
+A rank blocks others if it has not begun a collective that they wait in, or has not finished a collective that they
+have finished. The evidence blames a rank only if it waits for no other rank: a rank that waits in another collective
+may be blocked by a rank on another node.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from agent.sdk.evidence import Offered, summary as told
+from agent.sdk.evidence import Offered, summary
 from exporters.flight_recorder.book import ShownDump
 from exporters.flight_recorder.dump import GroupProgress
 
 FILE = "dumps.json"
 MAX_WORDS = 256
 APART_SECONDS = 900.0
-"""Dumps of one hang are written within this time: what is older than the newest by more is of an earlier one."""
+"""Ranks write the dumps of one hang within this time. Dumps older than that belong to an earlier hang."""
 OF_ALL = frozenset(
     ["all_reduce", "all_reduce_barrier", "allreduce_coalesced", "barrier", "all_to_all", "all_gather",
      "_all_gather_base", "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
      "reduce_scatter_tensor_coalesced"]
 )  # fmt: skip
-"""Operations that end on all ranks or on none."""
+"""Operations that complete on all ranks or on none."""
 _VARIANT = re.compile(r"^_|_base$")
 
 
 def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
-    """Return the part of a job's bundle; empty where there is no dump of its ranks here."""
+    """Return the part of a job's bundle; empty without a dump of its ranks here."""
     of_job = [dump for dump in dumps if dump.label.job_id == job_id]
     newest = max((dump.written for dump in of_job), default=0.0)
     of_hang = [dump for dump in of_job if dump.written >= newest - APART_SECONDS]
@@ -43,7 +43,7 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
 
 
 class _Hang:
-    """Of each process group, by its name: the farthest that a rank here waits in, and the least that one has begun."""
+    """Per process group name: the highest collective that a rank here waits in, and the lowest last begun one."""
 
     def __init__(self, dumps: Collection[ShownDump]) -> None:
         self._awaited: dict[str, GroupProgress] = {}
@@ -54,8 +54,8 @@ class _Hang:
             if group.enqueued is not None:
                 self._least[group.name] = min(group.enqueued, self._least.get(group.name, group.enqueued))
 
-    def words(self, dump: ShownDump) -> Iterable[told.Word]:
-        """What one dump says of its rank: what it had not begun or finished, or what it waited in."""
+    def words(self, dump: ShownDump) -> Iterable[summary.Word]:
+        """Yield what the rank of a dump had not begun or not finished, and what it waited in."""
         groups = dump.summary.groups
         waits = next((group for group in groups if group.waits is not None), None)
         behind = next((group for group in groups if self._has_not_begun(group)), None)
@@ -92,5 +92,5 @@ def _operation(group: GroupProgress) -> str:
     return f"{operation} no. {_waits_in(group)} of group {group.description or group.name}"
 
 
-def _word(dump: ShownDump, says: str, *, blames: bool) -> told.Word:
-    return told.Word(dump.label.rank, "flight_recorder", says[: told.MAX_TEXT], blames)
+def _word(dump: ShownDump, says: str, *, blames: bool) -> summary.Word:
+    return summary.Word(dump.label.rank, "flight_recorder", says[: summary.MAX_TEXT], blames)

@@ -1,4 +1,4 @@
-"""The exporter: asks the helper for the dumps of ranks that may hang or have left, and shows what it reads."""
+"""The exporter: a helper reads the dumps of ranks that may hang or have exited; the exporter shows them."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
 
 INTERVAL_SECONDS = 1.0
 LOOK_SECONDS = 5.0
-"""How often dumps are looked for; while there are new ones that were not read yet, at each interval."""
+"""Interval between searches for dumps. While new dumps are unread, each interval of the exporter has a search."""
 HELPER_SECONDS = 30.0
-"""The helper waits for no file system; a file of the largest size takes it 6 s."""
+"""Timeout of a helper call. The helper does not wait for slow file systems; the largest file takes 6 s."""
 ALONE_SECONDS = 600.0
-"""After the helper failed each file is asked for alone for so long: one that ends it costs no other its answer."""
+"""For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
 MAX_RANKS = 512
-"""Asked for in one look; those beyond have their turn in the next ones."""
+"""Limit of dumps per look. The next looks take the others."""
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
-"""Results of files that are decoded once."""
+"""Results after which the helper has decoded the file."""
 RECORDED = "recorded"
 READER = HelperSpec(
     "flight_recorder",
@@ -49,16 +49,16 @@ PIPES = HelperSpec(
 ASK_SECONDS = 10.0
 
 _Asked = tuple[ProcessKey | None, DumpRequest]
-"""The rank's process, which is not known of recorded data, and what is asked for."""
+"""The rank's process (None for recorded data) and the request for its dump."""
 _Prefix = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
 
 class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``prefixes``: further paths of dumps, as jobs see them, which the rank's number follows; ``%j``: the job's id.
+    """``prefixes``: further dump paths, as jobs see them, without the final rank number; ``%j``: the job id.
 
-    For programs that set PyTorch's variable themselves, so that it is not in the environment they were started with.
-    ``ask``: have ranks that fell silent for ``silence_seconds``, and for longer than ever before, write a dump, through
-    the pipe that their TORCH_NCCL_DEBUG_INFO_PIPE_FILE names.
+    Use them for programs that set PyTorch's variable themselves, because their initial environment lacks it.
+    ``ask``: trigger a dump of ranks that are silent for ``silence_seconds`` and for longer than ever before, through
+    the pipe in their TORCH_NCCL_DEBUG_INFO_PIPE_FILE.
     """
 
     prefixes: Annotated[list[_Prefix], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
@@ -79,7 +79,7 @@ class FlightRecorderExporter:
         self._asker = DumpAsker(config.silence_seconds)
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; no file is touched yet."""
+        """Prepare the helpers. This touches no file."""
         self._ctx = ctx
         self._thread = ctx.thread("flight_recorder")
         self._helper = ctx.helper(READER)
@@ -89,27 +89,27 @@ class FlightRecorderExporter:
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Look if it is time; NoData while no dump of a rank here was found."""
+        """Search for dumps if it is time. Raise NoData while no dump of a rank here exists."""
         now = self._ctx.clock.monotonic()
         if self._ctx.once or now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             try:
                 await self._look()
-            finally:  # what the book holds is true whether or not the helper answered
+            finally:  # the book is correct also if the helper failed
                 self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
         if not self._book.counts:
             raise NoData
 
     def snapshot(self) -> FlightSnapshot:
-        """What the last look gave."""
+        """Return the result of the last look."""
         return self._shown
 
     def families(self, snapshot: FlightSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
+        """Render a snapshot. Pure."""
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Give back the room of what is shown."""
+        """Release the series of all shown dumps."""
         self._book.close()
 
     async def _part(self, wanted: Wanted) -> Offered:
@@ -145,10 +145,10 @@ class FlightRecorderExporter:
         if "pending" in results or self._is_alone():
             self._look_at = float("-inf")
         elif results & DECODED:
-            self._helper.rest()  # gives back the memory that files took
+            self._helper.rest()  # frees the memory of the decoded files
 
     async def _ask(self, views: Iterable[RankView], now: float) -> None:
-        """Have silent ranks write a dump, which a later look finds."""
+        """Trigger dumps of silent ranks. A later look finds the dumps."""
         requests = self._asker.due(views, str(self._ctx.roots.proc), now, self._ctx.clock.monotonic())
         if requests:
             results: list[AskResult] = await self._pipes.call(requests, ASK_SECONDS)
@@ -156,10 +156,10 @@ class FlightRecorderExporter:
             self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
-        """The dumps to ask for: those read longest ago first, and of these one of each user after the other."""
+        """Return the requests of this look: least recently served ranks first, and among these the users in turn."""
         pids = reached_by(views.values())
-        found: dict[RankLabel, _Asked] = {}
-        places: dict[RankLabel, tuple[int, int]] = {}
+        requests: dict[RankLabel, _Asked] = {}
+        sort_keys: dict[RankLabel, tuple[int, int]] = {}
         of_user: Counter[int] = Counter()
         for label, view in views.items():
             facts, pid = view.process.facts, pids.get(label, 0)
@@ -176,11 +176,11 @@ class FlightRecorderExporter:
                 proc_root=str(self._ctx.roots.proc),
                 pid=pid,
             )
-            found[label] = (facts.key, request)
-            places[label] = (self._served.get(label, 0), of_user[facts.uid])
+            requests[label] = (facts.key, request)
+            sort_keys[label] = (self._served.get(label, 0), of_user[facts.uid])
             of_user[facts.uid] += 1
         most = 1 if self._is_alone() else MAX_RANKS
-        return {label: found[label] for label in sorted(found, key=places.__getitem__)[:most]}
+        return {label: requests[label] for label in sorted(requests, key=sort_keys.__getitem__)[:most]}
 
     def _is_alone(self) -> bool:
         return self._ctx.clock.monotonic() < self._alone_until
@@ -195,14 +195,14 @@ class FlightRecorderExporter:
 
 
 def users_of(views: Iterable[RankView]) -> dict[str, int]:
-    """By job, its user."""
+    """Return by job its user (uid)."""
     facts = ((view.label.job_id, view.process.facts) for view in views)
     return {job_id: each.uid for job_id, each in facts if each is not None and each.uid is not None}
 
 
 def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
-    """The dumps of recorded data, which no process wrote."""
-    found: dict[RankLabel, _Asked] = {}
+    """Return requests for the dumps of recorded data, which have no processes."""
+    requests: dict[RankLabel, _Asked] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")
         for name in os.listdir(directory) if os.path.isdir(directory) else ():
@@ -210,8 +210,8 @@ def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
             if name.startswith(begin) and is_number(rank):
                 path = f"{directory}/{name}"
                 uid = os.stat(path).st_uid
-                found[RankLabel(RECORDED, rank)] = (None, DumpRequest(RECORDED, int(rank), uid, [path]))
-    return found
+                requests[RankLabel(RECORDED, rank)] = (None, DumpRequest(RECORDED, int(rank), uid, [path]))
+    return requests
 
 
 SPEC = Spec(

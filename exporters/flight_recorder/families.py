@@ -1,4 +1,4 @@
-"""The families, and how they are made of the dumps that are shown. Pure."""
+"""The metric families, and their rendering from the shown dumps. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at 
 ENQUEUED = Family(
     "rankwatch_flight_recorder_enqueued_sequence",
     "gauge",
-    "Number of the last collective of a process group that the rank had begun when it wrote its dump. A "
-    "rank that has begun fewer than the others wait for blocks them.",
+    "Number of the last collective in the process group that the rank had begun when it wrote its dump. A rank with a "
+    "lower number than the others wait for blocks them.",
     ("job_id", "rank", "process_group"),
     _PER_GROUP,
     "max",
@@ -23,9 +23,9 @@ ENQUEUED = Family(
 UNFINISHED = Family(
     "rankwatch_flight_recorder_unfinished_sequence",
     "gauge",
-    "Number of the first collective of a process group that the rank had begun and not completed, and which it is. "
-    "dtype, elements: of what the rank gives, where all ranks must give the same. state: started on the GPU, or only "
-    "scheduled (or its start is not timed).",
+    "Number of the first collective in the process group that the rank had begun but not completed. dtype, elements: "
+    "its input, if all ranks must pass the same. state: started (on the GPU) or scheduled (not started, or start "
+    "times are off).",
     ("job_id", "rank", "process_group", "description", "operation", "dtype", "elements", "state"),
     "after a timeout 1 per rank and process group that it waits in; for an hour",
     "max",
@@ -33,7 +33,7 @@ UNFINISHED = Family(
 WRITTEN = Family(
     "rankwatch_flight_recorder_dump_timestamp_seconds",
     "gauge",
-    "When the rank wrote the dump that is shown, or when it was read where that was earlier.",
+    "Time when the rank wrote the shown dump, or when the exporter read it if that is earlier.",
     ("job_id", "rank"),
     "after a timeout 1 per rank; for an hour",
     "max",
@@ -41,7 +41,7 @@ WRITTEN = Family(
 DUMPS = Family(
     "rankwatch_flight_recorder_dumps_total",
     "counter",
-    "Files of flight recorders that were found, by what became of them: read, incomplete, malformed, too_large, "
+    "Flight recorder files found, by result: read, incomplete, malformed, too_large, "
     "other_rank, other_job (or of two jobs of one user), other_user, earlier_process, no_room, unanswered.",
     ("result",),
     "1 per result seen",

@@ -1,9 +1,9 @@
-"""Reads the pickles that PyTorch's C++ code writes: plain values alone. Pure.
+"""Reads pickles that PyTorch's C++ code writes, and only plain values. Pure.
 
-A pickle is a program, and a user wrote the file. So it is first read without being run: only those operations of
-PyTorch's writer are allowed that make dictionaries, lists, tuples, numbers, texts, True, False and None. No allowed
-operation imports, calls, builds or extends. What values take is bounded here as far as it is known before they are
-made, and by the memory of the process.
+A pickle is a program, and a user wrote the file. So this module first reads all operations without running them. It
+allows only the operations of PyTorch's writer that make dictionaries, lists, tuples, numbers, texts, True, False and
+None. No allowed operation imports, calls, builds or extends. This module limits the memory of values as far as it is
+known before they exist. The memory limit of the process covers the rest.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import IO, Any, Literal, NoReturn
 
 MAX_OPERATIONS = 8_000_000
-"""They take 7 s. 20,000 entries with their stacks have 2.5 million."""
+"""This many operations take 7 s. 20,000 entries with their stacks have 2.5 million."""
 MAX_MEMORY_BYTES = 112 * 1024 * 1024
-"""For the values of one file: 20,000 entries with their stacks count as 80 MB."""
+"""Limit for the values of one file. 20,000 entries with their stacks count as 80 MB."""
 _COSTS = {
     **dict.fromkeys(["EMPTY_DICT", "EMPTY_LIST", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"], 110),
     **dict.fromkeys(["BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"], 62),
@@ -26,7 +26,7 @@ _COSTS = {
     **dict.fromkeys(["MARK", "BINPUT", "LONG_BINPUT"], 16),
     **dict.fromkeys(["PROTO", "APPENDS", "SETITEMS", "STOP"], 0),
 }
-"""The allowed operations, and the bytes that each takes, its place in a container included; a text's own are added."""
+"""Allowed operations with the bytes of each, including its slot in a container. A text's length comes on top."""
 
 _Reader = Callable[[IO[bytes]], Any]
 _ALLOWED: dict[bytes, tuple[str, _Reader | None, int]] = {
@@ -36,13 +36,13 @@ _ALLOWED: dict[bytes, tuple[str, _Reader | None, int]] = {
 }
 
 _FAILURES = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
-"""Errors of Python's reader with operations in an order that makes no value."""
+"""Errors of Python's unpickler if the order of operations makes no value."""
 
 Reason = Literal["incomplete", "malformed", "too_large"]
 
 
 class RefusedError(ValueError):
-    """A file that is not read. ``reason``: it has no end, it is something else, or it is beyond a bound."""
+    """The file is refused. ``reason``: incomplete, malformed, or too large."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(text)
@@ -50,17 +50,17 @@ class RefusedError(ValueError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Refuses every name, too, should an operation that has one be allowed by mistake."""
+    """Also refuses every name, in case an operation with a name is allowed by mistake."""
 
     def find_class(self, _module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(name)
 
     def persistent_load(self, _pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("a value of another file")
+        raise pickle.UnpicklingError("the value is in another file")
 
 
 def read_pickle(raw: bytes) -> object:
-    """Return the value in ``raw``; RefusedError."""
+    """Return the value in ``raw``. Raise RefusedError for a file that is not allowed."""
     check(raw)
     try:
         return _PlainUnpickler(io.BytesIO(raw)).load()
@@ -69,7 +69,7 @@ def read_pickle(raw: bytes) -> object:
 
 
 def check(raw: bytes) -> None:
-    """Read all operations without running one; RefusedError for the first that is not allowed, or beyond a bound."""
+    """Read all operations without running any. Raise RefusedError if one is not allowed or a limit is exceeded."""
     stream, room, puts = io.BytesIO(raw), MAX_MEMORY_BYTES, 0
     for _ in range(MAX_OPERATIONS):
         name, argument, cost = _next(stream)
@@ -77,15 +77,15 @@ def check(raw: bytes) -> None:
         if name == "BINUNICODE":
             room -= sys.getsizeof(argument)
         elif name.endswith("BINPUT"):
-            if argument > puts:  # the reader's table is as long as its greatest number; PyTorch counts from 0
-                raise RefusedError("malformed", "a number beyond those of noted values")
+            if argument > puts:  # the unpickler's table grows to the highest number; PyTorch counts from 0
+                raise RefusedError("malformed", "a memo number is too high")
             puts += 1
         elif name == "STOP":
             if stream.tell() != len(raw):
-                raise RefusedError("malformed", "bytes after the value")
+                raise RefusedError("malformed", "the file has bytes after the value")
             return
         if room < 0:
-            raise RefusedError("too_large", "values that take too much memory")
+            raise RefusedError("too_large", "the values take too much memory")
     raise RefusedError("too_large", f"more than {MAX_OPERATIONS} operations")
 
 
@@ -100,6 +100,6 @@ def _next(stream: IO[bytes]) -> tuple[str, Any, int]:
     try:
         return name, reader and reader(stream), cost
     except UnicodeDecodeError:
-        raise RefusedError("malformed", "a text that is not UTF-8") from None
+        raise RefusedError("malformed", "a text is not UTF-8") from None
     except ValueError:
         raise RefusedError("incomplete", "the file ends within a value") from None

@@ -1,7 +1,7 @@
-"""The helper's side of asking: writes a byte to a rank's pipe, which has PyTorch dump its flight recorder. Blocking.
+"""Runs in the helper: writes a byte to a rank's pipe, so that PyTorch dumps its flight recorder. Blocking.
 
-ProcessGroupNCCL makes a FIFO `<TORCH_NCCL_DEBUG_INFO_PIPE_FILE><rank>.pipe`; any byte in it is one dump, and training
-goes on. Nothing but a FIFO of the rank's own user is written to, and one that nobody reads is left alone.
+ProcessGroupNCCL makes a FIFO `<TORCH_NCCL_DEBUG_INFO_PIPE_FILE><rank>.pipe`. Each byte in it triggers one dump, and the
+training continues. The helper writes only to a FIFO of the rank's own user, and only if a process reads it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BY_ERROR: dict[int, AskResult] = {
 
 
 class PipeRequest(msgspec.Struct, frozen=True):
-    """``path`` of the FIFO as process ``pid`` of ``proc_root`` sees it; ``uid``: the rank's user."""
+    """``path``: the FIFO, as process ``pid`` of ``proc_root`` sees it; ``uid``: the rank's user."""
 
     path: str
     proc_root: str
@@ -37,7 +37,7 @@ class PipeRequest(msgspec.Struct, frozen=True):
 
 
 def ask_for_dumps(requests: list[PipeRequest], _body: bytes) -> list[AskResult]:
-    """Write a byte to each pipe; a file system that does not answer costs its user's requests."""
+    """Write a byte to each pipe and return the results. A hanging file system affects only its user's requests."""
     return [result or "unanswered" for result in _askers.answers(requests, GRACE_SECONDS)]
 
 

@@ -1,4 +1,4 @@
-"""Which files the ranks of this node may have written a dump to, and who is asked for them. Pure."""
+"""Paths of possible dumps of this node's ranks, and the processes through which they are visible. Pure."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent.sdk.ranks import ProcessFacts, RankLabel, RankView
 
 NAMED_BY = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""The variables that name the beginning of the path, which the rank's number follows; the first that is set counts."""
+"""Variables with the path prefix of dumps; the rank number follows. The first variable that is set counts."""
 CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
 JOB_ID = "%j"
 BUSY_SECONDS = 30.0
-"""A rank that has completed an operation within these is not in a hang: it is not looked at."""
+"""A rank with a completed operation in this time does not hang, so the exporter ignores its dump."""
 AFTER_EXIT_SECONDS = 120.0
-"""A dump is written before its rank leaves: it is looked for no longer."""
+"""A rank writes its dump before it exits. The search for the dump ends this long after the exit."""
 MAX_RANK_DIGITS = 7
 
 
 def is_looked_at(view: RankView, now: float) -> bool:
-    """Whether a rank may have a new dump, at ``now`` seconds since the epoch; its number and user must be known."""
+    """Return whether a rank with known number and user may have a new dump. ``now``: seconds since the epoch."""
     process, facts = view.process, view.process.facts
     if facts is None or facts.uid is None or not is_number(view.label.rank):
         return False
@@ -30,17 +30,17 @@ def is_looked_at(view: RankView, now: float) -> bool:
 
 
 def is_number(rank: str) -> bool:
-    """Whether a rank's label is its number."""
+    """Return whether a rank label is a number."""
     return rank.isascii() and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS
 
 
 def paths_of(facts: ProcessFacts, rank: str, job_id: str, prefixes: Sequence[str]) -> list[str]:
-    """The absolute paths of a rank's dump: that which its environment names, or PyTorch's own, and a site's."""
+    """Return absolute paths of a rank's dump: from its environment, else PyTorch's defaults; plus ``prefixes``."""
     environment = facts.environment or {}
     named = next((environment[name] for name in NAMED_BY if environment.get(name)), "")
-    found = [_absolute(named, facts.directory)] if named else _defaults(environment)
-    found += [prefix.replace(JOB_ID, job_id) for prefix in prefixes if JOB_ID not in prefix or _is_name(job_id)]
-    return [f"{prefix}{rank}" for prefix in dict.fromkeys(found) if prefix]
+    path_prefixes = [_absolute(named, facts.directory)] if named else _defaults(environment)
+    path_prefixes += [prefix.replace(JOB_ID, job_id) for prefix in prefixes if JOB_ID not in prefix or _is_name(job_id)]
+    return [f"{prefix}{rank}" for prefix in dict.fromkeys(path_prefixes) if prefix]
 
 
 def _absolute(path: str, directory: str) -> str:
@@ -50,28 +50,29 @@ def _absolute(path: str, directory: str) -> str:
 
 
 def _defaults(environment: Mapping[str, str]) -> list[str]:
-    """Those of PyTorch's versions, the newest first."""
+    """Return the default prefixes of all PyTorch versions, the newest version first."""
     home = environment.get(HOME, "")
     caches = [environment.get(CACHE, ""), f"{home}/.cache" if home else ""]
     cache = next((each for each in caches if each.startswith("/")), "")
-    found = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
-    return [*found, SYSTEMS_PREFIX]
+    cache_prefixes = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
+    return [*cache_prefixes, SYSTEMS_PREFIX]
 
 
 def _is_name(job_id: str) -> bool:
-    """Whether an id, which a job may choose, is no more than one name of a path."""
+    """Return whether a job id, which the job may choose, is a single path component."""
     return "/" not in job_id and "\0" not in job_id and job_id not in ("", ".", "..")
 
 
 def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
-    """By rank, the process through which its files are seen: itself while it lives, else its job's, else its launcher.
+    """Return by rank the pid through which its files are visible: its own while it runs, else another rank's of the
+    job, else the launcher's.
 
-    Processes of one job on a node share their file systems, if not always; the launcher mostly outlives its ranks.
+    Processes of one job on a node usually share their file systems. The launcher usually outlives its ranks.
     """
     known = [(view, facts) for view in views if (facts := view.process.facts) is not None and facts.uid is not None]
-    found = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
-    alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in found}
+    pids = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
+    alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in pids}
     for view, facts in known:
-        if view.label not in found:
-            found[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
-    return found
+        if view.label not in pids:
+            pids[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
+    return pids

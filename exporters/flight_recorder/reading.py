@@ -1,6 +1,6 @@
-"""The helper's side: finds the dumps of ranks, as their processes see them, and reads those that are new.
+"""Runs in the helper: finds the dumps of ranks, as their processes see them, and reads new dumps.
 
-Looking and reading wait for file systems: in a thread for each user. What was read is decoded one file after the other.
+Searching and reading may wait for file systems, so each user has its own thread. Decoding takes one file at a time.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from exporters.flight_recorder.dump import DumpSummary, read_dump
 from exporters.flight_recorder.pickled import Reason, RefusedError
 
 MAX_DUMP_BYTES = 24 * 1024 * 1024
-"""2,000 operations with their stacks take 2 to 4 MB, 20,000 some 20 MB."""
+"""2,000 operations with their stacks take 2 to 4 MB, 20,000 operations about 20 MB."""
 GRACE_SECONDS = 1.0
-"""A call waits this long for its threads to look, and as long for each file to be read."""
+"""A call waits at most this long for the search, and at most this long for the read of each file."""
 DECODING_SECONDS = 1.0
-"""A call begins no further file after this long; a file of 20 MB takes 5 s."""
+"""After this time a call begins no further file. A file of 20 MB takes 5 s."""
 
 FilePlace = tuple[int, int, int, int]
-"""Which file it was and when: device, inode, size, and time of the last change in nanoseconds."""
+"""Identity of a file's content: device, inode, size in bytes, and modification time in nanoseconds."""
 Result = Literal[
     "none", "unchanged", "pending", "read", Reason, "other_rank", "other_job", "other_user", "earlier_process"
 ]
 SETTLED: tuple[Result, ...] = (
     "read", "incomplete", "malformed", "too_large", "other_rank", "other_job", "other_user", "earlier_process"
 )  # fmt: skip
-"""What is counted: once for a file."""
+"""Final results. The exporter counts them once per file."""
 
 
 class DumpRequest(msgspec.Struct, frozen=True):
-    """Where the dump of a rank may be: ``paths`` as process ``pid`` of ``proc_root`` sees them; the newest counts.
+    """Possible ``paths`` of a rank's dump, as process ``pid`` of ``proc_root`` sees them; the newest file counts.
 
-    ``pid`` 0: paths of this process' own. ``uid``: the rank's user; ``started``: its process, in seconds since the
-    epoch; ``known``: the file that was read before.
+    ``pid`` 0: the helper's own paths. ``uid``: the rank's user. ``started``: start of its process, in seconds since
+    the epoch. ``known``: the file that was read before.
     """
 
     job_id: str
@@ -54,9 +54,9 @@ class DumpRequest(msgspec.Struct, frozen=True):
 
 
 class DumpAnswer(msgspec.Struct, frozen=True):
-    """``result``: none (no file), unchanged, pending (new, and not read in this call), read, or why it is not believed.
+    """``result``: none (no file), unchanged, pending (new, but not read in this call), read, or the reason of refusal.
 
-    ``summary`` is there where it was read.
+    ``summary``: set if the result is read.
     """
 
     result: Result
@@ -65,7 +65,7 @@ class DumpAnswer(msgspec.Struct, frozen=True):
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """A rank's newest file."""
+    """The newest dump file of a rank."""
 
     path: str
     place: FilePlace
@@ -82,12 +82,12 @@ class _Reading(msgspec.Struct, frozen=True):
 
 
 def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | None]:
-    """Answer each request, None for one whose file system did not. New files are read in the order of the requests."""
+    """Return one answer per request; None if the file system did not answer. Read new files in request order."""
     looks = _lookers.answers(requests, GRACE_SECONDS)
     claims: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for request, look in zip(requests, looks, strict=True):
         for each in look or ():
-            if each.uid == request.uid:  # whoever else names the file takes it from nobody
+            if each.uid == request.uid:  # a request of another user cannot take the file
                 claims[each.place[:2]].add(request.job_id)
     until = time.monotonic() + DECODING_SECONDS
     answers: list[DumpAnswer | None] = []
@@ -95,20 +95,20 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
         if look is None or not look:
             answers.append(None if look is None else DumpAnswer("none"))
             continue
-        [found] = look
-        result = _judge(request, found, len(claims[found.place[:2]]))
+        [file] = look
+        result = _judge(request, file, len(claims[file.place[:2]]))
         if result == "pending" and time.monotonic() < until:
-            answers.append(_read(_Reading(request, found)))
+            answers.append(_read(_Reading(request, file)))
         else:
-            answers.append(DumpAnswer(result, found.place))
+            answers.append(DumpAnswer(result, file.place))
     return answers
 
 
 def _judge(request: DumpRequest, found: _Found, jobs: int) -> Result:
-    """What to do with a file that ``jobs`` jobs of its owner name."""
+    """Return the result for a file without reading it. ``jobs``: number of its owner's jobs that name the file."""
     if found.uid != request.uid:
         return "other_user"
-    if jobs > 1:  # who wrote it last is not known
+    if jobs > 1:  # unknown which job wrote it last
         return "other_job"
     if found.place[3] / 1e9 < request.started:
         return "earlier_process"
@@ -116,7 +116,7 @@ def _judge(request: DumpRequest, found: _Found, jobs: int) -> Result:
 
 
 def _look(request: DumpRequest) -> list[_Found]:
-    """The newest of the files that are there, the rank's user's before others'; none or one."""
+    """Return at most one file: the newest file of the rank's user, else the newest file of another user."""
     files = []
     for path in request.paths:
         try:
@@ -133,7 +133,7 @@ def _look(request: DumpRequest) -> list[_Found]:
 
 
 def _open(request: DumpRequest, path: str) -> int:
-    """A descriptor of a regular file; OSError."""
+    """Return a descriptor of a regular file. Raise OSError if it cannot be opened."""
     if request.pid:
         return open_inside(f"{request.proc_root}/{request.pid}/root", path)
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ def _open(request: DumpRequest, path: str) -> int:
 
 
 def _read(reading: _Reading) -> DumpAnswer | None:
-    """Read a file and decode it; None where its file system does not answer."""
+    """Read and decode a file; return None if its file system does not answer."""
     [raw] = _readers.answers([reading], GRACE_SECONDS)
     if raw is None:
         return None
@@ -171,7 +171,7 @@ def _believed(request: DumpRequest, summary: DumpSummary | None, place: FilePlac
 
 
 def _content(reading: _Reading) -> bytes:
-    """The first MAX_DUMP_BYTES + 1 bytes; nothing where it is another file by now, which the next look finds."""
+    """Return at most MAX_DUMP_BYTES + 1 bytes; empty if another file replaced it, which the next look finds."""
     try:
         fd = _open(reading.request, reading.found.path)
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
-"""What jobs write into their own logs: why they fail, by categories.yml, and how far a training is, by progress.yml.
+"""Reads jobs' own logs: failure causes (categories.yml) and training progress (progress.yml).
 
-The files are those of configured patterns and those that ranks write their output to. A log explains the job that it is
-proven to be of and nothing else; no text of it gets into a label.
+The exporter reads files that match configured patterns and files that ranks write their output to. A log explains only
+the job that owns it by proof. No text of a log becomes a label.
 """
 
 from exporters.job_log.exporter import SPEC, JobLogConfig, JobLogExporter

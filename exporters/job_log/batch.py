@@ -1,8 +1,8 @@
-"""Slurm's batch scripts on this node, and the sruns below them: their output is their job's log.
+"""Finds Slurm's batch scripts on this node and the sruns below them. Their output is the log of their job.
 
-srun gives ranks pipes for their output, and nothing above a rank leads to the script that started srun. But slurmstepd,
-which is root's, has the step that it serves in its title: ``slurmstepd: [4711.batch]``, or
-``slurmstepd-wlm: [4711.batch]`` with Debian (tried with Slurm 22.05).
+Ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. But slurmstepd
+runs as root and has its step in its process title: ``slurmstepd: [4711.batch]``, or ``slurmstepd-wlm: [4711.batch]`` on
+Debian (tested with Slurm 22.05).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from agent.sdk.system import ProcFS
 
 MAX_BELOW = 512
-"""Processes below one batch step that are looked at."""
+"""Limit of checked processes per batch step."""
 _SERVER, _FORWARDER, ROOT_UID = "slurmstepd", "srun", 0
 _TITLE = re.compile(r"slurmstepd[\w-]{0,16}: \[(\d{1,10})\.batch\]")
 
 
 class BatchProcess(NamedTuple):
-    """A process whose output is a job's. ``scheduled_id``: Slurm's id of the job. ``forwards``: by any descriptor."""
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id. ``forwards``: by any descriptor."""
 
     pid: int
     uid: int
@@ -30,7 +30,7 @@ class BatchProcess(NamedTuple):
 
 
 def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
-    """The batch scripts that run here, and the sruns below them. Looks once at every process' stat line."""
+    """Return the batch scripts that run here and the sruns below them. Reads the stat line of every process once."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     try:
@@ -42,18 +42,18 @@ def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
         if stat is not None:
             names[pid] = stat.comm
             children.setdefault(stat.parent_pid, []).append(pid)
-    found = []
+    processes = []
     for server in [pid for pid, name in names.items() if name.startswith(_SERVER)]:
         title, status = _TITLE.match(procfs.title(server)), procfs.status(server)
         if title is not None and status is not None and status.uid == ROOT_UID:
-            found += _below(procfs, server, title[1], names, children)
-    return found
+            processes += _below(procfs, server, title[1], names, children)
+    return processes
 
 
 def _below(
     procfs: ProcFS, server: int, scheduled_id: str, names: Mapping[int, str], children: Mapping[int, list[int]]
 ) -> list[BatchProcess]:
-    found = []
+    processes = []
     scripts = children.get(server, [])
     waiting = deque(scripts)
     for _ in range(MAX_BELOW):
@@ -64,5 +64,5 @@ def _below(
         forwards = names[pid] == _FORWARDER
         status = procfs.status(pid) if forwards or pid in scripts else None
         if status is not None:
-            found.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
-    return found
+            processes.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
+    return processes

@@ -1,4 +1,4 @@
-"""The categories and the patterns of progress, as categories.yml and progress.yml have them. Read once."""
+"""Loads failure categories (categories.yml) and progress patterns (progress.yml), once per process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Advice = Literal["restart", "restart_elsewhere", "fix_program", "fix_system"]
 Kind = Literal["iteration", "checkpoint_begin", "checkpoint_end"]
 ITERATION = "iteration"
 MIN_ANCHOR_BYTES = 4
-"""Shorter ones, in a site's own patterns, would be found everywhere."""
+"""A shorter anchor in a site's own pattern would match nearly every line."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
 class CategoryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An entry of categories.yml, which says what each key means."""
+    """An entry of categories.yml. The head of that file explains the keys."""
 
     category: str
     role: Role
@@ -32,7 +32,7 @@ class CategoryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pattern of progress.yml, or of a site: ``contains`` is searched for first, before the regular expression."""
+    """A pattern of progress.yml or of a site. The search for ``contains`` comes before the regular expression."""
 
     kind: Kind
     contains: Annotated[str, msgspec.Meta(min_length=MIN_ANCHOR_BYTES, max_length=64)]
@@ -58,7 +58,7 @@ class _BuiltIn(ProgressPattern, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class LineRule(NamedTuple):
-    """What makes an event of a line: one entry or pattern of progress. ``role`` is empty for progress."""
+    """Turns a line into an event: a category entry or a progress pattern. ``role`` is empty for progress."""
 
     category: str
     role: str
@@ -68,9 +68,9 @@ class LineRule(NamedTuple):
 
 
 class SearchedText(NamedTuple):
-    """A few letters that are searched for in all the text. ``rules``: the bits of the rules that they can lead to.
+    """A short text that the matcher searches in all input. ``rules``: bits of the rules that it can lead to.
 
-    ``last_only``: these are of iterations alone, of which the last ones count.
+    ``last_only``: all these rules are iterations, where only the last lines count.
     """
 
     text: bytes
@@ -79,7 +79,7 @@ class SearchedText(NamedTuple):
 
 
 class Catalogue(NamedTuple):
-    """What a matcher looks for: ``rules`` in the order in which they are tried, those of progress first."""
+    """All searched texts and rules. ``rules``: in the order of trial, progress patterns first."""
 
     anchors: tuple[SearchedText, ...]
     rules: tuple[LineRule, ...]
@@ -87,35 +87,35 @@ class Catalogue(NamedTuple):
 
 @cache
 def entries() -> tuple[CategoryEntry, ...]:
-    """The entries of categories.yml, in their order."""
+    """Return the entries of categories.yml, in file order."""
     return tuple(_categories().entries)
 
 
 @cache
 def deduced() -> dict[str, Role]:
-    """The categories that several lines tell together, each with its role."""
+    """Return the categories that only several lines together prove, each with its role."""
     return dict(_categories().deduced)
 
 
 @cache
 def advice() -> dict[str, Advice]:
-    """What helps where a category is the cause; those of which nothing is certain are left out."""
+    """Return the advice by root category. A category without certain advice is missing."""
     return dict(_categories().advice)
 
 
 @cache
 def categories() -> tuple[str, ...]:
-    """All categories, in the order in which they were first named."""
+    """Return all categories, in the order of first appearance."""
     return tuple(dict.fromkeys([*(entry.category for entry in entries()), *deduced()]))
 
 
 def progress_patterns() -> tuple[ProgressPattern, ...]:
-    """The patterns of progress.yml."""
+    """Return the patterns of progress.yml."""
     return tuple(_progress().patterns)
 
 
 def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
-    """Compile everything; ``own``: a site's patterns of progress, tried first. ValueError where one makes no sense."""
+    """Return the compiled catalogue. ``own``: a site's progress patterns, tried first. Raise ValueError if invalid."""
     anchors = [*_categories().anchors, *_progress().anchors, *(one.contains for one in own)]
     rules = tuple(
         LineRule(
@@ -127,12 +127,12 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
         )
         for entry in entries()
     )
-    found = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
-    return Catalogue(tuple(_anchor(text.encode(), found) for text in dict.fromkeys(anchors)), found)
+    all_rules = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
+    return Catalogue(tuple(_anchor(text.encode(), all_rules) for text in dict.fromkeys(anchors)), all_rules)
 
 
 def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[LineRule, ...]:
-    """Compile patterns of progress; ValueError for one that makes no sense."""
+    """Return compiled progress patterns. Raise ValueError for an invalid pattern."""
     rules = tuple(
         LineRule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
         for one in patterns
@@ -155,7 +155,7 @@ def _words(contains: str | list[str]) -> list[str]:
 
 def _filled(pattern: str) -> str:
     words = _categories().words
-    return _WORD.sub(lambda found: _WORD.sub(lambda inner: words[inner[1]], words[found[1]]), pattern)
+    return _WORD.sub(lambda match: _WORD.sub(lambda inner: words[inner[1]], words[match[1]]), pattern)
 
 
 def _compiled(pattern: str) -> re.Pattern[bytes]:

@@ -1,7 +1,7 @@
-"""What the watchdogs of a job's ranks say together: how far each was in a group, and whether all called the same. Pure.
+"""Joins the watchdog lines of a job's ranks: progress per process group, and mismatched collectives. Pure.
 
-A rank that never enqueued what the others wait for keeps them waiting: rules take the least over all nodes.
-Operations of one number in one group that differ are the program's error, and no line says so.
+A rank blocks the others if it never enqueued the operation that they wait for. Rules take the minimum over all nodes.
+If operations with the same number in one group differ, the program has an error, and no single line shows it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import NamedTuple
 from exporters.job_log.matcher import LogEvent
 
 MAX_GROUPS = 8
-"""Process groups of a job of which positions are kept: the first that tell."""
+"""Limit of process groups with positions per job; the first ones count."""
 MAX_RANKS = 4096
-"""Of a group."""
+"""Limit of ranks per group."""
 MAX_SEQUENCES = 64
 SHOWN_LEAST = 4
-"""Ranks of a group whose positions are shown: those that are least far, and the one that is farthest."""
+"""Number of shown ranks per group with the lowest positions. The rank with the highest position is shown, too."""
 WORLD = "world"
 _ALL_ALIKE = frozenset(
     ["ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"]
 )
-"""Operations in which every rank has the same number of elements."""
+"""Operations in which every rank must pass the same number of elements."""
 _NOT_COLLECTIVE = frozenset(["SEND", "RECV", "RECVANYSOURCE", "COALESCED", "UNKNOWN"])
 
 Call = tuple[str, int, int]
-"""An operation: its type, and its elements in and out (-1: not told)."""
+"""An operation: its type, input elements and output elements (-1: unknown)."""
 
 
 class WorkPosition(NamedTuple):
-    """How far one rank was in a group, by the group's numbers of its work."""
+    """Position of one rank in a group, as the group's operation numbers."""
 
     group: str
     rank: str
@@ -40,18 +40,18 @@ class WorkPosition(NamedTuple):
 
 
 class Collectives:
-    """The watchdogs' words of one job, since it was begun or went on."""
+    """Watchdog lines of one job since its start or its last progress."""
 
     def __init__(self) -> None:
         self._positions: dict[str, dict[str, tuple[int, int]]] = {}
         self._calls: dict[tuple[str, int], dict[str, Call]] = {}
 
     def entries(self) -> int:
-        """How much is kept: positions and operations of ranks."""
+        """Return the number of kept positions and operations of ranks."""
         return sum(len(ranks) for each in (self._positions, self._calls) for ranks in each.values())
 
     def note_position(self, event: LogEvent, rank: str) -> None:
-        """Take in how far a rank was when its watchdog ended it."""
+        """Store the position of a rank when its watchdog ended it."""
         enqueued, completed = event.number("enq"), event.number("done")
         if enqueued is None or completed is None:
             return
@@ -63,7 +63,7 @@ class Collectives:
             ranks[rank] = (enqueued, completed)
 
     def note_call(self, event: LogEvent, rank: str) -> tuple[str, ...]:
-        """Take in what a rank waited in; the ranks whose call differs from that of most others, () where none does."""
+        """Store the operation that a rank waited in. Return the ranks whose call differs from the majority's, or ()."""
         sequence, kind = event.number("seq"), event.text("op").upper()
         group = group_of(event) or (WORLD if event.text("pgrank") == rank else "")
         if sequence is None or not group or kind in _NOT_COLLECTIVE:
@@ -77,17 +77,17 @@ class Collectives:
         return _minority(calls)
 
     def positions(self) -> tuple[WorkPosition, ...]:
-        """Of each group the ranks that had enqueued least, SHOWN_LEAST at most, and the one that had most."""
-        found = []
+        """Return per group the SHOWN_LEAST ranks with the lowest positions, and the rank with the highest."""
+        positions = []
         for group, ranks in self._positions.items():
             ordered = sorted((position, rank) for rank, position in ranks.items())
             shown = ordered[:SHOWN_LEAST] + ordered[SHOWN_LEAST:][-1:]
-            found += [WorkPosition(group, rank, *position) for position, rank in shown]
-        return tuple(found)
+            positions += [WorkPosition(group, rank, *position) for position, rank in shown]
+        return tuple(positions)
 
 
 def group_of(event: LogEvent) -> str:
-    """The process group as a label: the number that all its ranks have for it, or 8 digits of a hash of its name."""
+    """Return the process group as a label: its number (equal on all ranks), or 8 hex digits of its name's hash."""
     name = event.text("guid") or event.text("desc") or event.text("name") or event.text("pg")
     if name == "default_pg":
         return "0"
@@ -102,7 +102,7 @@ def _size(event: LogEvent, name: str) -> int:
 
 
 def _minority(calls: dict[str, Call]) -> tuple[str, ...]:
-    """The ranks whose call differs from that which most have; of two equal halves the one that came later."""
+    """Return the ranks whose call differs from the most common call; of two equal halves the later one."""
     counts = Counter(calls.values())
     if len(counts) < 2:
         return ()

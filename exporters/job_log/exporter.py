@@ -1,4 +1,4 @@
-"""The exporter: lends the reader what the rank table knows, and shows what it published."""
+"""The exporter: passes jobs of the rank table to the reader, and shows the reader's results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from exporters.job_log.tally import ShownLog
 
 INTERVAL_SECONDS = 1.0
 WAIT_SECONDS = 0.8
-"""How long an update waits for a turn; one that takes longer is left to itself: a file system hangs."""
+"""An update waits this long for a turn. A longer turn continues in its thread, as a file system may hang."""
 STALE_SECONDS = 60.0
-"""A turn under way for so long: what was published is not shown any more."""
+"""If a turn takes longer than this, the exporter shows no results."""
 RECENT_SECONDS = 300.0
-"""A root that was logged longer ago is no cause of an exit now."""
+"""A root cause older than this does not explain an exit now."""
 MAX_PATHS = 64
 MAX_PATTERNS = 32
 CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -37,9 +37,9 @@ _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
 
 class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: patterns of logs; ``*`` is a part of one name, ``%j`` the job's id. Files that ranks write their
-    output to need none. ``progress``: a site's own patterns of training progress, tried before those of progress.yml.
-    ``lines_in_evidence``: lines around events go into bundles of evidence, masked where they look like secrets.
+    """``paths``: patterns of logs; ``*`` matches within one name, ``%j`` is the job id. Files that ranks write their
+    output to need no pattern. ``progress``: a site's own progress patterns, tried before those of progress.yml.
+    ``lines_in_evidence``: evidence bundles get lines around events, with possible secrets masked.
     """
 
     paths: Annotated[list[_Path], msgspec.Meta(max_length=MAX_PATHS)] = msgspec.field(default_factory=list)
@@ -49,7 +49,7 @@ class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
     lines_in_evidence: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse patterns that are none."""
+        """Raise ValueError for an invalid pattern."""
         for path in self.paths:
             compiled_path_pattern(path)
         rules_of_progress(self.progress)
@@ -67,7 +67,7 @@ class JobLogExporter:
         self._jobs: dict[str, LoggedJob] = {}
 
     async def start(self, ctx: Context) -> None:
-        """Make the reader; what the checkpoint holds is given back to it. Offer to bundles what logs say."""
+        """Create the reader from the checkpoint, and register the part of evidence bundles."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
@@ -84,11 +84,11 @@ class JobLogExporter:
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Take one turn; NoData while no log is of a job here."""
+        """Run one turn of the reader. Raise NoData while no job here has a log."""
         if self._running is None:
             self._learn_jobs()
             if not (self._jobs or self._published.available or self._ctx.once):
-                raise NoData  # nothing is looked at on a node without ranks
+                raise NoData  # a node without ranks needs no search
             look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.hostnames)
             self._began_at = self._ctx.clock.monotonic()
             self._running = asyncio.ensure_future(self._thread.call(look))
@@ -103,7 +103,7 @@ class JobLogExporter:
             raise NoData
 
     def snapshot(self) -> PublishedLogs:
-        """What the last turn published; nothing while a turn hangs."""
+        """Return the result of the last turn; an empty one while a turn hangs."""
         hangs = self._running is not None and self._ctx.clock.monotonic() - self._began_at > STALE_SECONDS
         return PublishedLogs() if hangs else self._published
 
@@ -112,11 +112,11 @@ class JobLogExporter:
         return log_part(shown.jobs, shown.passages, wanted)
 
     def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
-        """Render; pure."""
+        """Render a snapshot. Pure."""
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Save where reading stands, give back what was admitted and end the thread."""
+        """Save the read positions, release all series and stop the thread."""
         try:
             if self._running is None:
                 self._section = await self._thread.call(self._reader.section)
@@ -134,7 +134,7 @@ class JobLogExporter:
         self._jobs = jobs
 
     def _admit(self, job_id: str) -> bool:
-        """Whether there is room for one more series of a job; asked by the reader's thread."""
+        """Reserve one more series of a job; return False at the limit. The reader's thread calls this."""
         job = self._jobs.get(job_id)
         ranks, group = (1, (job_id,)) if job is None else (max(1, len(job.ranks)), (min(job.uids, default=0), job_id))
         return self._ctx.admit.admit(_owner(job_id), 1, ranks, group)
@@ -145,7 +145,7 @@ class JobLogExporter:
 
 
 def causes(logs: Iterable[ShownLog], now_seconds: float) -> dict[RankLabel, str]:
-    """Return the category of each log's first root in the last RECENT_SECONDS, by its rank, or by the job (rank "")."""
+    """Return each log's first root category of the last RECENT_SECONDS, by its rank, or by the job (rank "")."""
     roots = [(log.job_id, log.root) for log in logs if log.root is not None]
     return {
         RankLabel(job_id, "" if root.rank == UNKNOWN_RANK else root.rank): root.category

@@ -1,4 +1,4 @@
-"""The families, and how they are made of what the reader published. Pure."""
+"""The metric families, and their rendering from the reader's results. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from exporters.job_log.tally import FirstEvent
 EVENTS = Family(
     "rankwatch_job_log_events_total",
     "counter",
-    "Lines of the job's own log that tell of a failure or an end, by the rank that wrote them or that they blame, what "
-    "they mean and whether that can be the cause: root, cascade, confirmation, advice, benign, planned.",
+    "Lines about failures and exits in the job's own log. rank: the rank that the line blames, else its writer. role: "
+    "whether the category can be the cause (root, cascade, confirmation, advice, benign, planned).",
     ("job_id", "rank", "category", "role"),
     "1 per rank and category seen, at most 1024 per job",
     "max",
@@ -21,10 +21,9 @@ EVENTS = Family(
 FIRST_ROOT = Family(
     "rankwatch_job_log_first_root_info",
     "gauge",
-    "The first line of the job's log that can be a cause, since its ranks started; one that can follow from another "
-    "gives way to one that cannot. host: the one that it blames or comes from, empty where it does not say. advice: "
-    "what helps, where that is certain: restart, restart_elsewhere (without the host), fix_program, fix_system. It "
-    "goes when the training goes on.",
+    "First root cause in the job's log since its ranks started. A strong cause replaces a weak one. host: the "
+    "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
+    "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"),
     "1 per job whose log is read here",
     "max",
@@ -32,7 +31,7 @@ FIRST_ROOT = Family(
 FIRST_CASCADE = Family(
     "rankwatch_job_log_first_cascade_info",
     "gauge",
-    "The first line that says that others failed, where for a minute nothing said why.",
+    "First secondary failure in the job's log when no root cause was logged within 60 s.",
     ("job_id", "category", "rank", "host"),
     "1 per job whose log is read here",
     "max",
@@ -40,16 +39,16 @@ FIRST_CASCADE = Family(
 FIRST_ROOT_SECONDS = Family(
     "rankwatch_job_log_first_root_timestamp_seconds",
     "gauge",
-    "When the line of rankwatch_job_log_first_root_info was read, or its file written where that was earlier.",
+    "Time when the line of rankwatch_job_log_first_root_info was read, or its file last written if that is earlier.",
     ("job_id",),
     "1 per job whose log is read here",
 )
 LAST_WORK = Family(
     "rankwatch_job_log_last_work",
     "gauge",
-    "Number of the last operation of a process group that a rank had enqueued, and completed, when its watchdog ended "
-    "it: of the ranks that were least far, and of the farthest. Who has enqueued less than the others keeps them "
-    "waiting.",
+    "Number of the last operation in the process group that the rank had enqueued or completed (what) when its "
+    "watchdog ended it. The 4 ranks with the lowest numbers and the rank with the highest number are shown. A rank "
+    "with a lower enqueued number blocks the others.",
     ("job_id", "rank", "group", "what"),
     "10 per process group, at most 8 groups per job, after a timeout",
     "max",
@@ -57,7 +56,7 @@ LAST_WORK = Family(
 ITERATION = Family(
     "rankwatch_train_iteration",
     "gauge",
-    "The iteration that the job's log told of last.",
+    "Last iteration in the job's log.",
     ("job_id",),
     "1 per job whose log is read here",
     "max",
@@ -65,7 +64,7 @@ ITERATION = Family(
 ITERATION_SECONDS = Family(
     "rankwatch_train_iteration_seconds",
     "gauge",
-    "Time of one iteration: as the log tells it, else by when its lines came in the last minute.",
+    "Duration of one iteration: from the log line, else from the times of lines in the last minute.",
     ("job_id",),
     "1 per job whose log is read here",
     "max",
@@ -73,7 +72,7 @@ ITERATION_SECONDS = Family(
 CHECKPOINT_LAST = Family(
     "rankwatch_train_checkpoint_last_success_timestamp_seconds",
     "gauge",
-    "When the job's log said last that a checkpoint was saved.",
+    "Time of the last line about a saved checkpoint in the job's log.",
     ("job_id",),
     "1 per job whose log is read here",
     "max",
@@ -81,7 +80,7 @@ CHECKPOINT_LAST = Family(
 CHECKPOINT_SECONDS = Family(
     "rankwatch_train_checkpoint_seconds",
     "gauge",
-    "How long saving the last checkpoint took, by the log's own words or by when its lines came.",
+    "Duration of the last checkpoint save: from the log line, else from the times of its lines.",
     ("job_id",),
     "1 per job whose log is read here",
     "max",
@@ -89,7 +88,7 @@ CHECKPOINT_SECONDS = Family(
 CHECKPOINT_BEGAN = Family(
     "rankwatch_train_checkpoint_began_timestamp_seconds",
     "gauge",
-    "Since when the job saves a checkpoint; absent while it saves none.",
+    "Start time of the checkpoint save in progress; absent without one.",
     ("job_id",),
     "1 per job that saves a checkpoint",
     "max",
@@ -108,7 +107,7 @@ _OF_TRAINING = {
 
 
 def render(found: PublishedLogs) -> Iterable[Metric]:
-    """Return the families of what was published."""
+    """Return the families of the reader's result."""
     rows = {family: family.rows() for family in FAMILIES}
     for job in found.jobs:
         for (rank, category, role), count in job.events.items():

@@ -1,4 +1,4 @@
-"""What the rank table knows of the jobs here, as the reader of logs needs it. Pure."""
+"""The jobs on this node from the rank table, for the log reader. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_RANKS = 1 << 20
 
 
 class RankHere(NamedTuple):
-    """A rank process of this node. ``running``: it has not left."""
+    """A rank process of this node. ``running``: it has not exited."""
 
     pid: int
     parent_pid: int
@@ -22,8 +22,8 @@ class RankHere(NamedTuple):
 class LoggedJob(NamedTuple):
     """One job with ranks here.
 
-    ``uids``: whose its processes are. ``ids``: what its scheduler or launcher calls it. ``world_size``: 0 where it is
-    not known. ``started_seconds``: since when its oldest running rank here runs, since the epoch; 0 without one.
+    ``uids``: users of its processes. ``ids``: its ids by scheduler and launcher. ``world_size``: 0 if unknown.
+    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one.
     """
 
     job_id: str
@@ -38,23 +38,23 @@ class LoggedJob(NamedTuple):
 
     @classmethod
     def unknown(cls, job_id: str, world_size: int) -> LoggedJob:
-        """A job of which nothing is known."""
+        """Return a job with only an id and a world size."""
         nothing: frozenset[str] = frozenset()
         return cls(job_id, frozenset(), nothing, nothing, world_size, tasks_are_ranks=False)
 
     def valid_rank(self, number: int | None) -> str:
-        """A rank that a log names, as a label; UNKNOWN_RANK where the job can have none of that number."""
+        """Return a rank number from a log as a label; UNKNOWN_RANK if the job cannot have this rank."""
         if number is None or number < 0 or not self.world_size or number >= self.world_size:
             return UNKNOWN_RANK
         return str(number)
 
     def has_rank_zero(self) -> bool:
-        """Whether its first rank is here: on a shared file system that node reads what nobody here holds open."""
+        """Return whether rank 0 is here. That rank's node reads shared files that no process holds open."""
         return any(one.rank == "0" for one in self.ranks)
 
 
 def jobs_of(views: Iterable[RankView]) -> dict[str, LoggedJob]:
-    """The jobs of published ranks, those that have left included, by the label ``job_id``."""
+    """Return the jobs of all ranks, also of exited ranks, by the label ``job_id``."""
     by_job: dict[str, list[RankView]] = {}
     for view in views:
         if view.process.facts is not None:

@@ -1,4 +1,4 @@
-"""Events in whole lines of text: a few words are searched for in all of it, and patterns in the lines that have one."""
+"""Finds events in text. First it searches a few words in all text, then patterns in lines with such a word."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from exporters.job_log.catalogue import Catalogue, LineRule
 
 MAX_LINE_BYTES = 8 * 1024
-"""What stands beyond this in a line is not looked at."""
+"""The matcher ignores the rest of a longer line."""
 MAX_LAST_LINES = 8
-"""Of one piece of text so many lines are looked at that may tell of an iteration."""
+"""Limit of lines per piece of text that are checked for an iteration."""
 _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
-"""What a container's runtime writes before each line."""
+"""Prefix of each line from a container runtime."""
 MAX_PREFIX_BYTES = 256
 MAX_RANK = 1 << 20
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 _TASK = re.compile(rb"^(?:\s{0,8}(\d{1,7}): |\[[\w.@-]{1,128},(\d{1,7})\]<std(?:out|err)>:)")
-"""As srun's --label, or mpirun's --tag-output, writes it."""
+"""Prefix of lines by srun --label or mpirun --tag-output."""
 _WORLD_GROUP = re.compile(
     rb"\[PG (?:ID )?\d{1,6} (?:PG GUID [^( \]]{1,64}\(default_pg\)|\(default_pg\)) Rank (\d{1,7})\]"
 )
@@ -29,9 +29,10 @@ _LOCAL = re.compile(rb"^\[(?:default|trainer|worker)(\d{1,4})\]:")
 
 
 class Speaker(NamedTuple):
-    """``rank``: the global rank, where the line says that; ``task``: the number of the scheduler's task, which is the
-    rank where each task is one. ``host`` and ``pid``: of the process, by its own words. ``local``: its rank on the
-    node.
+    """The writer of a line, as far as the line names it. ``rank``: the global rank. ``local``: the rank on the node.
+
+    ``task``: number of the scheduler's task, equal to the rank if each task is one rank. ``host`` and ``pid``: of the
+    process.
     """
 
     rank: int | None = None
@@ -42,14 +43,14 @@ class Speaker(NamedTuple):
 
 
 def speaker_of(line: bytes) -> Speaker:
-    """Read the beginning of a line. The rank in a process group is a global one in the group of all alone."""
+    """Return the writer from the beginning of a line. A rank in the default process group is a global rank."""
     head = line[:MAX_PREFIX_BYTES]
-    found = _RANK.search(head) or _WORLD_GROUP.search(head)
+    rank_match = _RANK.search(head) or _WORLD_GROUP.search(head)
     task, local, library = _TASK.match(head), _LOCAL.match(head), _LIBRARY.search(head)
     actor = None if library else _ACTOR.match(head)
     pid = library[2] if library else actor[1] if actor else None
     return Speaker(
-        rank=_number(found[1]) if found else None,
+        rank=_number(rank_match[1]) if rank_match else None,
         task=_number(task[1] or task[2]) if task else None,
         host=library[1].decode("ascii") if library else "",
         pid=None if pid is None else int(pid),
@@ -63,9 +64,9 @@ def _number(text: bytes) -> int | None:
 
 
 class LogEvent(NamedTuple):
-    """``named``: what its pattern's groups hold. ``rule.role`` is empty where it is of progress.
+    """An event in a line. ``named``: the groups of its pattern. ``rule.role`` is empty for progress.
 
-    ``start``: where its line begins in the text that was looked at.
+    ``start``: offset of its line in the searched text.
     """
 
     rule: LineRule
@@ -74,17 +75,17 @@ class LogEvent(NamedTuple):
     start: int = 0
 
     def text(self, name: str) -> str:
-        """What a group holds, as text; empty where it holds nothing."""
+        """Return a group's content as text; empty without content."""
         return self.named.get(name, b"").decode("ascii", "replace")
 
     def number(self, name: str) -> int | None:
-        """The number that a group holds."""
-        found = self.named.get(name, b"")
-        return int(found) if found.lstrip(b"-").isdigit() else None
+        """Return a group's content as a number; None without one."""
+        digits = self.named.get(name, b"")
+        return int(digits) if digits.lstrip(b"-").isdigit() else None
 
 
 def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
-    """The events in ``data``, whole lines, in their order; one at most for each line, and of iterations the last."""
+    """Return the events in ``data`` (whole lines) in order: at most one per line; of iterations only the last."""
     lines: dict[int, int] = {}
     for anchor in catalogue.anchors:
         for start in _from_the_end(data, anchor.text) if anchor.last_only else _lines_with(data, anchor.text):
@@ -98,12 +99,12 @@ def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
 
 
 def classify(line: bytes, catalogue: Catalogue) -> LogEvent | None:
-    """The event in a line of the log; None for nearly all lines."""
+    """Return the event in a log line; None for nearly all lines."""
     return next(events(line, catalogue), None)
 
 
 def _classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
-    """The event that a line tells of by one of ``rules``, a bit for each, the lowest first."""
+    """Return the event of the first matching rule. ``rules``: one bit per rule, lowest bit first."""
     if written := _CONTAINER.match(line):
         line = line[written.end() :]
     while rules:
@@ -120,7 +121,7 @@ def _classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
 
 
 def _lines_with(data: bytes, anchor: bytes) -> Iterator[int]:
-    """Where the lines begin that hold ``anchor``."""
+    """Yield the offset of each line that contains ``anchor``."""
     position = data.find(anchor)
     while position >= 0:
         yield data.rfind(b"\n", 0, position) + 1
@@ -129,7 +130,7 @@ def _lines_with(data: bytes, anchor: bytes) -> Iterator[int]:
 
 
 def _from_the_end(data: bytes, anchor: bytes) -> Iterator[int]:
-    """The same of the last MAX_LAST_LINES of them, the last one first."""
+    """Yield the same for the last MAX_LAST_LINES lines, the last line first."""
     position = data.rfind(anchor)
     for _ in range(MAX_LAST_LINES):
         if position < 0:

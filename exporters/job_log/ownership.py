@@ -1,8 +1,8 @@
-"""Which job a log is of, and whether this node reads it. Pure, but for looking at processes and mounts.
+"""Maps a log to its job, and decides whether this node reads it. Pure except for reads of processes and mounts.
 
-A log is of a job when a rank of the job, a process that started it, or the job's batch script writes its output there;
-when its name holds the job's id; or when it lies in the folder of the pod of a rank. In each case its owner must be a
-user of the job, or root.
+A log belongs to a job if a rank of the job, an ancestor of the rank, or the job's batch script writes its output there.
+It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user of
+the job or root must own the log.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from exporters.job_log.batch import BatchProcess
 from exporters.job_log.jobs import LoggedJob
 
 MAX_ANCESTORS = 6
-"""A rank's launcher, the shell of its script, a container's first process: whose output is the job's too."""
+"""Limit of checked ancestors per rank: launcher, script shell, first process of a container. Their output counts."""
 ROOT_UID = 0
 SHARED_FILE_SYSTEMS = frozenset(
     ["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "pvfs2", "orangefs", "afs",
      "9p", "virtiofs", "glusterfs"]
 )  # fmt: skip
-"""The types of file systems that several nodes see; with ``fuse.``, of which some are."""
+"""File system types that several nodes share. All ``fuse.`` types count, because some of them are shared."""
 _POD_UID = re.compile(r"[_/-]([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})(?:/|$)")
 _MOUNT = re.compile(rb"^\d{1,10} \d{1,10} (\d{1,10}):(\d{1,10}) [^\n]*? - ([^ \n]{1,64}) ", re.MULTILINE)
 
@@ -33,7 +33,7 @@ Identity = tuple[int, int]
 
 
 class HeldOutput(NamedTuple):
-    """An output of a job's process. ``rank``: that of the only rank that writes there, else UNKNOWN_RANK."""
+    """An output file of a job's process. ``rank``: the only rank that writes there, else UNKNOWN_RANK."""
 
     path: str
     job_id: str
@@ -41,7 +41,7 @@ class HeldOutput(NamedTuple):
 
 
 class ClaimedLog(NamedTuple):
-    """A file that is read for a job."""
+    """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK."""
 
     job_id: str
     rank: str = UNKNOWN_RANK
@@ -50,24 +50,24 @@ class ClaimedLog(NamedTuple):
 def held_outputs(
     outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob], batch: Iterable[BatchProcess] = ()
 ) -> dict[Identity, HeldOutput]:
-    """The regular files that the running ranks of ``jobs``, and those who started them, write their output to.
+    """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
-    ``batch``: batch scripts and their sruns, of any job. A file that two jobs' processes write to is nobody's. Blocks
-    where a file system hangs.
+    ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is missing. Blocks if a file
+    system hangs.
     """
-    found: dict[Identity, HeldOutput] = {}
+    held_files: dict[Identity, HeldOutput] = {}
     doubtful: set[Identity] = set()
 
     def add(job: LoggedJob, pid: int, rank: str, *, forwards: bool = False) -> None:
         for file in outputs.of(pid, forwards=forwards):
             path = outputs.path_of(pid, file)
             identity = (file.device, file.inode)
-            known = found.get(identity)
+            known = held_files.get(identity)
             if known is not None and known.job_id != job.job_id:
                 doubtful.add(identity)
             elif path is not None:
                 same = known is None or known.rank == rank
-                found[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
+                held_files[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
 
     by_id: dict[str, list[LoggedJob]] = {}
     for job in jobs:
@@ -78,13 +78,13 @@ def held_outputs(
     for process in batch:
         fitting = [job for job in by_id.get(process.scheduled_id, []) if process.uid in job.uids]
         status = procfs.status(process.pid) if len(fitting) == 1 else None
-        if status is not None and status.uid == process.uid:  # else its pid is another process' by now
+        if status is not None and status.uid == process.uid:  # else another process has this pid now
             add(fitting[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
-    return {identity: held for identity, held in found.items() if identity not in doubtful}
+    return {identity: held for identity, held in held_files.items() if identity not in doubtful}
 
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
-    """The job's running ranks, and its other processes above them."""
+    """Return the pids of the job's running ranks and of its processes above them, each with its rank."""
     ranks = {one.pid: one.rank for one in job.ranks if one.running}
     above: dict[int, str] = {}
     for one in job.ranks:
@@ -108,7 +108,7 @@ def claimed(
     jobs: Mapping[str, LoggedJob],
     by_id: Mapping[str, list[LoggedJob]],
 ) -> ClaimedLog | None:
-    """The job that a file of ``uid`` is of; ``job_id``: that in its name. None where none is proven."""
+    """Return the job of a file; None without proof. ``uid``: its owner; ``job_id``: the id in its name."""
     if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
         return ClaimedLog(held.job_id, held.rank)
     named = by_id.get(job_id, []) if job_id is not None else []
@@ -123,10 +123,10 @@ def _may_be_of(uid: int, job: LoggedJob) -> bool:
 
 
 def shared_devices(mountinfo: bytes) -> frozenset[int]:
-    """The device numbers of the mounted file systems that other nodes see too (/proc/self/mountinfo)."""
-    found = set()
+    """Return the device numbers of mounted file systems that other nodes share (/proc/self/mountinfo)."""
+    devices = set()
     for major, minor, kind in _MOUNT.findall(mountinfo):
         name = kind.decode("ascii", "replace")
         if name in SHARED_FILE_SYSTEMS or name.startswith("fuse."):
-            found.add(os.makedev(int(major), int(minor)))
-    return frozenset(found)
+            devices.add(os.makedev(int(major), int(minor)))
+    return frozenset(devices)

@@ -1,6 +1,6 @@
-"""The lines around those in which logs tell of errors, kept for a bundle of evidence, secrets masked.
+"""Keeps log lines around errors for evidence bundles, with masked secrets.
 
-What follows an event may be written later: a passage stays open until its last line has come.
+The job may write the lines after an event later. So a passage stays open until it has its last line.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from exporters.job_log.matcher import MAX_LINE_BYTES, LogEvent
 from exporters.job_log.ownership import Identity
 
 AROUND = 2
-"""Lines before, and as many after."""
+"""Number of lines before an event, and after it."""
 MAX_TEXT = 512
-"""Characters of a line that are kept."""
+"""Limit of kept characters per line."""
 MAX_MASKED_TEXT = 2048
-"""Characters of a line in which secrets are looked for: nothing beyond is kept."""
+"""Limit of searched characters per line for secrets. Nothing beyond it is kept."""
 MAX_OF_A_CATEGORY = 4
-"""Of a job; the first, until one comes OLD_SECONDS later: that is of another trouble."""
+"""Limit of passages per job and category. Events OLD_SECONDS later replace them, as they have another cause."""
 OLD_SECONDS = 600.0
 MAX_PER_JOB = 32
 MAX_PASSAGES = 512
-"""Of all jobs: 1.3 MB. Beyond it the job that has most gets no more."""
+"""Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one."""
 
 
 class Passage(NamedTuple):
-    """``seconds`` (since the epoch) and ``rank`` as far as known; ``lines``: the event's is ``lines[at]``."""
+    """Lines around an event, which is in ``lines[at]``. ``seconds``: since the epoch; ``rank``: if known."""
 
     job_id: str
     category: str
@@ -41,7 +41,7 @@ class Passage(NamedTuple):
 
 
 class _File:
-    """The end of what was read of a file, and which passages (numbers) want how many lines more."""
+    """The last lines read from a file, and the number of missing lines by open passage."""
 
     __slots__ = ("last", "open")
 
@@ -51,7 +51,7 @@ class _File:
 
 
 class LogPassages:
-    """All passages, by number. Used by the reader's thread; what ``of`` gave does not change any more."""
+    """All passages, by number. Belongs to the reader's thread. A result of ``of`` never changes."""
 
     def __init__(self) -> None:
         self._kept: dict[int, Passage] = {}
@@ -64,7 +64,7 @@ class LogPassages:
     def take(
         self, identity: Identity, data: bytes, found: Iterable[tuple[LogEvent, str]], job_id: str, seconds: float
     ) -> None:
-        """Take in whole lines of a file, and the events in them, in order, each with the rank that it is of."""
+        """Add whole lines of a file. ``found``: the events in them, in order, each with its rank."""
         file = self._files.setdefault(identity, _File())
         end = 0
         for _ in range(AROUND):
@@ -78,17 +78,17 @@ class LogPassages:
         file.last.extend(_lines_before(data, len(data)))
 
     def keep(self, identities: Collection[Identity], jobs: Collection[str]) -> None:
-        """Forget all other files and jobs."""
+        """Forget files and jobs that are not in the arguments."""
         self._files = {identity: file for identity, file in self._files.items() if identity in identities}
         for number in [number for number, each in self._kept.items() if each.job_id not in jobs]:
             self._drop(number)
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
-        """What there is now, by job."""
-        found: dict[str, list[Passage]] = {}
+        """Return the current passages by job."""
+        by_job: dict[str, list[Passage]] = {}
         for each in self._kept.values():
-            found.setdefault(each.job_id, []).append(each)
-        return {job_id: tuple(each) for job_id, each in found.items()}
+            by_job.setdefault(each.job_id, []).append(each)
+        return {job_id: tuple(each) for job_id, each in by_job.items()}
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
         if self._is_full(job_id, category):
@@ -113,7 +113,7 @@ class LogPassages:
 
     def _drop(self, number: int) -> None:
         gone = self._kept.pop(number)
-        self._of_jobs -= Counter([gone.job_id])  # also of what is nothing any more
+        self._of_jobs -= Counter([gone.job_id])  # removes zero counts
         self._counts -= Counter([(gone.job_id, gone.category)])
         if (gone.job_id, gone.category) not in self._counts:
             self._newest.pop((gone.job_id, gone.category), None)
@@ -122,31 +122,31 @@ class LogPassages:
         job_id, rank, seconds = of
         before = [*file.last, *_lines_before(data, event.start)][-AROUND:]
         line, end = _line(data, event.start)
-        lines, left = [*before, line], AROUND
-        while left and end < len(data):
+        lines, missing = [*before, line], AROUND
+        while missing and end < len(data):
             line, end = _line(data, end)
             lines.append(line)
-            left -= 1
+            missing -= 1
         number = next(self._numbers)
         self._counts[job_id, event.rule.category] += 1
         self._of_jobs[job_id] += 1
         self._newest[job_id, event.rule.category] = seconds
         self._kept[number] = Passage(job_id, event.rule.category, rank, seconds, _shown_all(lines), len(before))
-        if left:
-            file.open[number] = left
+        if missing:
+            file.open[number] = missing
 
     def _continue(self, file: _File, line: bytes) -> None:
-        for number, left in list(file.open.items()):
+        for number, missing in list(file.open.items()):
             if number in self._kept:
                 known = self._kept[number]
                 self._kept[number] = known._replace(lines=(*known.lines, _shown(line, known.lines[-1])))
-            file.open[number] = left - 1
-            if left <= 1 or number not in self._kept:
+            file.open[number] = missing - 1
+            if missing <= 1 or number not in self._kept:
                 del file.open[number]
 
 
 def as_text(passages: Iterable[Passage]) -> str:
-    """Return passages as text for people; the line of an event begins with ``>``."""
+    """Return passages as readable text. The line of an event begins with ``>``."""
     blocks = []
     for each in passages:
         rank = f"rank {each.rank}" if each.rank.isdigit() else "rank not known"
@@ -157,20 +157,20 @@ def as_text(passages: Iterable[Passage]) -> str:
 
 
 def _line(data: bytes, start: int) -> tuple[bytes, int]:
-    """The line that begins at ``start``, and where the next one does."""
+    """Return the line at offset ``start``, and the offset of the next line."""
     end = data.find(b"\n", start)
     end = len(data) if end < 0 else end
     return data[start : min(end, start + MAX_LINE_BYTES)], end + 1
 
 
 def _lines_before(data: bytes, end: int) -> list[bytes]:
-    """The last lines of ``data`` before ``end``, where a line begins."""
-    found: list[bytes] = []
-    while len(found) < AROUND and end > 0:
+    """Return the last lines of ``data`` before ``end``, the start of a line."""
+    lines: list[bytes] = []
+    while len(lines) < AROUND and end > 0:
         start = data.rfind(b"\n", 0, end - 1) + 1
-        found.insert(0, data[start : min(end - 1, start + MAX_LINE_BYTES)])
+        lines.insert(0, data[start : min(end - 1, start + MAX_LINE_BYTES)])
         end = start
-    return found
+    return lines
 
 
 def _shown_all(lines: Iterable[bytes]) -> tuple[str, ...]:
@@ -181,12 +181,12 @@ def _shown_all(lines: Iterable[bytes]) -> tuple[str, ...]:
 
 
 def _shown(line: bytes, before: str) -> str:
-    """A line as it is kept: secrets masked before it is cut, nothing that would steer a terminal.
+    """Return a line for keeping: first masked, then cut, without terminal escapes.
 
-    ``before``: the line before it, as it is kept.
+    ``before``: the previous kept line.
     """
     text = line.decode("utf-8", "replace")
-    if len(text) > MAX_MASKED_TEXT:  # without the word that is cut, in which a secret might not be told any more
+    if len(text) > MAX_MASKED_TEXT:  # drop the cut word, whose secret might be unrecognizable
         text = text[:MAX_MASKED_TEXT].rpartition(" ")[0] or text[:MAX_MASKED_TEXT]
     text = masked(text, before)
     return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_TEXT])

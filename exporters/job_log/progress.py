@@ -1,4 +1,4 @@
-"""How far a training is, by its own lines. Pure. Times are seconds since the epoch."""
+"""Training progress from log lines. Pure. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from agent.sdk.exporter import SavedCount, SavedSeconds
 from exporters.job_log.matcher import LogEvent
 
 WINDOW_SECONDS = 60.0
-"""Over so long the time for one iteration is averaged where lines do not tell it."""
+"""Averaging time of the iteration duration, if lines do not have it."""
 MAX_MARKS = 16
 MAX_ITERATION = 10**15
 MAX_CHECKPOINT_SECONDS = 86_400.0
 
 
 class TrainingProgress(msgspec.Struct):
-    """What is shown of one job, None before the first line that tells it.
+    """Progress of one job. A value is None before the first line with it.
 
-    ``of``: the last iteration that there is to be. ``checkpoint_began``: when the checkpoint under way was begun.
+    ``of``: number of the final iteration. ``checkpoint_began``: start of the checkpoint save in progress.
     """
 
     iteration: SavedCount | None = None
@@ -31,14 +31,14 @@ class TrainingProgress(msgspec.Struct):
 
 
 class Training:
-    """Takes in the lines of one job."""
+    """Computes the progress of one job from its events."""
 
     def __init__(self, shown: TrainingProgress | None = None) -> None:
         self.shown = shown or TrainingProgress()
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
 
     def take(self, event: LogEvent, seconds: float) -> bool:
-        """Take in a line of this time; True when it tells of an iteration beyond the last one."""
+        """Add an event at this time (epoch). Return True if its iteration is higher than the last one."""
         kind = event.rule.category
         if kind == "checkpoint_begin":
             self.shown.checkpoint_began = seconds
@@ -51,20 +51,20 @@ class Training:
     def _iterate(self, event: LogEvent, iteration: int, seconds: float) -> bool:
         shown, of = self.shown, min(event.number("of") or 0, MAX_ITERATION)
         if of < shown.of and iteration < (shown.iteration or 0):
-            return False  # a shorter loop within the training: an evaluation
+            return False  # an evaluation loop within the training
         shown.of = max(of, shown.of)
         before, shown.iteration = shown.iteration, iteration
         if before is not None and iteration < before:
             self._marks.clear()
-        told = event.text("ms")
-        if told:
-            shown.iteration_seconds = float(told) / 1000
+        milliseconds = event.text("ms")
+        if milliseconds:
+            shown.iteration_seconds = float(milliseconds) / 1000
         else:
             self._measure(iteration, seconds)
         return before is not None and iteration > before
 
     def _measure(self, iteration: int, seconds: float) -> None:
-        """The time for one iteration by when lines came: over WINDOW_SECONDS, by a few marks in it."""
+        """Update the iteration duration from the times of lines, averaged over WINDOW_SECONDS."""
         marks = self._marks
         if not marks or seconds - marks[-1][0] >= WINDOW_SECONDS / MAX_MARKS:
             marks.append((seconds, iteration))
@@ -76,11 +76,11 @@ class Training:
 
     def _end_checkpoint(self, event: LogEvent, seconds: float) -> None:
         shown = self.shown
-        told = event.text("seconds")
-        if told:
-            shown.checkpoint_seconds = min(float(told), MAX_CHECKPOINT_SECONDS)
+        duration = event.text("seconds")
+        if duration:
+            shown.checkpoint_seconds = min(float(duration), MAX_CHECKPOINT_SECONDS)
         elif shown.checkpoint_began is not None:
             took = seconds - shown.checkpoint_began
-            # Both lines in one read: how long it took is not known.
+            # If one read has both lines, the duration is unknown.
             shown.checkpoint_seconds = took if 0 < took <= MAX_CHECKPOINT_SECONDS else None
         shown.checkpoint_ended, shown.checkpoint_began = seconds, None

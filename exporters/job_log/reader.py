@@ -1,4 +1,4 @@
-"""Reads the logs of the jobs here, in a thread of its own, a bounded turn at a time."""
+"""Reads the logs of jobs here, in its own thread and in bounded turns."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
 LOOKS_SHARE = 0.02
-"""Part of the time that looks may take: on a large shared directory they become rarer."""
-NEW_RANKS_SECONDS = 10.0  # a look comes sooner for new ranks: once they crashed, no process holds their logs open
+"""Limit of the time share of file searches. Searches of a large shared directory become rarer."""
+NEW_RANKS_SECONDS = 10.0  # new ranks cause an earlier search: after a crash no process holds their logs open
 HOLDERS_SECONDS = 30.0
-"""How often all processes are asked whether they hold open what lies on a shared file system."""
+"""Interval between searches of all processes for open files on shared file systems."""
 SAVE_SECONDS = 2.5
 """Half the interval at which the agent writes its checkpoint."""
 FORGET_SECONDS = 900.0
-"""So long after a start a job of the checkpoint may come up again."""
+"""This long after a start, the reader drops jobs of the checkpoint that have no ranks here."""
 READ_CPU_SECONDS = 0.1
-"""CPU time of one turn's reading: a backlog takes a tenth of a core."""
+"""CPU time limit per turn. A backlog takes at most a tenth of a core."""
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024
 MAX_COLLECTIVE_ENTRIES = 65_536
-"""Of what watchdogs said, of all jobs together: about 20 MB. Beyond it the job that has most of them starts anew."""
+"""Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses all."""
 
 
 class LogSection(msgspec.Struct):
-    """What the checkpoint holds: where reading stands, and what each job's log adds up to."""
+    """The checkpoint: read positions, and the tally of each job's log."""
 
     positions: list[Position] = []
     jobs: dict[str, SavedLog] = {}
 
 
 class PublishedLogs(NamedTuple):
-    """The result of a turn. ``available``: there is a log of a job here."""
+    """The result of a turn. ``available``: a job here has a log."""
 
     jobs: tuple[ShownLog, ...] = ()
     available: bool = False
@@ -57,9 +57,9 @@ class PublishedLogs(NamedTuple):
 
 
 class JobLogReader:
-    """The files that fit ``patterns`` and those that ranks write to; each is read for the job that it is proven of.
+    """Reads files that match ``patterns`` and files that ranks write to, each for the job that owns it by proof.
 
-    ``admit``: whether there is room for one more series of a job. ``passages``: where lines around events are kept.
+    ``admit``: reserves one more series of a job. ``passages``: keeps lines around events.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class JobLogReader:
     ) -> None:
         self._ctx = ctx
         self._clock = clock = ctx.clock
-        self._everyone = ctx.once  # recorded data: each file whose name has a job id is read
+        self._everyone = ctx.once  # recorded data: read each file with a job id in its name
         self._catalogue = catalogue
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
@@ -86,7 +86,7 @@ class JobLogReader:
             resume=section.positions,
             from_beginning=ctx.once,
             wall_clock=clock.time,
-            # A container's file, by way of a process in it: the path is gone as soon as the process is.
+            # A path through /proc into a container disappears with its process.
             keeps_open=lambda path: path.startswith(f"{proc}/"),
         )
         self._saved = dict(section.jobs)
@@ -101,7 +101,7 @@ class JobLogReader:
         self._batch: list[BatchProcess] = []
 
     def look(self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str]) -> PublishedLogs:
-        """Look for files when that is due, and read for a bounded time."""
+        """Search for files if due, read for a bounded time, and return the results."""
         for job_id in self._tallies.keys() - jobs.keys() if not self._everyone else ():
             del self._tallies[job_id]
         for job_id, job in jobs.items():
@@ -130,15 +130,15 @@ class JobLogReader:
     def _take(self, found: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
-        written_ns = found.file.modified_ns  # as it is read, not when files were looked for last
+        written_ns = found.file.modified_ns  # at this read, not at the last search
         seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
         found_in = events(found.data, self._catalogue)
-        told = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in found_in]
+        ranked = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in found_in]
         if self._passages is not None:
-            self._passages.take(found.file.identity, found.data, told, claim.job_id, seconds)
+            self._passages.take(found.file.identity, found.data, ranked, claim.job_id, seconds)
 
     def _bound_collectives(self) -> None:
-        """Let the job that keeps most give way: users write what they like, also as thousands of ranks."""
+        """Evict the entries of the job with the most, because users control the number of lines and ranks."""
         kept = {job_id: tally.collective_entries() for job_id, tally in self._tallies.items()}
         while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
             most = max(kept, key=lambda job_id: kept[job_id])
@@ -157,10 +157,10 @@ class JobLogReader:
             return LoggedJob.unknown(job_id, MAX_RANKS)
         return jobs.get(job_id)
 
-    # Which files are ours.
+    # Which files this node reads.
 
     def _is_due(self, jobs: Mapping[str, LoggedJob]) -> bool:
-        """Whether files are to be looked for now."""
+        """Return whether a search for files is due."""
         now = self._clock.monotonic()
         soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._looked_for
         return soon or now >= self._discover_at
@@ -168,21 +168,21 @@ class JobLogReader:
     def _discover(self, jobs: Mapping[str, LoggedJob]) -> None:
         began = self._clock.monotonic()
         pids = pids_of(jobs)
-        if not pids <= self._looked_for and not self._everyone:  # a script, and its srun, run before its ranks
+        if not pids <= self._looked_for and not self._everyone:  # a script and its srun start before its ranks
             self._batch = batch_processes(self._procfs)
         self._looked_for = pids
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
-        # What ranks that have left held: their last words may be the first for minutes.
-        left = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(one.path for one in held.values()), *left])
+        # Keep files of exited ranks: their last lines may explain the exit.
+        exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
+        files = self._texts.discover([*(one.path for one in held.values()), *exited_paths])
         by_id: dict[str, list[LoggedJob]] = {}
         for job in jobs.values():
             for name in job.ids:
                 by_id.setdefault(name, []).append(job)
-        found = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
-        remote = self._read_elsewhere(files, found, held, jobs)
-        ours = [identity for identity in found if identity not in remote]
-        self._claims = {identity: found[identity] for identity in ours[:MAX_CLAIMED]}
+        claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
+        remote = self._read_elsewhere(files, claims, held, jobs)
+        ours = [identity for identity in claims if identity not in remote]
+        self._claims = {identity: claims[identity] for identity in ours[:MAX_CLAIMED]}
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
@@ -200,7 +200,7 @@ class JobLogReader:
         if self._everyone:
             return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
         before = self._claims.get(file.identity)
-        if before is not None and before.job_id in jobs:  # ranks that have left hold nothing open any more
+        if before is not None and before.job_id in jobs:  # exited ranks hold no files open
             return before
         return claimed(file.path, file.share.uid, job_id, held.get(file.identity), jobs, by_id)
 
@@ -211,9 +211,9 @@ class JobLogReader:
         held: Mapping[Identity, HeldOutput],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
-        """Files of our jobs that another node reads: on a shared file system, and nobody here holds them open.
+        """Return the files on shared file systems that another node reads, because no process here holds them open.
 
-        What nobody holds open where it could be seen, the node of the job's first rank reads.
+        If no process on any node visibly holds a file open, the node of the job's rank 0 reads it.
         """
         if self._everyone:
             return set()
@@ -241,7 +241,7 @@ class JobLogReader:
         except OSError:
             return b""
 
-    # What is told.
+    # Results.
 
     def _published(self) -> PublishedLogs:
         now = self._clock.time()
@@ -263,7 +263,7 @@ class JobLogReader:
         return self.section()
 
     def section(self) -> bytes:
-        """What the checkpoint is to hold now."""
+        """Return the current checkpoint, encoded."""
         kept = self._claims.keys() | self._restored
         positions = [one for one in self._texts.positions() if (one.device, one.inode) in kept]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
@@ -271,5 +271,5 @@ class JobLogReader:
 
 
 def pids_of(jobs: Mapping[str, LoggedJob]) -> frozenset[int]:
-    """The rank processes of these jobs that run."""
+    """Return the pids of these jobs' running ranks."""
     return frozenset(one.pid for job in jobs.values() for one in job.ranks if one.running)

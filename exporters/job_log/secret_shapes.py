@@ -1,4 +1,4 @@
-"""Secrets that are known by their own shape, without a name: tokens of services, keys, addresses, options. Pure."""
+"""Masks secrets that have a known shape without a name: service tokens, keys, addresses, options. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ _MAKERS = (
     r"dckr_[a-z]{2,4}_|pypi-|SG\.|lin_api_|dop_v1_|AGE-SECRET-KEY-|(?:[spr]k|whsec)_(?:live|test)_"
 )
 _ALNUM_MAKERS = r"hf_|gh[pousr]_|npm_|shp[a-z]{2}_|gsk_|r8_|dapi|whsec_|wandb_v1_"
-"""What tokens of well-known services begin with; of the second kind letters and digits alone follow."""
+"""Prefixes of tokens of well-known services. After the second kind only letters and digits follow."""
 _BASE64 = r"(?<![\w/+])(?=[a-z0-9+/]*\d)(?-i:(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z]))[a-z0-9+][a-z0-9+/]{39,}={0,2}"
-"""No path: these begin with a slash, or have no digits and capitals, or other letters."""
+"""Does not match paths: they begin with a slash, lack digits or capitals, or have other characters."""
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _PROGRAM = (
     r"\b(?:sshpass|mysql\w*|mariadb\w*|docker|podman|helm|skopeo|crane|az|mongo\w*|redis-cli|ldap\w+|7z|zip|unzip|"
     r"plink|psftp|useradd|usermod|sudo|openssl|security)\b"
 )
-"""Programs that take a password as an option of one letter."""
+"""Programs with a one-letter option for a password."""
 _GAP = r"[\s\"',=]{1,6}"
 _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), replacement)
@@ -81,24 +81,24 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     )
 )
 _WHOLE = re.compile(r"\s*(?:[A-Za-z0-9+/=_-]{40,}|[A-Za-z0-9+/]{8,}={1,2})\s*")
-"""A line of a key in PEM, say."""
+"""For example a line of a PEM key."""
 _TOKEN = re.compile(r"(?<![\w+/.~=-])(?!_Z)[\w+~-]{16,512}={0,2}(?![\w/])")
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 _MIXED = re.compile(r"(?=[A-Z0-9]{0,32}[a-z])(?=[a-z0-9]{0,32}[A-Z])(?=[A-Za-z]{0,32}[0-9])[A-Za-z0-9]{3,}")
-"""A part, between hyphens, of a token: it has capitals, small letters and digits."""
+"""A part of a token between hyphens, with capitals, small letters and digits."""
 _HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")
 """Hashes of communicators and commits."""
 _GROUP = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 _RANDOM_SHARE = 0.33
-"""Changes between capitals, small letters and digits, by letter: 0.6 in random text, 0.2 in names in CamelCase."""
+"""Changes between capitals, small letters and digits per character: 0.6 in random text, 0.2 in CamelCase."""
 
 
 _MIXED_LETTERS, _MIXED_WORD = 20, 3.5
-"""Of a run with capitals, small letters and digits: its length, and how long its words of small letters are at most."""
+"""For a run with capitals, small letters and digits: minimum length, and maximum mean length of its small words."""
 
 
 def without_shapes(line: str) -> str:
-    """Return the line with MASKED in the place of what has a secret's own shape."""
+    """Return the line with MASKED in place of secrets with a known shape."""
     if _WHOLE.fullmatch(line):
         return MASKED
     for shape, replacement in _SHAPES:
@@ -112,7 +112,7 @@ def _if_random(token: re.Match[str]) -> str:
 
 
 def _is_random(run: str) -> bool:
-    """Whether a run of letters and digits is no word, number, name in CamelCase or mangled symbol."""
+    """Return whether a run of letters and digits looks random: no word, number, CamelCase name or mangled symbol."""
     if _HEX.fullmatch(run):
         return False
     groups = _GROUP.findall(run)

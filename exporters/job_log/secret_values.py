@@ -1,4 +1,4 @@
-"""Where the value of a secret's name ends, and which values are none. Pure."""
+"""Finds the end of a named secret's value, and values that are harmless. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_MODELS = re.compile(
     r"(?:missing|unexpected|query|q|k|kv|sort|dict|primary|foreign|cache|(?:pad|eos|bos|unk|mask|cls|sep)[_ ])[_ ]?$",
     re.IGNORECASE,
 )
-"""Keys and tokens of models and tables."""
+"""Names of keys and tokens in models and tables, not secrets."""
 _QUOTED = re.compile(
     r"[bruf]{0,2}(\"\"\"|'''|\\{1,6}[\"']|[\"'`“‘«]|&(?:quot|apos|\#34|\#39);|%2[27]|\\u002[27])", re.IGNORECASE
 )
@@ -27,11 +27,11 @@ _WORD = re.compile(r"[^\s(\[{<]*")
 _BRACKETS = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[()\[\]{}]")
 _COUNTED = ("tokens", "keys")
 MAX_SLASHES = 64
-"""Before a quote within a quoted text that are looked at."""
+"""Limit of checked backslashes before a quote in a quoted text."""
 
 
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:
-    """Whether what begins at ``start`` is nothing, a path, a tensor, or what a weak name counts."""
+    """Return whether the value at ``start`` is empty, a path, a tensor, or a count of a weak name."""
     if start >= len(line) or line[start:].isspace() or _HARMLESS.match(line, start):
         return not (strong and line.startswith("/", start) and not name[0].lower().startswith("pwd"))
     if strong:
@@ -42,7 +42,7 @@ def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> 
 
 
 def end_of(line: str, start: int, *, is_text: bool) -> int:
-    """Where a value ends; ``is_text``: without quotes it lasts to the end of the line."""
+    """Return the end of the value at ``start``. ``is_text``: without quotes it extends to the end of the line."""
     quoted = _QUOTED.match(line, start)
     if quoted is not None:
         return _end_of_quoted(line, quoted)
@@ -52,7 +52,7 @@ def end_of(line: str, start: int, *, is_text: bool) -> int:
         return len(line)
     end = start
     while True:
-        end = _WORD.match(line, end).end()  # type: ignore[union-attr]  # matches nothing, too
+        end = _WORD.match(line, end).end()  # type: ignore[union-attr]  # also matches an empty text
         if end >= len(line) or line[end].isspace():
             return end
         end = _end_of_brackets(line, end) if line[end] in "([{" else end + 1

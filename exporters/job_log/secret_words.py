@@ -1,4 +1,4 @@
-"""Names of secrets, and what parts a name from its value: signs, brackets, list items, XML elements, words. Pure."""
+"""Names of secrets, and separators between name and value: signs, brackets, lists, XML elements, words. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STRONG = (
     r"(?:seed|recovery)[ _-](?:phrase|code)s?|"
     r"(?:[mt2]fa|otp|verification|security|auth|login|one-time|confirmation|backup|reset)[ _-]?codes?"
 )
-"""Names of secrets and of nothing else: every separator counts, a space too, and the value may have several words."""
+"""Names only of secrets: every separator counts, even a space, and the value may have several words."""
 WEAK = r"keys?|tokens?|auths?|session(?:[ _-]?id)?s?|signature|jwt|cookies?"
 SHORT = r"pass|sessid|pw|pin|sig|sid|otp|totp|psk|dsn|sas"
-"""Names of other things as well: an equals sign or a colon must follow. The short ones are words of their own."""
+"""Names also of other things: an equals sign or a colon must follow. A short name must be a separate word."""
 _BOUNDARY = r"(?:(?<![^\W_])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 _GLUED = r"(?<!com)(?<!by)(?<!sur)(?<!tres)(?<!over)pass(?=\s{0,4}[=:\"'])|sessid"
-"""At the end of a longer name (SSHPASS)."""
+"""Match at the end of a longer name (SSHPASS)."""
 SUFFIX = r"(?:[_-]?(?:value|val|str|text|hash|base|data|raw|plain|b64|base64|enc|new|old|confirm|env|\d{1,3}))?"
 NAME = re.compile(
     rf"(?:(?P<strong>{STRONG})|(?P<weak>{WEAK}|{_BOUNDARY}(?:{SHORT})|{_GLUED})){SUFFIX}(?![^\W_])(?!_[a-z])",
@@ -31,7 +31,7 @@ NAME = re.compile(
 )
 QUOTE = r"(?:\\{0,6}[\"'`“”‘’«»]|&(?:quot|apos|\#34|\#39);|%2[27]|\\u002[27])"
 _AROUND = r"\s{0,2}[\[(<][^\])>\"'=:]{0,48}[\])>]"
-"""What stands in brackets behind a name: for which user, of which type, a colour whose escape was lost."""
+"""Text in brackets after a name: a user, a type, or a colour without its escape character."""
 _END = rf"(?:{QUOTE}|[\])}}]|{_AROUND}){{0,4}}"
 _IS = re.compile(
     rf"{_END}\s{{0,32}}(?::{{1,2}}=?|=>|->|→|={{1,3}}|≔|%3[ad]|\\u003[ad]|&\#(?:58|61);)\s{{0,32}}", re.IGNORECASE
@@ -53,7 +53,7 @@ _OPTION = re.compile(rf"{QUOTE}?\s{{1,8}}(?!-)")
 _SPACE = re.compile(r"\s{1,2}(?:(?:is|was|to|as|set to)\s{1,4})?(?=(\S{1,64}))")
 _SAID = re.compile(r"\s{1,2}(?:is|was|to|as|set to)\s{1,4}(?=(\S{1,64}))")
 _PLAIN = re.compile(r"[^\W\d_]+(?:['/-][^\W\d_]+){0,4}[.,:;!?)\]]{0,3}|[\d.,:/%]+|[\W_]+")
-"""A word, a number or punctuation: no secret by its look."""
+"""A word, a number or punctuation: does not look like a secret."""
 _LOGIN = re.compile(r"\b(?:login|user(?:name)?|machine)\s{1,4}\S{1,64}\s{1,8}$", re.IGNORECASE)
 _FOR = re.compile(
     r"\s{1,4}(?:(?:for|of|on)\s[^:=]{1,64}|(?:is|was|set|given|used|entered|hash|value)(?:\s{1,4}(?:is|was|to))?\s{0,4})[:=]\s{1,8}",
@@ -69,17 +69,17 @@ _SINGLE = ("token", "auth", "pass")
 
 
 class Separated(NamedTuple):
-    """How a value stands: where it begins, and whether it lasts to the end of an element or of the line."""
+    """The start of a value. ``until``: the text that ends it, or empty."""
 
     start: int
     until: str = ""
 
 
 def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | None:
-    """Return where the value of a name begins; None where nothing parts it from one."""
+    """Return where the value of a name begins; None without a separator after the name."""
     end = name.end()
     if name[0].lower() == "key" and _NAMED.match(line, end) is not None:
-        return None  # what follows is a name itself
+        return None  # another name follows
     begun = line.rfind("<", max(0, name.start() - 64), name.start())
     if (
         begun >= 0
@@ -101,8 +101,8 @@ def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | No
         patterns += [_NEXT_VALUE, _ANY, _FOR, *([] if line[: name.start()].endswith("/") else [_LOOSE])]
         if _LOGIN.search(line, max(0, name.start() - 96), name.start()):
             patterns.append(_OPTION)
-    found = (pattern.match(line, end) for pattern in patterns)
-    return next((Separated(match.end()) for match in found if match is not None and not _is_word_after(match)), None)
+    matches = (pattern.match(line, end) for pattern in patterns)
+    return next((Separated(match.end()) for match in matches if match is not None and not _is_word_after(match)), None)
 
 
 def _is_word_after(match: re.Match[str]) -> bool:

@@ -1,6 +1,6 @@
-"""What the log of one job adds up to: events by rank and category, and the first that can be the cause. Pure.
+"""Tallies the log of one job: events by rank and category, and the first possible cause. Pure.
 
-Times are seconds since the epoch: when a line was read, or its file was written to last where it was older.
+Times are seconds since the epoch: when a line was read, or when its file was last written if that is earlier.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from exporters.job_log.progress import Training, TrainingProgress
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
 POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
-"""What says how far a rank was. Who hangs elsewhere has no timeout of its own, but dumps at the others' signal."""
+"""Categories with a rank's position. A rank that hangs elsewhere has no timeout, but dumps when others signal."""
 CASCADE_SECONDS = 60.0
-"""So long a cascade waits for a root, which a slower log may bring, before it is named in its place."""
+"""A cascade is shown only after this time without a root cause, because another log may be slower."""
 RECOVERED_SECONDS = 60.0
-"""A job that goes on so long after an event was not ended by it."""
+"""If a job makes progress this long after an event, the event did not end it."""
 STARTED_SECONDS = 5.0
-"""An event so long before the job's ranks started is of an earlier run; their start is known to a second or so."""
+"""An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
 MAX_EVENTS = 1024
-"""Pairs of a rank and a category of one job; the events of more are counted under no rank."""
+"""Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK."""
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
 
 Kind = tuple[str, str, str]
 """Rank, category, role."""
 Admit = Callable[[str], bool]
-"""Whether there is room for one more series of a job."""
+"""Reserves one more series of a job; returns False at the limit."""
 
 
 class FirstEvent(msgspec.Struct, frozen=True):
-    """The first event of a role; ``rank`` UNKNOWN_RANK or ``host`` empty where the line does not tell."""
+    """The first event of a role. ``rank``: UNKNOWN_RANK if unknown; ``host``: empty if unknown."""
 
     category: str
     rank: str
@@ -49,7 +49,7 @@ class FirstEvent(msgspec.Struct, frozen=True):
 
 
 class SavedLog(msgspec.Struct):
-    """What the checkpoint holds of a job."""
+    """The checkpoint of a job."""
 
     events: dict[Kind, SavedCount] = {}
     root: FirstEvent | None = None
@@ -58,7 +58,7 @@ class SavedLog(msgspec.Struct):
 
 
 class ShownLog(msgspec.Struct, frozen=True):
-    """What is rendered of a job."""
+    """The data of one job for rendering."""
 
     job_id: str
     events: dict[Kind, int]
@@ -69,7 +69,7 @@ class ShownLog(msgspec.Struct, frozen=True):
 
 
 class JobTally:
-    """One job's log. ``hostnames``: this node's and its containers', which all stand for ``hostname``."""
+    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``."""
 
     def __init__(self, job_id: str, hostname: str, admit: Admit, saved: SavedLog | None = None) -> None:
         self.saved = saved or SavedLog()
@@ -80,7 +80,7 @@ class JobTally:
         self._collectives = Collectives()
 
     def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
-        """Take in an event of a file that ``rank`` alone writes, or UNKNOWN_RANK; returns the rank that it is of."""
+        """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK."""
         if not event.rule.role:
             if self._training.take(event, seconds):
                 self._go_on(seconds)
@@ -95,21 +95,21 @@ class JobTally:
         return named
 
     def begin(self, started_seconds: float) -> None:
-        """Forget what is of an earlier run than that of the ranks which started at this time."""
+        """Forget causes from a run before the ranks' start at this time."""
         times = [one.seconds for one in (self.saved.root, self.saved.cascade) if one is not None]
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
     def collective_entries(self) -> int:
-        """How much is kept of what watchdogs said."""
+        """Return the number of kept watchdog entries."""
         return self._collectives.entries()
 
     def forget_collectives(self) -> None:
-        """Forget what watchdogs said: other jobs need the room."""
+        """Forget all watchdog entries."""
         self._collectives = Collectives()
 
     def shown(self, now: float) -> ShownLog:
-        """What there is to show at this time."""
+        """Return the data to show at this time."""
         saved = self.saved
         cascade = saved.cascade
         if saved.root is not None or (cascade is not None and now - cascade.seconds < CASCADE_SECONDS):
@@ -119,7 +119,7 @@ class JobTally:
         return ShownLog(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
 
     def _deduce(self, event: LogEvent, speaker: str, seconds: float) -> None:
-        """What several lines say together; a rank that cannot be told is of no use here."""
+        """Deduce mismatches and positions from several lines. Lines of an unknown rank are ignored."""
         if speaker == UNKNOWN_RANK:
             return
         if event.rule.category in POSITIONS:
@@ -138,7 +138,7 @@ class JobTally:
         events[kind] = saved_sum(events.get(kind, 0))
 
     def _note_first(self, role: str, first: FirstEvent) -> None:
-        """The first one counts; but one that can follow from another gives way to one that cannot."""
+        """Keep the first event of a role, but replace a weak root by a strong one."""
         known = self.saved.root
         if role == ROOT and (known is None or (known.weak and not first.weak)):
             self.saved.root = first
@@ -146,7 +146,7 @@ class JobTally:
             self.saved.cascade = first
 
     def _go_on(self, seconds: float) -> None:
-        """The training has made a step."""
+        """Forget causes if the training made progress long after them."""
         times = [one.seconds for one in (self.saved.root, self.saved.cascade) if one is not None]
         if times and seconds - max(times) > RECOVERED_SECONDS:
             self._forget_causes()
@@ -156,18 +156,18 @@ class JobTally:
         self.forget_collectives()
 
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
-        """The global rank of who wrote a line, UNKNOWN_RANK where nothing tells it."""
+        """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""
         speaker = event.speaker
-        found = job.valid_rank(speaker.rank)
-        if found == UNKNOWN_RANK and job.tasks_are_ranks:
-            found = job.valid_rank(speaker.task)
+        speaker_rank = job.valid_rank(speaker.rank)
+        if speaker_rank == UNKNOWN_RANK and job.tasks_are_ranks:
+            speaker_rank = job.valid_rank(speaker.task)
         here = not speaker.host or speaker.host in hostnames
-        if found == UNKNOWN_RANK and speaker.pid is not None and here:
-            found = job.pids.get(speaker.pid, UNKNOWN_RANK)
-        return rank if found == UNKNOWN_RANK else found
+        if speaker_rank == UNKNOWN_RANK and speaker.pid is not None and here:
+            speaker_rank = job.pids.get(speaker.pid, UNKNOWN_RANK)
+        return rank if speaker_rank == UNKNOWN_RANK else speaker_rank
 
     def _host(self, event: LogEvent, rank: str, hostnames: frozenset[str]) -> str:
-        """The host that a line blames or comes from; empty where it names none, or what is none."""
+        """Return the host that a line blames or comes from; empty without a valid name."""
         named = event.text("node") or event.speaker.host
         if named in hostnames or (not named and rank != UNKNOWN_RANK):
             return self._hostname

@@ -1,4 +1,4 @@
-"""madengine's runs on Slurm: how far each node's task came, what was measured, and where its verdict is wrong."""
+"""madengine runs on Slurm: progress of each node's task, measured results, and wrong verdicts of madengine."""
 
 from exporters.madengine.exporter import SPEC, MadengineConfig, MadengineExporter
 

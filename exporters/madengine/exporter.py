@@ -1,4 +1,4 @@
-"""The exporter: follows the output of nodes in a thread, and reads a site's perf.csv, tables and manifests."""
+"""The exporter: a thread follows the output of nodes and reads configured perf.csv files, tables and manifests."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0
-"""How often perf.csv, tables and manifests are looked at."""
+"""Interval between reads of perf.csv, tables and manifests."""
 MAX_TASKS = 256
-"""Of jobs on the node, that are followed."""
+"""Limit of followed tasks per node."""
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 _JobPaths = Annotated[
@@ -28,10 +28,10 @@ _Task = tuple[Annotated[str, msgspec.Meta(max_length=256)], Annotated[int, msgsp
 
 
 class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: the output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
+    """``paths``: output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
 
-    ``tables``: of several results, in node_N of a job's directory (.../%j/node_*/multi_results*.csv), believed as the
-    site names them; ``manifests``: of jobs, where madengine writes them on the job's nodes.
+    ``tables``: result tables in node_N of a job's directory (.../%j/node_*/multi_results*.csv); the exporter does not
+    check their owner. ``manifests``: manifests of jobs, where madengine writes them on the job's nodes.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
@@ -41,7 +41,7 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
 
 class SavedTasks(SavedTexts):
-    """The checkpoint: what the lines so far say, by job and node's number."""
+    """The checkpoint: the state from all lines read before, by job and node rank."""
 
     tasks: dict[_Task, NodeTask] = msgspec.field(default_factory=dict)
 
@@ -57,13 +57,13 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         self._facts_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
-        """Take back what was read before; no file is opened yet."""
+        """Restore the checkpoint. This opens no file."""
         await super().start(ctx)
         config = self._config
         self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
 
     async def update(self) -> None:
-        """Read on; NoData if nothing is configured, or nothing of it is there."""
+        """Read new lines and files. Raise NoData if nothing is configured or no configured file exists."""
         views = self.ctx.ranks.snapshot()
         users = JobUsers(views)
         available = await self.follow(views, users)
@@ -76,17 +76,17 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
             raise NoData
 
     def _look_at_site(self, users: JobUsers) -> SiteFacts:
-        """Look once; in a container a job's ranks are root's, and the user who owns its output speaks for it."""
+        """Read all files once. In a container ranks run as root, so the owner of a job's output counts as its user."""
         files = () if self.texts is None else self.texts.files(users)
         owners = {(file.share.uid, job_id) for job_id, file in files}
 
-        def job_of(uid: int, named: str) -> str:  # once: recorded data, of jobs without ranks
+        def job_of(uid: int, named: str) -> str:  # once: recorded data, jobs without ranks
             return named if self.ctx.once or (uid, named) in owners else users.job_of(uid, named)
 
         return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
-        """Read on, and see how each task stands: jobs with a rank that runs here, and with one that died, matter."""
+        """Read new lines and compute the state of each task, also from the job's live and dead ranks here."""
         super().turn(texts, views, users)
         live = {view.label.job_id for view in views.ranks if view.process.exited_at is None}
         verdicts = [(view.label.job_id, view.process.verdict) for view in views.ranks]
@@ -101,7 +101,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         self._tasks = tuple(shown)
 
     def take(self, lines: JobLines) -> None:
-        """Take in lines of a node's output; MAX_TASKS are followed."""
+        """Add new lines of a node's output to its task. Tasks beyond MAX_TASKS are ignored."""
         name = read_name(lines.path)
         if name is None:
             return
@@ -112,7 +112,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
                 task.take(line, lines.seconds, is_output=name.is_output)
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget the tasks of all jobs but those here."""
+        """Forget tasks of jobs that have no rank on this node."""
         self.saved.tasks = {key: task for key, task in self.saved.tasks.items() if key[0] in here}
 
 

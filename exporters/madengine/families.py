@@ -1,4 +1,4 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""The metric families of the exporter, and their rendering from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _EACH = "1 per node of a madengine run"
 STATE = Family(
     "rankwatch_madengine_task_state",
     "gauge",
-    "How far the node's task is: started, running (madengine), returned (it ended well), exited, or lost (no last "
-    "line, no live rank, no word for a minute); always 1.",
+    "State of the node's task: started, running (madengine runs), returned (madengine ended with code 0), exited, or "
+    "lost (no last line, no live rank, and no output for 60 s); always 1.",
     (*_TASK, "state"),
     _EACH,
     "max",
@@ -27,7 +27,7 @@ STATE = Family(
 CODE = Family(
     "rankwatch_madengine_task_exit_code",
     "gauge",
-    "The code with which the node's task ended, by its last line; absent before that.",
+    "Exit code in the last line of the node's task; absent before that line.",
     _TASK,
     _EACH,
     "max",
@@ -35,17 +35,17 @@ CODE = Family(
 CONTRADICTED = Family(
     "rankwatch_madengine_contradicted",
     "gauge",
-    "1 where madengine's rules make a success of a task that was none: it was lost, ended with another code than 0 "
+    "1 if madengine counts a failed task as a success. reason: the task was lost, exited with a code other than 0 "
     "(exit_code), or a rank of its job died on its node (rank_dead).",
     (*_TASK, "reason"),
-    "1 per task that it misjudges",
+    "1 per task with a wrong verdict",
     "max",
 )
 PERFORMANCE = Family(
     "rankwatch_madengine_performance",
     "gauge",
-    "What a run measured, in the unit that metric names: the first of its lines, or of a job's tables of several "
-    "results the one with the most of them, or (job_id and node_rank empty) the newest row of perf.csv.",
+    "Result of a run, in the unit that metric names. Source: the task's first line with the metric, the job's result "
+    "table with the most results, or (job_id and node_rank empty) the newest row of perf.csv.",
     (*_TASK, "model", "metric"),
     "1 per task and metric, at most 16; 1 per model and metric of a job's best table, at most 64, and in perf.csv, at "
     "most 256",
@@ -54,17 +54,17 @@ PERFORMANCE = Family(
 MISSING = Family(
     "rankwatch_madengine_barrier_missing_nodes",
     "gauge",
-    "Nodes that had not reached the barrier before the run when the master last gave up.",
+    "Nodes missing at the barrier before the run, in the master's last barrier timeout.",
     ("job_id",),
-    "1 per job whose master gave up",
+    "1 per job with a barrier timeout",
     "max",
 )
 RUN = Family(
     "rankwatch_madengine_run_info",
     "gauge",
-    "Always 1: what a job's manifest asks for (metric, status and gpus are empty), or what ran for the newest row of "
-    "each model and metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: how many; target: slurm, "
-    "docker or k8s. Other labels are empty where the file lacks them.",
+    "Always 1: a model in a job's manifest (metric, status and gpus are empty), or the newest row of each model and "
+    "metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: their numbers; target: slurm, docker or "
+    "k8s. A label is empty if the file lacks it.",
     ("job_id", *ManifestModel._fields, "metric", "status", "gpus"),
     "1 per model of a job's manifest, at most 16; 1 per model and metric in perf.csv, at most 256",
     "max",
@@ -72,7 +72,7 @@ RUN = Family(
 RESULT_SECONDS = Family(
     "rankwatch_madengine_result_seconds",
     "gauge",
-    "How long the test of the newest row of each model and metric in perf.csv took.",
+    "Test duration in the newest row of each model and metric in perf.csv.",
     ("model", "metric"),
     "1 per model and metric in perf.csv, at most 256",
     "max",
@@ -81,7 +81,7 @@ FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS
 
 
 class ShownTask(msgspec.Struct, frozen=True):
-    """A task as it is shown."""
+    """A task with its state, for rendering."""
 
     job_id: str
     node_rank: int
@@ -91,7 +91,7 @@ class ShownTask(msgspec.Struct, frozen=True):
 
 
 class MadSnapshot(msgspec.Struct, frozen=True):
-    """What is rendered."""
+    """The data of one render."""
 
     tasks: tuple[ShownTask, ...] = ()
     facts: SiteFacts = SiteFacts({}, (), {})
@@ -127,8 +127,8 @@ def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
         ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
         rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
     for job_id, models in facts.manifests.items():
-        for asked in dict.fromkeys(models):
-            rows[RUN].add((job_id, *asked, "", "", ""), 1.0)
+        for each in dict.fromkeys(models):
+            rows[RUN].add((job_id, *each, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

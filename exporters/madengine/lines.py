@@ -1,4 +1,4 @@
-"""Lines of a madengine run: how far the task of a node came, what it measured, who was missing. Pure."""
+"""Parses output lines of a madengine run: steps of a node's task, results, and missing nodes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 MAX_LINE_CHARACTERS = 4096
-"""What lies beyond is not looked at."""
+"""The parser ignores the rest of a longer line."""
 MAX_NODES = 65_536
 MAX_METRIC_CHARACTERS = 64
 MAX_NUMBER = 1e18
@@ -36,21 +36,21 @@ _BARRIER = re.compile(r"TCP barrier timeout on master: accepted=([0-9]{1,6})/([0
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """A step of a node's task. ``code``: of the last two steps."""
+    """A step of a node's task. ``code``: exit code, only for the steps returned and exited."""
 
     step: Step
     code: int | None = None
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What a run measured, in the unit that ``metric`` names."""
+    """A result of a run, in the unit that ``metric`` names."""
 
     metric: str
     value: float
 
 
 class MissingNodes(msgspec.Struct, frozen=True):
-    """The master gave up the barrier before the run; so many nodes had not come."""
+    """The barrier before the run timed out on the master. ``count``: number of missing nodes."""
 
     count: int
 
@@ -59,7 +59,7 @@ MadLine = Marker | Measured | MissingNodes
 
 
 def read_line(line: str) -> MadLine | None:
-    """What a line tells; None for nearly all."""
+    """Return the parsed line; None for nearly all lines."""
     text = line[:MAX_LINE_CHARACTERS]
     if "[DEBUG] " in text and (marker := _marker(text)) is not None:
         return marker
@@ -69,28 +69,28 @@ def read_line(line: str) -> MadLine | None:
 
 
 def _marker(text: str) -> Marker | None:
-    found = _MARKER.search(text)
-    if found is None or int(found[1]) >= MAX_NODES:
+    match = _MARKER.search(text)
+    if match is None or int(match[1]) >= MAX_NODES:
         return None
-    code = None if found[4] is None else int(found[4])
+    code = None if match[4] is None else int(match[4])
     if code is not None and code > MAX_CODE:
         return None
-    return Marker(_STEPS[found[2] or found[3]], code)
+    return Marker(_STEPS[match[2] or match[3]], code)
 
 
 def _barrier(text: str) -> MissingNodes | None:
-    found = _BARRIER.search(text)
-    if found is None:
+    match = _BARRIER.search(text)
+    if match is None:
         return None
-    missing = int(found[2]) - int(found[1])
+    missing = int(match[2]) - int(match[1])
     return MissingNodes(missing) if 0 <= missing < MAX_NODES else None
 
 
 def _measured(text: str) -> Measured | None:
-    if "performance:" in text and (found := _PERFORMANCE.search(text)) is not None:
-        return _result(found[2], found[1])
-    if "train_samples_per_second" in text and (found := _TRAINED.search(text)) is not None:
-        return _result(found[1], found[2])
+    if "performance:" in text and (match := _PERFORMANCE.search(text)) is not None:
+        return _result(match[2], match[1])
+    if "train_samples_per_second" in text and (match := _TRAINED.search(text)) is not None:
+        return _result(match[1], match[2])
     return None
 
 
@@ -100,5 +100,5 @@ def _result(metric: str, number: str) -> Measured | None:
 
 
 def as_label(text: str) -> str:
-    """A job's word as a label's value: printable, MAX_METRIC_CHARACTERS at most."""
+    """Return a job's text as a label value: printable, at most MAX_METRIC_CHARACTERS characters."""
     return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_METRIC_CHARACTERS])

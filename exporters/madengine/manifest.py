@@ -1,7 +1,7 @@
-"""build_manifest.json: what a madengine run was asked to do. Pure.
+"""Parses build_manifest.json, the configuration of a madengine run. Pure.
 
-Only named fields are read. Environments, build arguments, mounts, options of docker and arguments of scripts may hold
-secrets.
+The parser reads only named fields, because environments, build arguments, mounts, docker options and script arguments
+may hold secrets.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Value = str | int | float | bool | None
 
 
 class ManifestModel(NamedTuple):
-    """A model of a run; a field is empty if the manifest lacks it, or has a value of another form."""
+    """A model of a run. A field is empty if the manifest lacks it or has an invalid value."""
 
     model: str
     image: str = ""
@@ -36,7 +36,7 @@ class ManifestModel(NamedTuple):
 
 
 class _Part(msgspec.Struct):
-    """The fields that are read of a model's ``distributed``, of ``context`` and of ``deployment_config``."""
+    """The fields read from a model's ``distributed``, from ``context`` and from ``deployment_config``."""
 
     launcher: _Value = None
     nnodes: _Value = None
@@ -68,12 +68,12 @@ _DECODER = msgspec.json.Decoder(_Manifest)
 
 
 def read_manifest(raw: bytes) -> tuple[ManifestModel, ...] | None:
-    """Return the first MAX_MODELS models of a manifest; None if it is half written, too long or no manifest."""
+    """Return the first MAX_MODELS models of a manifest; None if it is half written, too long or not a manifest."""
     if len(raw) > MAX_MANIFEST_BYTES:
         return None
     try:
         written = _DECODER.decode(raw)
-    except (ValueError, RecursionError):  # msgspec's errors and those of bad UTF-8 are ValueErrors
+    except (ValueError, RecursionError):  # msgspec and invalid UTF-8 raise ValueErrors
         return None
     deployment = written.deployment_config or _Deployment()
     models = []

@@ -1,11 +1,11 @@
-"""Lines that fail a run by madengine's rules. Pure; the lists are madengine's."""
+"""Finds lines that make madengine fail a run. Pure. The lists are copies of madengine's."""
 
 from __future__ import annotations
 
 import re
 
 MAX_LINE_CHARACTERS = 4096
-"""The rest of a line is not read."""
+"""The parser ignores the rest of a longer line."""
 
 FAILURES = (
     "OutOfMemoryError", "HIP out of memory", "CUDA out of memory", "RuntimeError:", "AssertionError:", "ValueError:",
@@ -27,7 +27,7 @@ BENIGN = (
     "Found error pattern",
     "[rocprofv3]",
 )
-"""A line with one of these fails no run."""
+"""madengine ignores lines with one of these texts."""
 _BENIGN = re.compile(
     r"^(?:[EW][0-9]{8}.{0,256}generateRocpd\.cpp|W[0-9]{8}.{0,256}simple_timer\.cpp|E[0-9]{8}.{0,256}tool\.cpp)",
     re.ASCII,
@@ -35,7 +35,7 @@ _BENIGN = re.compile(
 
 
 def read_failure(line: str) -> str:
-    """Return the words by which a line fails a run; empty for nearly all lines, and for benign ones."""
+    """Return the pattern by which a line fails a run; an empty text for nearly all lines and for benign lines."""
     text = line[:MAX_LINE_CHARACTERS]
     failure = next((words for words in FAILURES if words in text), "")
     if not failure or _BENIGN.search(text) or any(words in text for words in BENIGN):

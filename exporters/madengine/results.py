@@ -1,4 +1,4 @@
-"""Results in CSV files: perf.csv, to which madengine adds a row for each result, and tables of nodes. Pure."""
+"""Parses results in CSV files: perf.csv, where madengine adds a row per result, and tables of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import msgspec
 from exporters.madengine.lines import MAX_NUMBER, as_label
 
 MAX_CSV_BYTES = 8 * 1024 * 1024
-"""A longer file is not read: it would have more than 10,000 results."""
+"""Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
 MAX_RESULTS = 256
-"""Pairs of model and metric in perf.csv: the newest."""
+"""Limit of (model, metric) pairs in perf.csv; the newest ones count."""
 MAX_TABLE_RESULTS = 64
-"""Pairs of model and metric in one table."""
+"""Limit of (model, metric) pairs per table."""
 MAX_CELL_CHARACTERS = 65_536
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
 
@@ -27,9 +27,9 @@ _COUNT = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 
 class PerfRow(NamedTuple):
-    """A row of perf.csv. ``performance`` and ``seconds`` of the test: None if not measured; ``status``: of STATUSES.
+    """A row of perf.csv. ``performance`` and ``seconds`` (test duration): None if not measured.
 
-    The other texts are empty if the row lacks them; ``nodes`` and ``gpus``: how many.
+    ``status``: one of STATUSES. ``nodes`` and ``gpus``: their numbers, as text. A text is empty if the row lacks it.
     """
 
     performance: float | None
@@ -60,7 +60,7 @@ class PlacedTable(NamedTuple):
 
 
 def read_perf_csv(raw: bytes) -> Results | None:
-    """Return the newest row of each model and metric, the newest last; None if it is no such file."""
+    """Return the newest row of each model and metric, the newest last; None if the file is not a perf.csv."""
     newest: Results = {}
     try:
         for cells in _records(raw, {"model", "performance", "metric", "status"}):
@@ -74,7 +74,7 @@ def read_perf_csv(raw: bytes) -> Results | None:
 
 
 def read_table(raw: bytes) -> ResultTable | None:
-    """Return the last result of each model and metric in a table; None if it is no such file."""
+    """Return the last result of each model and metric in a table; None if the file is not a table."""
     results: dict[tuple[str, str], float] = {}
     filled = 0
     try:
@@ -91,13 +91,13 @@ def read_table(raw: bytes) -> ResultTable | None:
 
 
 def node_of(path: str) -> int | None:
-    """Return the number in the directory (``node_N``) of a table; None if it lies in no such directory."""
+    """Return the number N in a table's directory name (``node_N``); None if the name has another form."""
     match = _NODE.search(path)
     return None if match is None else int(match[1])
 
 
 def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
-    """Return each job's table with the most results; the first node's if several have the same number."""
+    """Return each job's table with the most results; of equal tables the first node's."""
     best: dict[str, PlacedTable] = {}
     for placed in sorted(tables, key=lambda one: (one.job_id, one.node_rank)):
         known = best.get(placed.job_id)
@@ -107,7 +107,7 @@ def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
 
 
 def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
-    """Yield MAX_ROWS rows at most, stripped, by column; csv.Error if the file is too long or lacks a column."""
+    """Yield at most MAX_ROWS rows as stripped cells by column. Raise csv.Error if too long or without a column."""
     if len(raw) > MAX_CSV_BYTES:
         raise csv.Error("too long")
     csv.field_size_limit(MAX_CELL_CHARACTERS)
@@ -136,7 +136,7 @@ def _row(cells: Mapping[str, str]) -> PerfRow:
 
 
 def _number(text: str) -> float | None:
-    """Return a cell as a number; None unless it is a finite one of at most MAX_NUMBER."""
+    """Return a cell as a number; None unless it is finite and at most MAX_NUMBER."""
     try:
         value = float(text)
     except ValueError:

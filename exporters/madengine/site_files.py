@@ -1,6 +1,6 @@
-"""Reads whole files that a site names, perf.csv, tables of results and manifests, again when one changes.
+"""Reads whole configured files (perf.csv, result tables, manifests), and reads a file again when it changes.
 
-It blocks: for the exporter's own thread.
+Blocks: call it in the exporter's own thread.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from exporters.madengine.results import (
 )
 
 MAX_TABLES = 128
-"""Read in one look: the newest, an equal number of each user."""
+"""Limit per look: the newest files, with equal shares of all users."""
 MAX_TABLE_BYTES = 1024 * 1024
-"""Some 10,000 results."""
+"""About 10,000 results."""
 MAX_MANIFESTS = 64
 JobOf = Callable[[int, str], str]
-"""Return the label of the job with this id if a file of this user (uid) may speak for it, else an empty text."""
+"""Takes a uid and a job id. Returns the job's label if files of this user count for the job, else an empty text."""
 
 
 class SiteFacts(NamedTuple):
-    """The content of a site's files; ``manifests``: models by job."""
+    """The content of all configured files. ``manifests``: models by job."""
 
     results: Results
     tables: tuple[PlacedTable, ...]
@@ -41,7 +41,7 @@ class SiteFacts(NamedTuple):
 
 
 class SiteReader:
-    """perf.csv files by name (``results``); tables in ``node_N`` of a job's directory, and manifests, by patterns."""
+    """Reads perf.csv files by name (``results``), and tables (in ``node_N`` of a job) and manifests by patterns."""
 
     def __init__(self, results: Sequence[str], tables: Sequence[str], manifests: Sequence[str], clock: Clock) -> None:
         self._paths = dict.fromkeys(results)
@@ -52,7 +52,7 @@ class SiteReader:
         self._manifests: ChangedFiles[tuple[ManifestModel, ...]] = ChangedFiles(MAX_MANIFEST_BYTES, read_manifest)
 
     def look(self, job_of: JobOf) -> SiteFacts:
-        """Look once at all of them."""
+        """Read new and changed files, and return the content of all."""
         self._results.look(self._paths)
         results: Results = {}
         for path in self._paths:
@@ -68,7 +68,7 @@ class SiteReader:
         return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables, self._look_at_manifests(job_of))
 
     def _look_at_manifests(self, job_of: JobOf) -> dict[str, tuple[ManifestModel, ...]]:
-        """Return the models of each job's newest manifest; the job's own user must have written it."""
+        """Return by job the models of its newest manifest. The job's user must own the manifest."""
         files: dict[str, FollowedFile] = {}
         for file in newest(self._manifest_listing.discover(), MAX_MANIFESTS):
             named = self._manifest_listing.job_id(file)
@@ -81,7 +81,7 @@ class SiteReader:
 
 
 def newest(files: Iterable[FollowedFile], limit: int) -> list[FollowedFile]:
-    """Return at most ``limit`` files: the users in turn, each user's newest files first."""
+    """Return at most ``limit`` files, with the users in turn and each user's newest files first."""
     of_user: Counter[int] = Counter()
     ranked = []
     for file in sorted(files, key=lambda file: (-file.written_ns, file.path)):

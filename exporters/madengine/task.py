@@ -1,7 +1,8 @@
-"""The task of one node of a madengine run: how far it came, and whether madengine judges it as it was. Pure.
+"""The task of one node of a madengine run: its state, and whether madengine's verdict is right. Pure.
 
-The node's script ends at the first failure and writes a last line as it does; what madengine returned is written only
-where that was 0. So the code of the last line counts, and a task without one was killed or runs.
+The node's script ends at the first failure and then writes a last line with the exit code. The script logs
+madengine's own exit code only if it is 0. So the code in the last line counts. A task without a last line runs or
+was killed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from exporters.madengine.lines import Marker, Measured, MissingNodes, as_label, 
 from exporters.madengine.patterns import read_failure
 
 LOST_SECONDS = 60.0
-"""So long without a word and without a live rank, a task that wrote no last line was killed."""
+"""A task without a last line, without output for this long, and without a live rank was killed."""
 MAX_METRICS = 16
-"""Of one task."""
+"""Limit of metrics per task."""
 _NAME = re.compile(r"madengine-(.{1,200})_([0-9]{1,20})_node_([0-9]{1,6})\.(out|err)")
 
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
@@ -29,7 +30,7 @@ Contradiction = Literal["lost", "exit_code", "rank_dead"]
 
 
 class TaskFile(msgspec.Struct, frozen=True):
-    """What the name of a node's output says."""
+    """The parsed name of a node's output file."""
 
     model: str
     job_id: str
@@ -38,15 +39,15 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class Barrier(msgspec.Struct):
-    """Nodes that had not come when the master last gave up the barrier."""
+    """Number of missing nodes in the master's last barrier timeout."""
 
     missing: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
 class NodeTask(msgspec.Struct):
-    """One node's task. ``step``: the last marker; ``code``: of its last line; ``seconds``: its last word, epoch.
+    """One node's task. ``step``: last marker; ``code``: exit code of its last line; ``seconds``: last output (epoch).
 
-    ``results``: the first of each metric, as madengine takes them. ``failures``: lines that fail a run, by pattern.
+    ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
     """
 
     model: _Text = ""
@@ -58,21 +59,21 @@ class NodeTask(msgspec.Struct):
     barrier: Barrier = msgspec.field(default_factory=Barrier)
 
     def take(self, line: str, seconds: float, *, is_output: bool) -> None:
-        """Take in a line that was written by this time; madengine judges a run by its output alone."""
+        """Add a line written at or before ``seconds`` (epoch). madengine searches failures only in standard output."""
         self.seconds = max(self.seconds, seconds)
-        found = read_line(line)
-        if isinstance(found, Marker):
-            self._take_marker(found)
-        elif isinstance(found, Measured):
+        parsed = read_line(line)
+        if isinstance(parsed, Marker):
+            self._take_marker(parsed)
+        elif isinstance(parsed, Measured):
             if len(self.results) < MAX_METRICS:
-                self.results.setdefault(found.metric, found.value)
-        elif isinstance(found, MissingNodes):
-            self.barrier.missing = found.count
+                self.results.setdefault(parsed.metric, parsed.value)
+        elif isinstance(parsed, MissingNodes):
+            self.barrier.missing = parsed.count
         if is_output and (failure := read_failure(line)):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
     def state(self, now: float, *, has_live_ranks: bool) -> TaskState | None:
-        """How far it is; None before its first word. ``now``: epoch seconds."""
+        """Return the task's state; None before its first marker. ``now``: seconds since the epoch."""
         if not self.step or self.step == "exited":
             return self.step or None
         if not has_live_ranks and now - self.seconds > LOST_SECONDS:
@@ -80,13 +81,13 @@ class NodeTask(msgspec.Struct):
         return self.step
 
     def verdict(self, node_rank: int) -> Verdict:
-        """madengine's verdict on the task: a worker without an error has succeeded, even if it was lost."""
+        """Return madengine's verdict on the task. A worker without a failure line succeeds, even if it is lost."""
         if self.failures:
             return "FAILURE"
         return "SUCCESS" if self.results or node_rank > 0 else "FAILURE"
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Why it did not succeed though madengine says so; None where nothing is known against it."""
+        """Return why madengine's SUCCESS is wrong; None if the verdict is FAILURE or nothing contradicts it."""
         if self.verdict(node_rank) != "SUCCESS":
             return None
         if state == "lost":
@@ -96,7 +97,7 @@ class NodeTask(msgspec.Struct):
         return "rank_dead" if has_dead_ranks else None
 
     def _take_marker(self, marker: Marker) -> None:
-        if marker.step == "started" and self.step:  # a requeued job's; else its output came first
+        if marker.step == "started" and self.step:  # a requeued job, or output before the marker
             self.code, self.results, self.failures, self.barrier = None, {}, {}, Barrier()
         self.step = marker.step
         if marker.step == "exited":
@@ -104,6 +105,6 @@ class NodeTask(msgspec.Struct):
 
 
 def read_name(path: str) -> TaskFile | None:
-    """What the name of a file says; None for one that is no node's output."""
-    found = _NAME.fullmatch(os.path.basename(path))
-    return None if found is None else TaskFile(as_label(found[1]), found[2], int(found[3]), found[4] == "out")
+    """Return the parsed file name; None if it is not the name of a node's output."""
+    match = _NAME.fullmatch(os.path.basename(path))
+    return None if match is None else TaskFile(as_label(match[1]), match[2], int(match[3]), match[4] == "out")

@@ -1,6 +1,6 @@
-"""NIXL-EP runs, from what their ranks print and from their plan: bandwidths, phases, and who leaves as planned.
+"""NIXL-EP runs, read from rank output and the plan: bandwidths, phases, and ranks that leave as planned.
 
-Its rank server is never asked: it would take the agent for another rank.
+The exporter never connects to NIXL-EP's rank server, because the server would register the agent as a rank.
 """
 
 from exporters.nixl_ep.exporter import SPEC, NixlEpConfig, NixlEpExporter

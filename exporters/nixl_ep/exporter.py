@@ -1,4 +1,4 @@
-"""The exporter: follows the logs of nodes and launchers in a thread, and reads the plan that lies beside them."""
+"""The exporter: a thread follows the logs of nodes and launchers and reads the plan in the same directory."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from exporters.nixl_ep.run import Launch, is_leaving
 
 INTERVAL_SECONDS = 1.0
 MAX_JOBS = 8
-"""Of a node, that are followed."""
+"""Limit of followed jobs per node."""
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
 SLACK_SECONDS = 1.0
-"""A launch is logged after its start; clocks of processes may differ by this much."""
+"""Tolerance: the log reports a launch after its start, and clocks differ by at most this much."""
 BY_INDEX = frozenset({"local_index", "title"})
-"""Sources of a rank's name that are not the run's number."""
+"""Rank sources that do not give the run's own rank number."""
 FILE_CLOCK_SECONDS = 10.0
-"""So far behind may the clock of a file server be, by which lines are timed."""
+"""A file server's clock gives the times of lines. It may be behind by at most this much."""
 
 
 class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: the logs of nodes (nixl-ep-node-N.log) and what launchers print; the plan lies beside them."""
+    """``paths``: logs of nodes (nixl-ep-node-N.log) and launcher output. The plan lies in the same directory."""
 
     paths: PathPatterns = msgspec.field(default_factory=list)
 
 
 class LocalRank(NamedTuple):
-    """A rank of this node: its name by the rank table, who started it when (epoch seconds), and whether it runs."""
+    """A rank on this node: its rank table label, its parent process, start time (epoch seconds), and if it runs."""
 
     job_id: str
     rank: str
@@ -51,18 +51,18 @@ class LocalRank(NamedTuple):
 
 
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
-    """By job, its nodes in Slurm's short form, where a rank's environment tells them; MAX_JOBS at most."""
-    found: dict[str, str] = {}
+    """Return by job its node list (Slurm's short form) from a rank's environment, for at most MAX_JOBS jobs."""
+    by_job: dict[str, str] = {}
     for view in views.ranks:
         environment = view.process.facts.environment if view.process.facts is not None else None
         nodes = (environment or {}).get(NODES, "")
-        if nodes and (view.label.job_id in found or len(found) < MAX_JOBS):
-            found[view.label.job_id] = nodes
-    return found
+        if nodes and (view.label.job_id in by_job or len(by_job) < MAX_JOBS):
+            by_job[view.label.job_id] = nodes
+    return by_job
 
 
 def local_ranks(views: RankSnapshot) -> list[LocalRank]:
-    """The ranks of this node whose processes are known."""
+    """Return the ranks of this node with a known process."""
     return [
         LocalRank(
             *view.label,
@@ -78,14 +78,14 @@ def local_ranks(views: RankSnapshot) -> list[LocalRank]:
 
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
-    """Whether a log is that of this node; None where that is not known, or the file is none of a node's."""
+    """Return whether a log is from this node; None if that is unknown or the file is not a node's log."""
     node, own = node_of(path), places.get(job_id)
     return None if node is None or own is None else node == own
 
 
 @lru_cache(maxsize=256)
 def place_in(nodes: str, hostname: str) -> int | None:
-    """The number of a node in Slurm's list of a job's nodes; None where it is not in it."""
+    """Return the index of a node in Slurm's node list of a job; None if the list lacks the node."""
     try:
         names = [name.partition(".")[0] for name in expand_hosts(nodes)]
     except ValueError:
@@ -95,10 +95,10 @@ def place_in(nodes: str, hostname: str) -> int | None:
 
 
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
-    """Which ranks of a job are to leave, as the rank table names them.
+    """Return (job id, rank) of each rank with a planned end, as the rank table names it.
 
-    Where that names ranks of this node by the order of their starts, only those whose launch is known. What was said
-    before a rank was started was another process of that number, in an earlier step of the job.
+    If the rank table numbers ranks by start order, only ranks with a known launch count. A line from before a rank's
+    start belongs to another process with the same number, in an earlier step of the job.
     """
     leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
     own = [rank for rank in ranks if rank.job_id == job_id]
@@ -116,24 +116,24 @@ def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[L
 
 
 def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
-    """The run's number of each local rank whose launch is known, by when it was started.
+    """Return the run's own rank number of each local rank with a known launch.
 
-    Each rank's environment names its task's rank, so the rank table counts ranks in the order of their starts; the run
-    numbers them in another. Ranks that one parent started are of the last launch of their number that the log had
-    after their start. ``launches``: of this node alone, in order.
+    The environment names only the task's rank. So the rank table numbers ranks by start order, while the run uses
+    another order. Ranks with the same parent match the last launch with this number of ranks that the log reports
+    after their start. ``launches``: launches on this node only, in log order.
     """
     groups: defaultdict[int, list[LocalRank]] = defaultdict(list)
     for rank in sorted(own, key=lambda one: one.order):
         groups[rank.parent_pid].append(rank)
-    found: dict[tuple[int, int], int] = {}
+    by_order: dict[tuple[int, int], int] = {}
     free = list(launches)
     for group in sorted(groups.values(), key=lambda ranks: ranks[0].started, reverse=True):
         since, numbers = group[0].started - SLACK_SECONDS, list(range(len(group)))
         fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
         if fitting:
             free = free[: free.index(fitting[-1])]
-            found.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
-    return found
+            by_order.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
+    return by_order
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
@@ -147,12 +147,12 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         self._planned: frozenset[tuple[str, str]] = frozenset()
 
     async def start(self, ctx: Context) -> None:
-        """Take back what was read before; no file is opened yet."""
+        """Restore the checkpoint. This opens no file."""
         ctx.ranks.keep_variables(frozenset({NODES}))
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Read on; NoData if no path is configured or none is there."""
+        """Read new lines. Raise NoData if no path is configured or none exists."""
         views = self.ctx.ranks.snapshot()
         available = await self.follow(views, JobUsers(views))
         self.ctx.exits.set_planned(frozenset(RankLabel(*name) for name in self._planned))
@@ -161,13 +161,13 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
             raise NoData
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
-        """Read on in the plans and the logs, and see which ranks are to leave."""
+        """Read plans and new lines of logs, and compute which ranks leave as planned."""
         nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
-        texts.claim = partial(is_ours, {job_id: place for job_id, place in nodes.items() if place is not None})
-        found = texts.turn(users)
+        texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
+        lines = texts.turn(users)
         self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
-        self.keep(found, users)
+        self.keep(lines, users)
         ranks = local_ranks(views)
         self._planned = frozenset(
             name
@@ -176,24 +176,24 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         )
 
     def take(self, lines: JobLines) -> None:
-        """Take in lines of a job's run; MAX_JOBS are followed."""
+        """Add new lines to their job's run. Jobs beyond MAX_JOBS are ignored."""
         runs = self.saved.runs
         if lines.job_id not in self._full and (lines.job_id in runs or len(runs) < MAX_JOBS):
             runs.setdefault(lines.job_id, JobRun()).take(lines, self._plans.get(lines.job_id))
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget all jobs but those here."""
+        """Forget jobs that have no rank on this node."""
         for known in (self.saved.runs, self._plans):
             for job_id in known.keys() - here:
                 del known[job_id]
 
     def _read_plans(self, texts: JobTexts, users: JobUsers) -> None:
-        """Read the plan beside the file of each job that was written last; of the same user as that file."""
+        """Read the plan beside each job's newest log. The plan must have the same owner as that log."""
         newest = dict(sorted(texts.files(users), key=lambda one: one[1].written_ns))
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
-        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # one that is gone stays
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # keeps a lost plan
 
 
 SPEC = Spec(

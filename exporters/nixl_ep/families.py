@@ -1,4 +1,4 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""The metric families of the exporter, and their rendering from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ _EACH = "1 per rank of a NIXL-EP run"
 BANDWIDTH = Family(
     "rankwatch_nixl_ep_bandwidth_bytes_per_second",
     "gauge",
-    "What the rank measured last: of its payload, for dispatch, combine, or both together (combined).",
+    "Last bandwidth that the rank measured for its payload, by stage: dispatch, combine, or both together (combined).",
     (*_RANK, "stage"),
     "1 to 3 per rank of a NIXL-EP run",
     "max",
 )
-PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "The phase that the rank began last, from 0.", _RANK, _EACH, "max")
-ENDED = Family(
-    "rankwatch_nixl_ep_phase_ended", "gauge", "The phase that the rank ended last, from 0.", _RANK, _EACH, "max"
-)
+PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "Phase that the rank began last, from 0.", _RANK, _EACH, "max")
+ENDED = Family("rankwatch_nixl_ep_phase_ended", "gauge", "Phase that the rank ended last, from 0.", _RANK, _EACH, "max")
 BEGAN = Family(
     "rankwatch_nixl_ep_phase_start_timestamp_seconds",
     "gauge",
-    "When the rank was seen to begin the phase that it began last.",
+    "Time when the log showed the start of the rank's newest phase.",
     _RANK,
     _EACH,
     "max",
 )
 TOOK = Family(
-    "rankwatch_nixl_ep_phase_seconds", "gauge", "How long the phase took that the rank ended last.", _RANK, _EACH, "max"
+    "rankwatch_nixl_ep_phase_seconds", "gauge", "Duration of the phase that the rank ended last.", _RANK, _EACH, "max"
 )
 EXPECTED = Family(
     "rankwatch_nixl_ep_expected_ranks",
     "gauge",
-    "Ranks that take part in the job's phase to its end, by the plan.",
+    "Ranks that, by the plan, take part in the job's current phase until it ends.",
     ("job_id",),
     "1 per NIXL-EP run with a plan",
     "max",
@@ -48,24 +46,24 @@ EXPECTED = Family(
 PLANNED_EXIT = Family(
     "rankwatch_planned_exit",
     "gauge",
-    "1 while the rank is to leave by its job's own word: its plan kills it in this phase, it has ended its last one, "
-    "or it said so. Its end is nobody's death.",
+    "1 while the rank's end is planned: the job's plan kills it in this phase, it has completed its last phase, or it "
+    "logged that it leaves. Its exit does not alert.",
     _RANK,
-    "1 per rank that is to leave",
+    "1 per rank with a planned end",
     "max",
 )
 MISSED = Family(
     "rankwatch_nixl_ep_missed_total",
     "counter",
-    "Reports of ranks here that miss this rank, and whether the plan has it so (planned: yes, no, unknown).",
+    "Failure reports about this rank from ranks on this node. planned: whether the plan expects it (yes, no, unknown).",
     (*_RANK, "planned"),
-    "1 per rank that was missed",
+    "1 per rank reported as failed",
     "sum",
 )
 COMPLETED = Family(
     "rankwatch_nixl_ep_phase_completed",
     "gauge",
-    "The phase that the launcher saw completed last, from 0.",
+    "Last phase that the launcher reported as completed, from 0.",
     ("job_id",),
     "1 per NIXL-EP run with a launcher's output",
     "max",
@@ -73,7 +71,7 @@ COMPLETED = Family(
 FAILED = Family(
     "rankwatch_nixl_ep_failure_info",
     "gauge",
-    "By what category the run failed; always 1. An srun that the plan ends is no failure.",
+    "Failure category of the run; always 1. A planned end of srun is not a failure.",
     ("job_id", "category"),
     "1 per run that failed",
     "max",
@@ -82,9 +80,9 @@ FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_E
 
 
 class EpSnapshot(msgspec.Struct, frozen=True):
-    """The data of one render. ``runs``: SavedRuns, encoded. ``now``: its time, epoch seconds.
+    """The data of one render. ``runs``: SavedRuns, encoded. ``now``: seconds since the epoch.
 
-    ``planned``: the ranks that are to leave, by the rank table's names.
+    ``planned``: rank table labels of ranks with a planned end.
     """
 
     runs: bytes = b"\x80"

@@ -1,4 +1,4 @@
-"""All that the files of one job's NIXL-EP run say. Pure, but for the plan, which its caller reads."""
+"""The state of one job's NIXL-EP run from all its files. Pure: the caller reads the files and the plan."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ from exporters.nixl_ep.run import Launch, NodeRun, RankRun
 
 MAX_LOGS = 4096
 MAX_ENTRIES = 16_384
-"""Ranks in all logs of a run, each time that they appear: 16 MB at most. Of a fuller one nothing more is read."""
+"""Limit of kept rank entries over all logs of a run, at most 16 MB. A run at the limit ignores further lines."""
 SETTLE_SECONDS = 10.0
-"""So long after srun's last line its end is whole: until then it may yet prove planned."""
+"""After this time without another srun line, the end of srun is complete and the failure is final."""
 OF_SRUN = ("srun_error", "exit_code")
-"""Failures that a planned end looks like."""
+"""Failure categories that a planned end also produces."""
 _NODE_LOG = re.compile(r"nixl-ep-node-([0-9]{1,6})\.log", re.ASCII)
 
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 
 
 class NodeLog(msgspec.Struct):
-    """What one file says; ``generation`` changes when it is begun anew."""
+    """The state from one log file. ``generation`` changes when the file restarts from the beginning."""
 
     generation: int = 0
     run: NodeRun = msgspec.field(default_factory=NodeRun)
 
 
 class JobRun(msgspec.Struct):
-    """A run of a job: of the directory that was written to last. Times since the epoch.
+    """The run of a job in its newest log directory. Times are seconds since the epoch.
 
-    ``completed``: the phase that the launcher saw completed last; ``excused``: it says that srun's end was planned.
+    ``completed``: last phase that the launcher reported as completed. ``excused``: the launcher logged that srun's end
+    was planned.
     """
 
     directory: _Path = ""
@@ -51,7 +52,7 @@ class JobRun(msgspec.Struct):
     excused: bool = False
 
     def take(self, found: JobLines, plan: Plan | None) -> None:
-        """Take in lines of a file; those of an older directory than the current one are passed over."""
+        """Add new lines of a file. Lines from a directory older than the current one are ignored."""
         directory = os.path.dirname(found.path)
         if directory != self.directory:
             if found.seconds < self.seconds:
@@ -72,7 +73,7 @@ class JobRun(msgspec.Struct):
             self._take_failure(line, found.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
-        """Where each rank stands: by the log in which it is furthest."""
+        """Return the state of each rank, from the log with its highest phase."""
         best: dict[int, RankRun] = {}
         for log in self.logs.values():
             for number, rank in log.run.ranks.items():
@@ -82,27 +83,27 @@ class JobRun(msgspec.Struct):
         return best
 
     def is_full(self) -> bool:
-        """Whether no more is kept of this run: users write what they like."""
+        """Return whether the run has reached its limit of entries. Users control the number of lines."""
         return sum(1 + log.run.entries() for log in self.logs.values()) >= MAX_ENTRIES
 
     def phase(self) -> int | None:
-        """The phase that a rank began last."""
-        return max((found for log in self.logs.values() if (found := log.run.phase()) is not None), default=None)
+        """Return the newest phase that any rank began; None without one."""
+        return max((phase for log in self.logs.values() if (phase := log.run.phase()) is not None), default=None)
 
     def missed(self) -> Counter[tuple[int, str]]:
-        """How many reports miss a rank, by rank and whether the plan has it so."""
-        found: Counter[tuple[int, str]] = Counter()
+        """Return the number of failure reports by (failed rank, planned: yes, no or unknown)."""
+        counts: Counter[tuple[int, str]] = Counter()
         for log in self.logs.values():
-            found.update(log.run.failures)
-        return found
+            counts.update(log.run.failures)
+        return counts
 
     def launches(self) -> list[Launch] | None:
-        """What was started on this node, in order; None where there are logs of several nodes."""
-        found = [log.run.launches for log in self.logs.values() if log.run.launches]
-        return found[0] if len(found) == 1 else None
+        """Return the launches on this node in log order; None if the run has logs of several nodes."""
+        launches = [log.run.launches for log in self.logs.values() if log.run.launches]
+        return launches[0] if len(launches) == 1 else None
 
     def failure(self, plan: Plan | None, now: float) -> str:
-        """The category by which the run failed; empty while it did not, or ended as planned."""
+        """Return the failure category of the run; an empty text without failure or after a planned end."""
         kills = plan is not None and any(phase.killed for phase in plan.phases)
         is_open = now - self.srun_seconds < SETTLE_SECONDS and not self.srun.others
         is_planned = self.excused or self.srun.is_planned(plan_kills=kills) or (kills and is_open)
@@ -112,7 +113,7 @@ class JobRun(msgspec.Struct):
         return ""
 
     def _log(self, found: JobLines) -> NodeLog | None:
-        """The log of a node; None for what the launcher prints."""
+        """Return the state of a node's log; None for launcher output."""
         if node_of(found.path) is None:
             return None
         log = self.logs.get(found.path)
@@ -131,15 +132,15 @@ class JobRun(msgspec.Struct):
 
 
 class SavedRuns(SavedTexts):
-    """The checkpoint: what the lines so far mean, by job."""
+    """The checkpoint: the state from all lines read before, by job."""
 
     runs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobRun] = msgspec.field(default_factory=dict)
 
 
 def node_of(path: str) -> int | None:
-    """The number of the node whose log it is, in the order of the job's nodes; None of what the launcher prints."""
-    found = _NODE_LOG.fullmatch(os.path.basename(path))
-    return None if found is None else int(found[1])
+    """Return the node's index in the job's node list from the log's name; None for launcher output."""
+    match = _NODE_LOG.fullmatch(os.path.basename(path))
+    return None if match is None else int(match[1])
 
 
 def _progress(rank: RankRun) -> tuple[int, float]:

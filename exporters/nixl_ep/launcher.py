@@ -1,6 +1,6 @@
-"""What the launcher of a NIXL-EP run prints: where it stands, and by which category it failed. Pure.
+"""Parses the launcher output of a NIXL-EP run: completed phases and failure categories. Pure.
 
-An ``srun`` that the plan ends is no failure: it names tasks that were terminated, and both steps of its end, and
+A planned end of ``srun`` is not a failure. In that case srun logs the terminated tasks and both steps of its end, and
 nothing else.
 """
 
@@ -41,7 +41,7 @@ _FAILURES: tuple[tuple[str, str], ...] = (
     ("srun_error", "srun: error:"),
     ("exit_code", "Exited with exit code"),
 )
-"""In this order, and the first that fits counts: the later ones are said of most failures too."""
+"""The first matching category counts. Most failures also log the later ones."""
 
 _COMPLETED = re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)
 _EXCUSES = ("All NIXL EP launches completed successfully", "Ignoring provisional NIXL EP planned-rank-removal exit 143")
@@ -51,32 +51,32 @@ _FORCED = "srun: Force Terminated StepId="
 
 
 def read_completed(line: str) -> int | None:
-    """Return the phase that a line reports as completed; None for most lines."""
+    """Return the phase that this line reports as completed; None for most lines."""
     match = _COMPLETED.search(line[:MAX_LINE_CHARACTERS])
     return int(match[1]) if match is not None and int(match[1]) <= MAX_PHASE else None
 
 
 def is_excuse(line: str) -> bool:
-    """Whether the launcher says that srun's end was planned."""
+    """Return whether this launcher line says that srun's end was planned."""
     return any(words in line[:MAX_LINE_CHARACTERS] for words in _EXCUSES)
 
 
 def read_failure(line: str) -> str:
-    """The category of CATEGORIES that a line tells of; empty for most."""
+    """Return the failure category (of CATEGORIES) of this line; an empty text for most lines."""
     text = line[:MAX_LINE_CHARACTERS]
     return next((category for category, word in _FAILURES if word in text), "")
 
 
 class SrunEnd(msgspec.Struct):
-    """Lines of ``srun``: those of a planned end, by kind, and ``others``."""
+    """Which kinds of ``srun`` lines the log has: three kinds of a planned end, and ``others``."""
 
-    terminated: bool | int = False  # a number: of an earlier version
+    terminated: bool | int = False  # int: a checkpoint of an earlier version
     terminating: bool | int = False
     forced: bool | int = False
     others: bool | int = False
 
     def take(self, line: str) -> None:
-        """Take in a line; those that are not srun's are passed over."""
+        """Add a line. Lines that are not from srun are ignored."""
         text = line[:MAX_LINE_CHARACTERS]
         if "srun: " not in text:
             return
@@ -90,5 +90,5 @@ class SrunEnd(msgspec.Struct):
             self.others = True
 
     def is_planned(self, *, plan_kills: bool) -> bool:
-        """Whether these lines are a planned end: the plan kills ranks, and there is each of the three and no other."""
+        """Return whether srun ended as planned: the plan kills ranks, and srun logged all three kinds and no others."""
         return plan_kills and not self.others and bool(self.terminated and self.terminating and self.forced)

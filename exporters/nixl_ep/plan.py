@@ -1,7 +1,8 @@
-"""The plan of a NIXL-EP run: which ranks take part in each phase, and which leave as planned. Pure.
+"""The plan of a NIXL-EP run: which ranks take part in each phase, and which ranks leave as planned. Pure.
 
-A phase is a list of ranks. A negative one takes part and is killed during the phase; one that took part and is not in
-the next list is removed when that begins. The other form of a phase has its ranks and those to be killed by name.
+A phase is a list of ranks. A negative number -N means: rank N takes part and the plan kills it during the phase. If
+the next list lacks a rank, the plan removes the rank when the next phase begins. The other form of a phase is an
+object with ``ranks`` and ``killed``.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ MAX_PLAN_BYTES = 1024 * 1024
 MAX_PHASES = 4096
 MAX_RANK = 1 << 20
 MAX_RANKS = 65_536
-"""Of one phase."""
+"""Limit of ranks per phase."""
 MAX_ENTRIES = 1 << 16
-"""Of all phases: about 6 MB for a plan."""
+"""Limit of ranks over all phases of a plan: about 6 MB."""
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """``expected``: the ranks that take part and stay; ``killed`` during it; ``removed`` when it begins."""
+    """Ranks of a phase. ``expected``: take part until its end; ``killed``: during it; ``removed``: when it begins."""
 
     expected: frozenset[int]
     killed: frozenset[int] = frozenset()
@@ -26,31 +27,31 @@ class Phase(msgspec.Struct, frozen=True):
 
     @property
     def members(self) -> frozenset[int]:
-        """All that take part."""
+        """Return all ranks that take part."""
         return self.expected | self.killed
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The phases in order."""
+    """The phases of a run, in order."""
 
     phases: tuple[Phase, ...]
 
     def expected(self, phase: int) -> frozenset[int]:
-        """The ranks that take part in a phase to its end; none in one that the plan has not."""
+        """Return the ranks that take part in a phase until its end; an empty set if the plan lacks the phase."""
         return self.phases[phase].expected if 0 <= phase < len(self.phases) else frozenset()
 
     def is_killed(self, rank: int, phase: int) -> bool:
-        """Whether the plan kills a rank in this phase."""
+        """Return whether the plan kills a rank in this phase."""
         return 0 <= phase < len(self.phases) and rank in self.phases[phase].killed
 
     def is_removed_after(self, rank: int, phase: int) -> bool:
-        """Whether a rank is removed as the phase after this one begins; after the last one all are."""
+        """Return whether the plan removes a rank after this phase. After the last phase all ranks leave."""
         if not 0 <= phase < len(self.phases):
             return False
         return phase == len(self.phases) - 1 or rank in self.phases[phase + 1].removed
 
     def is_planned_failure(self, rank: int, phase: int) -> bool:
-        """Whether peers in this phase miss a rank as planned: it is killed in it, or was in the one before."""
+        """Return whether peers miss a rank as planned: the plan kills it in this or the previous phase."""
         return self.is_killed(rank, phase - 1) or self.is_killed(rank, phase)
 
 
@@ -63,7 +64,7 @@ _DECODER = msgspec.json.Decoder(list[list[int] | _NamedPhase])
 
 
 def read_plan(raw: bytes) -> Plan | None:
-    """What a plan says; None where it is half written, too large or none."""
+    """Return the plan in the file's content; None if it is half written, too large or not a plan."""
     if len(raw) > MAX_PLAN_BYTES:
         return None
     try:
@@ -74,22 +75,22 @@ def read_plan(raw: bytes) -> Plan | None:
 
 
 def _ranks(phase: list[int] | _NamedPhase) -> tuple[frozenset[int], frozenset[int]]:
-    """The ranks of a phase that stay, and those that are killed; -0 is 0 and stays."""
+    """Return the staying and the killed ranks of a phase. -0 is 0, so it stays. Raise ValueError if out of bounds."""
     if isinstance(phase, _NamedPhase):
         named, killed = phase.ranks, [*phase.killed, *(-rank for rank in phase.ranks if rank < 0)]
     else:
         named, killed = phase, [-rank for rank in phase if rank < 0]
     if len(named) + len(killed) > 2 * MAX_RANKS or any(abs(rank) >= MAX_RANK for rank in (*named, *killed)):
-        raise ValueError("a phase out of bounds")
+        raise ValueError("a phase is out of bounds")
     gone = frozenset(abs(rank) for rank in killed)
     return frozenset(rank for rank in named if rank >= 0) - gone, gone
 
 
 def _plan(written: list[tuple[frozenset[int], frozenset[int]]]) -> Plan:
     if not 0 < len(written) <= MAX_PHASES:
-        raise ValueError("no phases, or too many")
+        raise ValueError("the plan has no phases or too many")
     if sum(len(stay) + len(killed) for stay, killed in written) > MAX_ENTRIES:
-        raise ValueError("too many ranks in all")
+        raise ValueError("the plan has too many ranks in all phases")
     before: frozenset[int] = frozenset()
     phases = []
     for stay, killed in written:

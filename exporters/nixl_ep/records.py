@@ -1,6 +1,7 @@
-"""Lines of the ranks of a NIXL-EP run. Pure; a job writes the text, so each part is bounded.
+"""Parses rank output of a NIXL-EP run. Pure. A job writes the text, so each part is bounded.
 
-Many processes write one file at once: a line may hold several records, and a record may begin anywhere in it.
+Many processes write one file at the same time. So a line may hold several records, and a record may begin anywhere in
+the line.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 65_536
-"""The rest of a line is not read."""
+"""The parser ignores the rest of a longer line."""
 MAX_RECORDS = 256
-"""Of one line."""
+"""Limit of records per line."""
 MAX_SET = 4096
-"""Ranks that one record names."""
+"""Limit of ranks per record."""
 MAX_RANK = 1 << 20
 MAX_PHASE = 1 << 20
 MAX_NUMBER = 1e12
@@ -27,14 +28,14 @@ _SELF = rf"global_rank={_R}, local_rank={_R} -> "
 
 
 class Identity(NamedTuple):
-    """The process that was started as number ``process`` of its launch has this rank."""
+    """The rank of a process. ``process``: the number of the process in its launch."""
 
     process: int
     rank: int
 
 
 class PhaseEdge(NamedTuple):
-    """A rank began (``edge`` start) or ended (end) a phase."""
+    """A rank began (``edge``: start) or ended (``edge``: end) a phase."""
 
     rank: int
     edge: str
@@ -42,14 +43,14 @@ class PhaseEdge(NamedTuple):
 
 
 class Left(NamedTuple):
-    """A rank says that it leaves: as it is removed, killed by the plan, done, or has nothing to do (``no_phase``)."""
+    """A rank logs that it leaves. ``why``: removed, killed (by the plan), done, or no_phase (without further work)."""
 
     rank: int
     why: str
 
 
 class PeersFailed(NamedTuple):
-    """A rank misses others. ``unplanned``: by its own check of the plan."""
+    """``rank`` reports failed ``ranks``. ``unplanned``: the rank checked the plan, and these failures are not in it."""
 
     rank: int
     ranks: tuple[int, ...]
@@ -57,7 +58,7 @@ class PeersFailed(NamedTuple):
 
 
 class Bandwidth(NamedTuple):
-    """A rank's measurement of one stage: combined, dispatch or combine."""
+    """A rank's measured bandwidth. ``stage``: combined, dispatch or combine."""
 
     rank: int
     stage: str
@@ -68,21 +69,21 @@ Record = Identity | PhaseEdge | Left | PeersFailed | Bandwidth
 
 
 def read_records(line: str) -> list[Record]:
-    """Return the first MAX_RECORDS records of a line in order, without those with a number out of bounds."""
+    """Return the first MAX_RECORDS records of a line, in order. Records with a number out of bounds are missing."""
     text = line[:MAX_LINE_CHARACTERS]
-    found: list[tuple[int, Record]] = []
+    records: list[tuple[int, Record]] = []
     for word, pattern, make in _KINDS:
         for match in pattern.finditer(text) if word in text else ():
             try:
-                found += [(match.start(), record) for record in make(match)]
+                records += [(match.start(), record) for record in make(match)]
             except ValueError:
                 continue
-    return [record for _, record in sorted(found, key=lambda one: one[0])[:MAX_RECORDS]]
+    return [record for _, record in sorted(records, key=lambda one: one[0])[:MAX_RECORDS]]
 
 
 def _bounded(text: str, limit: int) -> int:
     if int(text) > limit:
-        raise ValueError("a number out of bounds")
+        raise ValueError("a number is out of bounds")
     return int(text)
 
 
@@ -96,8 +97,8 @@ def _ranks(text: str) -> tuple[int, ...]:
 
 def _bandwidth(rank: str, stage: str, text: str) -> Bandwidth:
     number = float(text)
-    if not 0 <= number <= MAX_NUMBER:  # NaN, too
-        raise ValueError("a measurement out of bounds")
+    if not 0 <= number <= MAX_NUMBER:  # also true for NaN
+        raise ValueError("a measurement is out of bounds")
     return Bandwidth(_rank(rank), stage, number * _GB)
 
 

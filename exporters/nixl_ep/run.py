@@ -1,6 +1,7 @@
-"""Where the ranks of one NIXL-EP run stand, from what they printed in order. Pure.
+"""The state of the ranks of one NIXL-EP run, from their output in order. Pure.
 
-Lines have no time: the caller says when each was seen. A measurement is of the phase that its rank began last.
+Lines have no timestamps, so the caller passes the time of each read. A measurement belongs to the newest phase of its
+rank.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.records import Bandwidth, Identity, Left, PeersFailed, PhaseEdge, Record
 
 MAX_RANKS = 4096
-"""Of one run; those beyond are left out."""
+"""Limit of ranks per run; further ranks are ignored."""
 MAX_LAUNCHES = 64
-"""Of one node: the newest."""
+"""Limit of launches per node; the oldest is evicted first."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 
 class StageTimes(msgspec.Struct, frozen=True):
-    """One stage of a rank as measured last."""
+    """The last measurement of one stage of a rank."""
 
     bytes_per_second: SavedSeconds | None = None
 
 
 class RankRun(msgspec.Struct):
-    """One rank. ``phase``: begun last, ``ended``: ended last; ``began_seconds``: when, since the epoch.
+    """One rank. ``phase``: the phase begun last, at ``began_seconds`` (epoch); ``ended``: the phase ended last.
 
-    ``phase_seconds``: how long the phase took that it ended last. ``left``: what it said as it left, empty before that.
-    ``said_seconds``: when it last told of a phase, or that it left.
+    ``phase_seconds``: duration of the phase ended last. ``left``: the logged reason for leaving, empty before that.
+    ``said_seconds``: time (epoch) of its last line about a phase or about leaving.
     """
 
     phase: _Number | None = None
@@ -44,21 +45,21 @@ class RankRun(msgspec.Struct):
 
 
 class Launch(msgspec.Struct):
-    """What was started at once on a node: the rank of each process by its number; ``seconds``: when that was seen."""
+    """Processes started together on a node. ``ranks``: rank by process number; ``seconds``: when it was read."""
 
     seconds: SavedSeconds
     ranks: dict[_Number, _Number] = {}
 
 
 class NodeRun(msgspec.Struct):
-    """One log of a node. ``failures``: reports of missed ranks, by rank and whether the plan has it so."""
+    """One log of a node. ``failures``: number of reports by (failed rank, planned: yes, no or unknown)."""
 
     ranks: dict[_Number, RankRun] = {}
     launches: list[Launch] = []
     failures: dict[tuple[_Number, Annotated[str, msgspec.Meta(max_length=8)]], SavedCount] = {}
 
     def take(self, record: Record, seconds: float, plan: Plan | None) -> None:
-        """Take in a record that was seen at this time (epoch seconds)."""
+        """Add a record that was read at this time (seconds since the epoch)."""
         if isinstance(record, Identity):
             self._identify(record, seconds)
         elif isinstance(record, PeersFailed):
@@ -67,16 +68,16 @@ class NodeRun(msgspec.Struct):
             _update(self.ranks.setdefault(record.rank, RankRun()), record, seconds)
 
     def entries(self) -> int:
-        """How much is kept, as a number of ranks."""
+        """Return the number of kept entries of ranks, launches and failures."""
         launched = sum(len(launch.ranks) for launch in self.launches)
         return len(self.ranks) + len(self.failures) + launched
 
     def phase(self) -> int | None:
-        """The phase that a rank of this log began last."""
+        """Return the newest phase that a rank of this log began; None without one."""
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
 
     def _identify(self, record: Identity, seconds: float) -> None:
-        """A number that is there already begins another launch; a rank that is given anew is another process."""
+        """A repeated process number starts another launch. A repeated rank is a new process, so its state restarts."""
         if not self.launches or record.process in self.launches[-1].ranks:
             self.launches = [*self.launches, Launch(seconds)][-MAX_LAUNCHES:]
         if len(self.launches[-1].ranks) < MAX_RANKS:
@@ -99,7 +100,7 @@ class NodeRun(msgspec.Struct):
 
 
 def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
-    """Whether a rank's end is planned: it said so, is killed in its phase, or has ended the one it is removed after."""
+    """Return whether a rank's end is planned: it logged so, the plan kills it now, or it ended its last phase."""
     if rank.left:
         return True
     if plan is None or rank.phase is None:
@@ -124,5 +125,5 @@ def _enter(rank: RankRun, record: PhaseEdge, seconds: float) -> None:
         rank.phase, rank.began_seconds, rank.left = record.phase, seconds, ""
         return
     rank.ended = record.phase
-    if rank.phase == record.phase and seconds > rank.began_seconds:  # not where both were found at once
+    if rank.phase == record.phase and seconds > rank.began_seconds:  # skip if one read returned both lines
         rank.phase_seconds = seconds - rank.began_seconds

@@ -1,6 +1,6 @@
-"""NVIDIA's Resiliency Extension: restart cycles, its launchers' events, ranks that its monitors killed, stragglers.
+"""NVIDIA's Resiliency Extension: restart cycles, launcher events, ranks that its monitors killed, and stragglers.
 
-Read from its files alone: nothing connects to its sockets, which take one client at a time.
+The exporter reads only files. It never connects to NVRx's sockets, because they take one client at a time.
 """
 
 from exporters.nvrx.exporter import SPEC, NvrxConfig, NvrxExporter

@@ -1,4 +1,4 @@
-"""Counts of one job's launchers and monitors, its scores, and the time of its last recovery. Pure."""
+"""Event counts of one job's launchers and monitors, GPU scores, and the time of its last recovery. Pure."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from exporters.nvrx.lines import (
 )
 
 MAX_BY_RANK = 1024
-"""Pairs of rank and kind of one job, of time-outs and of interruptions."""
+"""Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately."""
 MAX_RECOVERY_SECONDS = 86_400.0
 SCORED_AT_A_TIME = 6
-"""A report has the three best and the three worst."""
+"""A report lists the three best and the three worst ranks."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 _ByRank = dict[tuple[_Text, _Text], SavedCount]
 
 
 class Recovery(msgspec.Struct):
-    """The last restart of a job. Times since the epoch; ``started``: when the last workers were up.
+    """The last restart of a job, in seconds since the epoch. ``started``: when the last workers were started.
 
-    ``progressed``: the first known operation that a rank completed after that.
+    ``progressed``: when a rank completed its first known operation after that.
     """
 
     cycle: int
@@ -42,7 +42,7 @@ class Recovery(msgspec.Struct):
 
 
 class JobEvents(msgspec.Struct):
-    """Counts of one job since its lines were first read. ``recovery`` None: nothing failed."""
+    """Counts of one job since the exporter first read its lines. ``recovery``: None if there was no failure."""
 
     events: dict[_Text, SavedCount] = {}
     notices: dict[_Text, SavedCount] = {}
@@ -54,7 +54,7 @@ class JobEvents(msgspec.Struct):
     scored: int = 0
 
     def take(self, text: str) -> None:
-        """Count a line; lines come in the order of their file."""
+        """Count one line. Lines must come in the order of their file."""
         line = read_line(text)
         if line is not None:
             self._take(line)
@@ -62,7 +62,7 @@ class JobEvents(msgspec.Struct):
             self.notices[notice] = saved_sum(self.notices.get(notice, 0))
 
     def progress(self, at: float) -> None:
-        """Note that a rank completed an operation at this time (epoch seconds)."""
+        """Record that a rank completed an operation at this time (seconds since the epoch)."""
         last = self.recovery
         if last is None or last.started is None or last.progressed is not None:
             return
@@ -70,7 +70,7 @@ class JobEvents(msgspec.Struct):
             last.progressed = at
 
     def recovery_seconds(self) -> dict[str, float]:
-        """Return the time of the last recovery until its workers were started, and until there was progress."""
+        """Return the seconds from the last failure until workers started, and until a rank made progress."""
         last = self.recovery
         if last is None:
             return {}
@@ -117,6 +117,6 @@ def _count(counts: _ByRank, key: tuple[str, str]) -> None:
 
 
 class SavedLines(SavedTexts):
-    """The checkpoint: what the lines so far add up to, by job."""
+    """The checkpoint: counts from all lines read before, by job."""
 
     jobs: dict[Annotated[str, msgspec.Meta(max_length=256)], JobEvents] = msgspec.field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The exporter: asks the helper for cycle files; in a thread, follows what launchers print and reads their options."""
+"""The exporter: a helper process reads cycle files; a thread follows launcher output and reads launcher options."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from exporters.nvrx.reading import CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0
-"""How often cycle files and launchers are looked at."""
+"""Interval between reads of cycle files and launchers."""
 HELPER_SECONDS = 5.0
-"""The helper waits for no file system; it answers within its grace."""
+"""Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64
-"""Of a node, that are followed."""
+"""Limit of followed jobs per node."""
 LINK = "NVRX_CURRENT_CYCLE_INFO"
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
-"""Each rank that NVRx starts has one of them in its environment."""
+"""NVRx sets at least one of these variables in the environment of each rank that it starts."""
 READER = HelperSpec(
     "nvrx", "exporters.nvrx.reading:read_cycles", list[list[FoundCycle] | None], memory_bytes=64 * 1024 * 1024
 )
@@ -37,9 +37,10 @@ _Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
 
 class NvrxConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: what launchers and monitors print; ``cycle_directories``: cycle files that no rank here names.
+    """``paths``: output of launchers and monitors; ``cycle_directories``: more directories with cycle files.
 
-    Those that ranks name by their environment (NVRX_CURRENT_CYCLE_INFO) are read unless the exporter is off.
+    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file. The exporter reads it without
+    configuration.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
@@ -57,13 +58,13 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         self._cycles_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; no file is opened yet."""
+        """Prepare the helper and the thread. This opens no file."""
         self._helper = ctx.helper(READER)
         ctx.ranks.keep_variables(MARKS)
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Look once; NoData if no rank here is NVRx's and no configured path is there."""
+        """Read all sources once. Raise NoData if NVRx started no rank here and no configured path exists."""
         is_due = self.ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         available = False
         if self.texts is not None or is_due:
@@ -71,7 +72,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             users = JobUsers(views)
             available = await self.follow(views, users)
             self.shown = msgspec.structs.replace(self.shown, lines=self.section)
-        if is_due:  # last: a helper that fails costs no lines
+        if is_due:  # last, so that a failing helper loses no lines
             self._cycles_at = self.ctx.clock.monotonic()
             self._launchers = await self.thread.call(partial(self._look_at_launchers, views))
             self.shown = msgspec.structs.replace(self.shown, launchers=self._launchers)
@@ -81,7 +82,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             raise NoData
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
-        """Read on, and note the progress of ranks."""
+        """Read new lines and record the progress of ranks."""
         super().turn(texts, views, users)
         progress = [(view.process.progress_seconds, view.label.job_id) for view in views.ranks]
         for seconds, job_id in sorted((seconds, job_id) for seconds, job_id in progress if seconds is not None):
@@ -89,18 +90,18 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 self.saved.jobs[job_id].progress(seconds)
 
     def take(self, lines: JobLines) -> None:
-        """Count lines of a job; MAX_JOBS are followed."""
+        """Count new lines of a job. Jobs beyond MAX_JOBS are ignored."""
         if lines.job_id in self.saved.jobs or len(self.saved.jobs) < MAX_JOBS:
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
             for text in lines.lines:
                 job.take(text)
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget all jobs but those here."""
+        """Forget jobs that have no rank on this node."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
     def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
-        """Return, by job, the launcher above its first live rank here that NVRx started; MAX_JOBS at most."""
+        """Return by job the launcher above the first live rank that NVRx started here, for at most MAX_JOBS jobs."""
         proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
         for job_id, uid, facts in live_ranks(views):
             if MARKS & (facts.environment or {}).keys() and job_id not in jobs and len(jobs) < MAX_JOBS:
@@ -109,7 +110,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, users: JobUsers, named: Mapping[str, CycleRequest]) -> None:
-        """Ask for the cycle files that ranks name and for a site's; what is half written leaves the last good one."""
+        """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
         here = users.jobs()
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
@@ -133,13 +134,13 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
-    """By job, the request for the file that its live ranks name, MAX_JOBS at most."""
-    found: dict[str, CycleRequest] = {}
+    """Return by job the request for the file that its live ranks name, for at most MAX_JOBS jobs."""
+    requests: dict[str, CycleRequest] = {}
     for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")
-        if path.startswith("/") and job_id not in found and len(found) < MAX_JOBS:
-            found[job_id] = CycleRequest(path, proc_root, facts.key.pid, uid)
-    return found
+        if path.startswith("/") and job_id not in requests and len(requests) < MAX_JOBS:
+            requests[job_id] = CycleRequest(path, proc_root, facts.key.pid, uid)
+    return requests
 
 
 def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:

@@ -1,4 +1,4 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""The metric families of the exporter, and their rendering from a snapshot. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EACH = "1 per job under NVRx"
 CYCLE = Family(
     "rankwatch_nvrx_cycle",
     "gauge",
-    "The restart cycle that the job's launchers are in or were in last, from 0.",
+    "Current or last restart cycle of the job's launchers, counted from 0.",
     _JOB,
     _EACH,
     "max",
@@ -25,7 +25,7 @@ CYCLE = Family(
 NODES = Family(
     "rankwatch_nvrx_nodes",
     "gauge",
-    "Nodes of that cycle: active ones, and those that stand by to replace one and have no ranks yet.",
+    "Nodes of the current restart cycle: active nodes, and standby nodes, which have no ranks and can replace a node.",
     ("job_id", "role"),
     "2 per job under NVRx",
     "max",
@@ -33,7 +33,7 @@ NODES = Family(
 EVENTS = Family(
     "rankwatch_nvrx_events_total",
     "counter",
-    "Events of the job's launchers. Each of them tells of a failure_detected, also of another node's.",
+    "Events that the job's launchers logged. Every launcher logs failure_detected, also for a failure on another node.",
     ("job_id", "event"),
     "1 per job and event seen, at most 10",
     "max",
@@ -41,7 +41,7 @@ EVENTS = Family(
 NOTICES = Family(
     "rankwatch_nvrx_notices_total",
     "counter",
-    "Other lines of the launchers and their checks that tell of a decision or of a defect.",
+    "Other lines in which launchers or their health checks report a decision or a defect.",
     ("job_id", "notice"),
     "1 per job and notice seen, at most 20",
     "max",
@@ -49,8 +49,8 @@ NOTICES = Family(
 TIMEOUTS = Family(
     "rankwatch_nvrx_heartbeat_timeouts_total",
     "counter",
-    "Ranks that their monitor gave up and killed, by what it missed: the initial or a subsequent heartbeat, the end of "
-    "a section (section) or the begin of the next (out_of_section). Such a rank's SIGKILL is NVRx's.",
+    "Ranks that NVRx's rank monitor killed after a timeout. kind: the monitor missed the initial or a subsequent "
+    "heartbeat, the end of a section (section) or the start of the next one (out_of_section). NVRx sends the SIGKILL.",
     ("job_id", "rank", "kind"),
     "1 per rank and kind seen, at most 1,024 per job",
     "max",
@@ -58,8 +58,8 @@ TIMEOUTS = Family(
 RECOVERY = Family(
     "rankwatch_recovery_seconds",
     "gauge",
-    "How long the job's last restart took, from the first node's failure_detected until all workers were started, and "
-    "until a rank here completed an operation (absent without records).",
+    "Duration of the job's last restart, from the first failure_detected of any node. until: all workers were started "
+    "(workers_started), or a rank on this node completed an operation (progress; absent without NCCL records).",
     ("job_id", "until"),
     "2 per job that was restarted",
     "max",
@@ -67,7 +67,7 @@ RECOVERY = Family(
 INTERRUPTIONS = Family(
     "rankwatch_nvrx_interruptions_total",
     "counter",
-    "Reports of ranks that restart within their processes, by the rank that made them and what stopped it: exception, "
+    "Interruptions of ranks that restart within their processes, by reporting rank. kind, the cause: exception, "
     "base_exception (such as an exit), soft_timeout, hard_timeout, terminated, unresponsive or other.",
     ("job_id", "rank", "kind"),
     "1 per rank and kind seen, at most 1,024 per job",
@@ -76,7 +76,7 @@ INTERRUPTIONS = Family(
 SCORE = Family(
     "rankwatch_nvrx_gpu_score",
     "gauge",
-    "How fast the rank's GPU is by NVRx's last report, 1 being the best; it names the three best and the three worst.",
+    "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report has the 3 best and 3 worst ranks.",
     ("job_id", "rank", "kind"),
     "12 per job with straggler reports",
     "max",
@@ -84,8 +84,8 @@ SCORE = Family(
 LAUNCHER = Family(
     "rankwatch_nvrx_launcher_info",
     "gauge",
-    "The launcher above the job's ranks here (ft_launcher or torchrun) and the options on its command line; always 1. "
-    "segment: the nodes of one NVLink domain that belong together. A label is empty if the command line lacks it.",
+    "Launcher of the job's ranks on this node (ft_launcher or torchrun) and its command line options; always 1. "
+    "segment: number of nodes that must share an NVLink domain. A label is empty if the command line lacks the option.",
     ("job_id", *JobLauncher._fields),
     _EACH,
     "max",

@@ -1,6 +1,6 @@
-"""The launcher above a rank, and what its command line asks for. It blocks: for the exporter's own thread.
+"""Finds the launcher above a rank and reads its command line options. Blocks: call it in the exporter's own thread.
 
-A command line may hold secrets: only numbers and words of closed sets are kept.
+A command line may hold secrets, so the exporter keeps only numbers and words of closed sets.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 
 MAX_ANCESTORS = 8
-"""Processes above a rank that are looked at: its launcher, and a shell or numactl in between."""
+"""Limit of ancestor processes checked per rank: the launcher, and a shell or numactl in between."""
 MAX_PROGRAM_WORDS = 8
-"""The launcher's name is among the first words, after an interpreter and its options."""
+"""The launcher's name is one of the first words. An interpreter and its options may precede it."""
 POLICIES = frozenset({"any-failed", "min-healthy"})
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -29,7 +29,7 @@ _NODES = re.compile(r"([0-9]{1,6})(?::([0-9]{1,6}))?", re.ASCII)
 
 
 class JobLauncher(NamedTuple):
-    """A launcher (torchrun or ft_launcher) and its options; one is empty if the command line has no such value."""
+    """A launcher (torchrun or ft_launcher) and its options. An option is empty if the command line lacks it."""
 
     launcher: str
     minimum_nodes: str = ""
@@ -40,7 +40,7 @@ class JobLauncher(NamedTuple):
 
 
 def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> JobLauncher | None:
-    """Return the nearest launcher above a rank; None if there is none, or another user's process comes before it."""
+    """Return the nearest launcher above a rank; None without one, or if another user's process is in between."""
     stat = proc.stat(rank.pid)
     if stat is None or stat.key != rank:
         return None
@@ -57,7 +57,7 @@ def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> JobLauncher | No
 
 
 def read_command(words: Sequence[str]) -> JobLauncher | None:
-    """Return the launcher that a command line starts, or None."""
+    """Return the launcher that this command line starts, or None."""
     for number, word in enumerate(words[:MAX_PROGRAM_WORDS]):
         name = os.path.basename(word)
         if number and words[number - 1] == "-m":
@@ -77,7 +77,7 @@ def read_command(words: Sequence[str]) -> JobLauncher | None:
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and value of the options before the training script."""
+    """Yield the name and value of each option before the training script."""
     rest = iter(words)
     for word in rest:
         if not word.startswith("-"):

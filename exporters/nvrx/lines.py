@@ -1,6 +1,6 @@
-"""Lines of NVRx's launchers and rank monitors. Pure; a job writes the text, so each part is bounded.
+"""Parses log lines of NVRx's launchers and rank monitors. Pure. A job writes the text, so each part is bounded.
 
-Event times are UTC. The time at which a line was written is local and is not read.
+Event times are UTC. The time at the beginning of a line is local time, so the parser ignores it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from itertools import islice
 from typing import NamedTuple
 
 MAX_LINE_CHARACTERS = 4096
-"""The rest of a line is not read."""
+"""The parser ignores the rest of a longer line."""
 MAX_RANK = 1 << 20
 MAX_CYCLE = 1 << 31
 MAX_SCORE = 1e9
 MAX_INTERRUPTED = 64
-"""Pairs of rank and kind of one line."""
+"""Limit of (rank, kind) pairs per line."""
 
 EVENTS = (
     "failure_detected",
@@ -31,10 +31,10 @@ EVENTS = (
     "attribution_get_completed",
 )
 OTHER = "other"
-"""An event or interruption of a later version."""
+"""An event or interruption of a newer NVRx version."""
 INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
 NOT_KNOWN = "unknown"
-"""The rank of a monitor whose rank never reported its number."""
+"""The monitor logs this if its rank never reported its number."""
 
 _EVENT = re.compile(
     r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
@@ -87,7 +87,7 @@ _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pat
 
 
 class LauncherEvent(NamedTuple):
-    """A step of a cycle. ``event``: one of EVENTS or OTHER; ``at``: epoch seconds."""
+    """A step of a cycle. ``event``: one of EVENTS or OTHER; ``at``: seconds since the epoch."""
 
     cycle: int
     event: str
@@ -95,26 +95,26 @@ class LauncherEvent(NamedTuple):
 
 
 class HeartbeatTimeout(NamedTuple):
-    """A monitor kills its rank. ``kind``: initial, subsequent, section or out_of_section."""
+    """A rank monitor kills its rank. ``kind``: initial, subsequent, section or out_of_section."""
 
     rank: str
     kind: str
 
 
 class Interruptions(NamedTuple):
-    """Ranks restart within their processes: the ranks that made them, each with one of INTERRUPTIONS or OTHER."""
+    """Interruptions of ranks that restart in their processes. ``by_rank``: (rank, one of INTERRUPTIONS or OTHER)."""
 
     by_rank: tuple[tuple[str, str], ...]
 
 
 class ScoreHeading(NamedTuple):
-    """The scores that follow are of this kind: relative or individual."""
+    """The heading before scores. ``kind``: relative or individual."""
 
     kind: str
 
 
 class Score(NamedTuple):
-    """The speed of a rank's GPU; the best has 1."""
+    """The speed of a rank's GPU; the best GPU has 1."""
 
     rank: int
     score: float
@@ -124,7 +124,7 @@ NvrxLine = LauncherEvent | HeartbeatTimeout | Interruptions | ScoreHeading | Sco
 
 
 def read_line(line: str) -> NvrxLine | None:
-    """Return what a line says; None for nearly all lines."""
+    """Return the parsed line; None for nearly all lines."""
     text = line[:MAX_LINE_CHARACTERS]
     for word, pattern, reader in _READERS:
         if word in text:
@@ -134,7 +134,7 @@ def read_line(line: str) -> NvrxLine | None:
 
 
 def read_notice(line: str) -> str:
-    """Return the name of the decision or defect that a line reports; empty for nearly all lines."""
+    """Return the name of the decision or defect that a line reports; an empty text for nearly all lines."""
     text = line[:MAX_LINE_CHARACTERS]
     return next((name for name, word, pattern in _NOTICES if word in text and pattern.search(text)), "")
 
@@ -160,7 +160,7 @@ def _interruptions(match: re.Match[str]) -> Interruptions | None:
 
 
 def _interrupted(text: str) -> Iterator[tuple[str, str]]:
-    """Yield ranks with what stopped each. A long set leaves out its middle (``3...12``), which has no ranks here."""
+    """Yield each interrupted rank with the kind. NVRx shortens a long list to ``3...12``: such ranks are missing."""
     for name, ranks in _INTERRUPTION.findall(text):
         kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
         for first, last in _RANKS.findall(ranks):

@@ -1,4 +1,4 @@
-"""The helper's side: reads cycle files, of paths that jobs name and of a site's directories; a thread for each user."""
+"""Runs in the helper: reads cycle files that jobs name or that lie in configured directories; one thread per user."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from agent.system.inside import open_inside, open_regular
 from exporters.nvrx.cycle import MAX_CYCLE_BYTES, Cycle, CycleName, read_cycle, read_name
 
 GRACE_SECONDS = 1.0
-"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
+"""A call waits at most this long for all its threads. A healthy file system answers in milliseconds."""
 MAX_ENTRIES = 65_536
-"""Of a directory, looked at in one look."""
+"""Limit of directory entries per read."""
 MAX_FOUND = 256
-"""Jobs of one directory: those whose files were named last in it are left out."""
+"""Limit of jobs per directory; the exporter ignores jobs beyond it."""
 
 
 class CycleRequest(msgspec.Struct, frozen=True):
-    """The link to the current cycle that process ``pid`` of ``proc_root`` names, or (``pid`` 0) a directory of a site.
+    """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
 
-    ``uid``: the process' user; a file of anybody else is none of its job's.
+    ``uid``: user of the process. The helper ignores a linked file of another user.
     """
 
     path: str
@@ -33,14 +33,14 @@ class CycleRequest(msgspec.Struct, frozen=True):
 
 
 class FoundCycle(msgspec.Struct, frozen=True):
-    """A cycle, and whose the file is that says so."""
+    """A cycle and the owner (uid) of its file."""
 
     uid: int
     cycle: Cycle
 
 
 def read_one(request: CycleRequest) -> list[FoundCycle]:
-    """Read what is asked for; what cannot be read, or is half written, is not there."""
+    """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
         if request.pid:
             named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path))
@@ -54,20 +54,20 @@ _readers: ByUser[CycleRequest, list[FoundCycle]] = ByUser(read_one)
 
 
 def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[FoundCycle] | None]:
-    """Answer each request, None for one whose file system did not."""
+    """Return one answer per request; None if the file system did not answer in time."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
 def _read_directory(path: str) -> list[FoundCycle]:
-    """The newest cycle of each job; while that is half written, the one before it."""
+    """Return the newest cycle of each job, or the previous one while the newest file is half written."""
     newest: dict[str, list[CycleName]] = {}
     with os.scandir(path) as entries:
         for entry in islice(entries, MAX_ENTRIES):
             name = read_name(entry.name)
             if name is not None and (name.job_id in newest or len(newest) < MAX_FOUND):
                 newest[name.job_id] = sorted((name, *newest.get(name.job_id, ())), reverse=True)[:2]
-    found = (next(_readable(path, names), None) for names in newest.values())
-    return [cycle for cycle in found if cycle is not None]
+    cycles = (next(_readable(path, names), None) for names in newest.values())
+    return [cycle for cycle in cycles if cycle is not None]
 
 
 def _readable(directory: str, names: list[CycleName]) -> Iterator[FoundCycle]:
@@ -89,7 +89,7 @@ def _read_name(directory: str, name: str) -> FoundCycle | None:
 
 
 def _read(fd: int) -> FoundCycle | None:
-    """What an open file says, which is closed."""
+    """Return the cycle in an open file, and close the file."""
     try:
         raw = b""
         while len(raw) <= MAX_CYCLE_BYTES and (piece := os.read(fd, MAX_CYCLE_BYTES + 1 - len(raw))):

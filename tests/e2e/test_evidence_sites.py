@@ -164,7 +164,7 @@ def test_what_the_log_says(tmp_path: Path) -> None:
             ranks[1].send_signal(signal.SIGABRT)
             shown = site.shown_in_time()
     line = shown.partition("Time line")[2]
-    assert line.index("the first cause that the job's log names: ") < line.index("crashed (SIGABRT)")
+    assert line.index("first cause in the job's log: ") < line.index("crashed (SIGABRT)")
     assert suspects(shown)[0].startswith("rank 1: crashed (SIGABRT) (verdict)")
     assert "mlx5_3" not in shown
     files = packed(*site.folder.glob("*.tar.gz"))

@@ -222,7 +222,7 @@ def test_the_logs_first_cause() -> None:
     assert [(word.rank, word.witness, word.blames) for word in part.words] == [("3", "job_log", True)]
     [event] = part.events
     assert (event.at, event.rank) == (5.0, "3")
-    assert event.what == "the first cause that the job's log names: cuda out of memory on gpu-7"
+    assert event.what == "first cause in the job's log: cuda out of memory on gpu-7"
     rows = msgspec.json.decode(part.files["log.json"])
     assert rows == [{"rank": "3", "category": "cuda_out_of_memory", "role": "root", "lines": 2}]
     unknown = log_part([shown_log(root=FirstEvent("ib_retry", UNKNOWN_RANK, "", 5.0))], {}, Wanted("7", {}, ()))
