@@ -138,7 +138,7 @@ def test_a_crash_and_a_restart(tmp_path: Path) -> None:
         keep("restarted", page)
         assert re.search(r"\n  rank 3 \(127\.0\.0\.1,[^)]*\), by 1 of 2 witnesses", page), page
         assert re.search(r"Disagrees\n +job log +rank 0 +its log has cuda error \(bundle of 127.0.0.1\)", page), page
-        assert "all ranks are started anew" in page
+        assert "all ranks restarted" in page
         assert "cut.json: " in page
 
 

@@ -24,7 +24,7 @@ PICTURES = os.environ.get("RANKWATCH_PICTURES")
 KILL_SECONDS = 2.0
 """From the kill of a rank until a page that is open shows it."""
 PAGES = 20
-CPU_SHARE = 0.01
+CPU_SHARE = 0.02
 STATES = (
     "return [...document.querySelectorAll('tbody tr')].map(row => [...row.cells].slice(0, 2).map(c => c.innerText))"
 )
