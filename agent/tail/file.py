@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.tail.shares import NOBODY, Share
+from agent.tail.shares import NO_OWNER, Share
 
 CHUNK_BYTES = 128 * 1024
 """What one read asks for at first: smaller costs more per line, larger falls out of the cache."""
@@ -43,7 +43,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     offset: Annotated[int, msgspec.Meta(ge=0, le=MAX_OFFSET)]
     fingerprint: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)]
     tail: Annotated[bytes, msgspec.Meta(max_length=FINGERPRINT_BYTES)] = b""
-    uid: Annotated[int, msgspec.Meta(ge=NOBODY, le=MAX_UID)] = NOBODY
+    uid: Annotated[int, msgspec.Meta(ge=NO_OWNER, le=MAX_UID)] = NO_OWNER
 
     @property
     def share(self) -> Share:
@@ -87,7 +87,7 @@ class FollowedFile:
         self.device = device
         self.inode = inode
         self.path = path
-        self.share = Share(NOBODY, os.path.dirname(path))
+        self.share = Share(NO_OWNER, os.path.dirname(path))
         self.shared = False
         self.generation = 0
         self.offset = 0

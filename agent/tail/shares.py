@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
-NOBODY = -1
+NO_OWNER = -1
 """The uid of what is of a file that was not looked at yet."""
 
 K = TypeVar("K", bound=Hashable)

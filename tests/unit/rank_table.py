@@ -69,7 +69,7 @@ class Table:
         return self.add_facts(facts(pid, env))
 
     def add_facts(self, found: ProcessFacts, then: float | None = None) -> ProcessKey:
-        """Take in a process, and look once more after so many seconds."""
+        """Take in a process, and look once more after ``then`` seconds."""
         assert self.ranks.observe_process(found)
         if then is not None:
             self.tick(then)
