@@ -56,7 +56,7 @@ def cancel_and_abort(stage: Stage, name: str) -> None:
     with stage.event(name) as job:
         job.signal_rank(0, signal.SIGTERM)
         job.signal_rank(1, signal.SIGTERM)
-        stage.pass_time(1.0)
+        stage.pass_time(2.0)
         job.signal_all(signal.SIGABRT)
 
 
