@@ -41,7 +41,7 @@ def node_document(
         ranks=ranks,
         ranks_left_out=left_out,
         exporters=tuple(exporters),
-        notes=(*notes(table.unidentified, table.unreadable, table.duplicates), *usage_notes(table.usage_unread)),
+        notes=(*notes(table), *usage_notes(table.usage_unread)),
     )
 
 

@@ -31,6 +31,7 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     ``taken_at``: seconds since the boot. ``jobs``: the lines of the liveness book, by job id.
 
     ``usage_unread``: of how many live ranks a source says nothing of what they use, by source.
+    ``without_nccl``: processes that an environment calls ranks, and that have not loaded NCCL.
     """
 
     ranks: tuple[RankView, ...]
@@ -44,6 +45,7 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     taken_at: float = 0.0
     jobs: Mapping[str, JobLine] = {}
     usage_unread: Mapping[str, int] = {}
+    without_nccl: int = 0
 
 
 def take_snapshot(
@@ -52,6 +54,7 @@ def take_snapshot(
     counts: TableCounts,
     duplicates: int,
     usage_unread: Mapping[str, int],
+    without_nccl: int,
     jobs: Mapping[str, JobLine],
     clock: Clock,
 ) -> RankSnapshot:
@@ -81,6 +84,7 @@ def take_snapshot(
         unidentified=unidentified,
         unreadable=unreadable,
         usage_unread=usage_unread,
+        without_nccl=without_nccl,
         taken_seconds=clock.time(),
         taken_at=clock.monotonic(),
         jobs=jobs,

@@ -50,6 +50,7 @@ class RankTable:
         self.held_files: Mapping[tuple[int, int], str] = {}
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
+        self.without_nccl = 0
         self.revision = 0
         self.speeds = SpeedBook(clock)
 
@@ -234,7 +235,7 @@ class RankTable:
         """Copy what the render thread needs."""
         found, counts, jobs = self._processes.values(), self._counts, self._judge.book.lines()
         labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
-        return take_snapshot(found, labels, counts, duplicates, unread, jobs, self._clock)
+        return take_snapshot(found, labels, counts, duplicates, unread, self.without_nccl, jobs, self._clock)
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from agent.ranks.snapshot import RankSnapshot
+
 OTHER_USERS = "50-other-users.conf"
 """The drop-in of the service that gives it the right to read other users' processes."""
+WITHOUT_NCCL = (
+    "{count} processes have a rank in their environment and no NCCL loaded: they use gloo or MPI, or have not "
+    "initialised their process group"
+)
 
 
-def notes(unidentified: int, unreadable: int, duplicates: int) -> list[str]:
-    """Sentences for an operator: rank processes that run and have no series of their own, and the remedy."""
-    found = []
-    if unidentified and unreadable:
-        found.append(
+def notes(table: RankSnapshot) -> list[str]:
+    """Return sentences for an operator: rank processes that run and have no series of their own, and the remedy."""
+    sentences, unidentified = [], table.unidentified
+    if table.without_nccl:
+        sentences.append(WITHOUT_NCCL.format(count=table.without_nccl))
+    if unidentified and table.unreadable:
+        sentences.append(
             f"{unidentified} rank processes, not identified: their environment may not be read; enable {OTHER_USERS} "
             "(it counts for ranks that start afterwards)"
         )
     elif unidentified:
-        found.append(f"{unidentified} rank processes, not identified: nothing names their ranks yet")
-    if duplicates:
-        found.append(f"{duplicates} rank processes not shown: another process has the same job id and rank")
-    return found
+        sentences.append(f"{unidentified} rank processes, not identified: nothing names their ranks yet")
+    if table.duplicates:
+        sentences.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
+    return sentences

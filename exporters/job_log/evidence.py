@@ -47,4 +47,7 @@ def _rank(first: FirstEvent) -> str:
 
 def _words(role: str, first: FirstEvent) -> str:
     host = f" on {first.host}" if first.host else ""
-    return f"{KINDS[role]}: {first.category.replace('_', ' ')}{host}"[: summary.MAX_TEXT]
+    category = first.category.replace("_", " ")
+    if first.exception:
+        return f"raised {first.exception}{host} ({category})"
+    return f"{KINDS[role]}: {category}{host}"[: summary.MAX_TEXT]

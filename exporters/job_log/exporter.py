@@ -17,7 +17,7 @@ from agent.sdk.ranks import UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.evidence import log_part
 from exporters.job_log.families import FAMILIES, render
-from exporters.job_log.jobs import LoggedJob, jobs_of
+from exporters.job_log.jobs import ERROR_FILE, LoggedJob, jobs_of
 from exporters.job_log.passages import LogPassages
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 from exporters.job_log.tally import ShownLog
@@ -70,6 +70,7 @@ class JobLogExporter:
         """Create the reader from the checkpoint, and register the part of evidence bundles."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
+        ctx.ranks.keep_variables(frozenset({ERROR_FILE}))
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
         self._reader = await self._thread.call(
             lambda: JobLogReader(

@@ -5,18 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from agent.sdk.ranks import UNKNOWN_RANK, RankView
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, RankView
 
 MAX_RANKS = 1 << 20
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""torchrun's variable for the file of a rank's exception."""
 
 
 class RankHere(NamedTuple):
-    """A rank process of this node. ``running``: it has not exited."""
+    """A rank process of this node. ``running``: it has not exited.
 
-    pid: int
+    ``uid``: None if unknown. ``contained``: it runs in a pod or container. ``error_file``: empty if none is named.
+    """
+
+    key: ProcessKey
     parent_pid: int
     rank: str
     running: bool
+    uid: int | None = None
+    contained: bool = False
+    started_seconds: float = 0.0
+    error_file: str = ""
+
+    @property
+    def pid(self) -> int:
+        """Return the process id, as the agent sees it."""
+        return self.key.pid
 
 
 class LoggedJob(NamedTuple):
@@ -75,7 +89,18 @@ def _job(job_id: str, views: list[RankView]) -> LoggedJob:
         rank = view.label.rank if len(view.process.slots or ()) == 1 else UNKNOWN_RANK
         for pid in {known.key.pid, known.namespace_pid}:
             pids[pid] = rank if pids.get(pid, rank) == rank else UNKNOWN_RANK  # two containers may use the same number
-        ranks.append(RankHere(known.key.pid, known.parent_pid, rank, view.process.exited_at is None))
+        ranks.append(
+            RankHere(
+                known.key,
+                known.parent_pid,
+                rank,
+                view.process.exited_at is None,
+                known.uid,
+                bool(known.container or known.pod),
+                known.start_seconds,
+                (known.environment or {}).get(ERROR_FILE, ""),
+            )
+        )
     started = [one.start_seconds for one, view in zip(facts, views, strict=True) if view.process.exited_at is None]
     return LoggedJob(
         job_id=job_id,

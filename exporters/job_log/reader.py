@@ -15,6 +15,7 @@ from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
 from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
+from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
 from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
@@ -78,6 +79,7 @@ class JobLogReader:
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
         self._outputs = Outputs(proc)
+        self._error_files = ErrorFiles(proc, catalogue)
         self._admit = admit
         self._passages = passages
         self._texts = TextFiles(
@@ -121,6 +123,8 @@ class JobLogReader:
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
+        for job, rank, raised in self._error_files.new(jobs, self._clock.monotonic()):
+            self._tally(job.job_id).note_raised(raised, rank.rank)
         return self._published()
 
     def close(self) -> None:

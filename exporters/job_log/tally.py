@@ -14,6 +14,7 @@ from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log.catalogue import deduced
 from exporters.job_log.collectives import Collectives, WorkPosition
+from exporters.job_log.error_files import Raised
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.matcher import LogEvent
 from exporters.job_log.progress import Training, TrainingProgress
@@ -39,13 +40,14 @@ Admit = Callable[[str], bool]
 
 
 class FirstEvent(msgspec.Struct, frozen=True):
-    """The first event of a role. ``rank``: UNKNOWN_RANK if unknown; ``host``: empty if unknown."""
+    """The first event of a role. ``rank``: UNKNOWN_RANK if unknown; ``host``, ``exception``: empty if unknown."""
 
     category: str
     rank: str
     host: str
     seconds: SavedSeconds
     weak: bool = False
+    exception: str = ""
 
 
 class SavedLog(msgspec.Struct):
@@ -93,6 +95,17 @@ class JobTally:
         self._note_first(event.rule.role, FirstEvent(event.rule.category, named, host, seconds, event.rule.weak))
         self._deduce(event, speaker, seconds)
         return named
+
+    def note_raised(self, raised: Raised, rank: str) -> None:
+        """Take the exception of a rank. It is no line, so it does not count."""
+        first, known = (
+            FirstEvent(raised.category, rank, self._hostname, raised.seconds, raised.weak, raised.name),
+            self.saved.root,
+        )
+        if known is not None and (known.rank, known.category) == (rank, raised.category):
+            self.saved.root = msgspec.structs.replace(known, exception=raised.name)
+        else:
+            self._note_first(raised.role, first)
 
     def begin(self, started_seconds: float) -> None:
         """Forget causes from a run before the ranks' start at this time."""

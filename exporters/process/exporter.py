@@ -44,10 +44,11 @@ PROCESS_STATE = Family(
     "1 per live rank",
     "max",
 )
-PROCESSES_SEEN = Family(
-    "rankwatch_process_seen",
+WITHOUT_NCCL = Family(
+    "rankwatch_processes_without_nccl",
     "gauge",
-    "Processes of this node that the last look at /proc went over, kernel threads not counted.",
+    "Processes whose environment names a rank (RANK, or that of an MPI) and that have loaded neither NCCL nor RCCL: "
+    "they use gloo or MPI, or have not initialised their process group yet.",
 )
 EXIT_STATUS_UNKNOWN = Family(
     "rankwatch_process_exit_status_unknown_total",
@@ -66,10 +67,13 @@ PIDFD_ERRORS = Family(
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
 
-    ``all_values``: involuntary context switches and the CPUs that it may run on, too: 2 more per rank.
+    ``without_nccl``: processes whose environment names a rank are ranks after a minute although they have not loaded
+    NCCL, unless others of their job have. ``all_values``: involuntary context switches and the CPUs that it may run
+    on, too: 2 more per rank.
     """
 
     exit_status_ioctl: bool = True
+    without_nccl: bool = False
     all_values: bool = False
 
 
@@ -79,7 +83,7 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
     states: tuple[tuple[RankLabel, str], ...]
     usages: tuple[tuple[RankLabel, RankUsage], ...]
     jobs: tuple[JobUsage, ...]
-    processes: int
+    without_nccl: int
     unknown_exits: int
     pidfd_errors: int
     foreign: Shown
@@ -91,7 +95,7 @@ class ProcessExporter:
     def __init__(self, config: ProcessConfig) -> None:
         self._config = config
         self._drained = False
-        self._processes = 0
+        self._processes = self._without_nccl = 0
         self._unnamed: set[ProcessKey] = set()
         self._refused: dict[ProcessKey, float] = {}
         self._usages: dict[ProcessKey, RankUsage] = {}
@@ -120,7 +124,9 @@ class ProcessExporter:
         known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
         now = self._ctx.clock.monotonic()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
-        request = ScanRequest(now, known, frozenset(self._refused), writer_keys, ranks.variables())
+        request = ScanRequest(
+            now, known, frozenset(self._refused), writer_keys, ranks.variables(), self._config.without_nccl
+        )
         watched = self._exits.watched()
         self._apply(*await self._thread.call(lambda: self._look(scanner, request, watched)))
         await self._gpu_users.update()
@@ -137,7 +143,7 @@ class ProcessExporter:
         usages = tuple((label, self._usages[key]) for label, key in keys if key in self._usages)
         exits, foreign = self._exits, self._gpu_users.shown
         return ProcessSnapshot(
-            states, usages, self._jobs.shown(), self._processes, exits.unknown_exits, exits.pidfd_errors, foreign
+            states, usages, self._jobs.shown(), self._without_nccl, exits.unknown_exits, exits.pidfd_errors, foreign
         )
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
@@ -147,7 +153,7 @@ class ProcessExporter:
             states.add((*label, PROCESS_STATES.get(letter, "sleeping")), 1.0)
         yield states.metric
         yield from usage_families.render(snapshot.usages, snapshot.jobs, all_values=self._config.all_values)
-        yield PROCESSES_SEEN.single(snapshot.processes)
+        yield WITHOUT_NCCL.single(snapshot.without_nccl)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
         yield PIDFD_ERRORS.single(snapshot.pidfd_errors)
         yield render_gpu_users(snapshot.foreign)
@@ -157,6 +163,7 @@ class ProcessExporter:
         self._drained = True
         self._ctx.ranks.lose_sight()
         self._ctx.ranks.usage_unread = {}
+        self._ctx.ranks.without_nccl = 0
         await self._exits.stop()
         self._users.stop()
         self._thread.stop()
@@ -173,7 +180,8 @@ class ProcessExporter:
             self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
-        self._processes = found.processes
+        self._processes, self._without_nccl = found.processes, found.without_nccl
+        ranks.without_nccl = found.without_nccl
         ranks.held_files = found.held
         for facts in found.restored:
             ranks.observe_process(facts)
@@ -233,5 +241,5 @@ SPEC = Spec(
     build=ProcessExporter,
     interval_seconds=1.0,
     deadline_seconds=1.0,
-    families=(PROCESS_STATE, *usage_families.FAMILIES, PROCESSES_SEEN, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
+    families=(PROCESS_STATE, *usage_families.FAMILIES, WITHOUT_NCCL, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,6 +21,19 @@ YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
 MAX_ANCESTORS = 64
+SETTLED_SECONDS = 60.0
+"""A process that has not loaded NCCL by then counts as a rank without it, where this is configured."""
+WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
+"""Programs between a launcher and a rank, which inherit the rank's environment."""
+SIZES = {
+    "RANK": "WORLD_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "PMIX_RANK": "SLURM_NTASKS",
+    "PMI_RANK": "PMI_SIZE",
+}
+"""Variables of launchers for the rank, with that for the number of ranks: those of PyTorch and MPI."""
+_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+_NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 # NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0); PyTorch always names those of a
 # process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
@@ -32,10 +46,29 @@ FilesByPid = dict[int, dict[tuple[int, int], int | None]]
 """Files (device, inode) and their uids by the pid that their records give, which is of the writer's pid namespace."""
 
 
+class ClaimedRank(NamedTuple):
+    """The rank that an environment names, and what tells its job from others."""
+
+    rank: str
+    local_rank: str
+    job: tuple[str, ...]
+
+
+def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
+    """Return the rank that a launcher's variables name, if they give its number of ranks too."""
+    for rank, size in SIZES.items():
+        number, ranks = environment.get(rank, ""), environment.get(size, "")
+        if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(ranks) and int(number) < int(ranks):
+            job = (ranks, *(environment.get(name, "") for name in _JOB_VARIABLES))
+            return ClaimedRank(number, environment.get("LOCAL_RANK", ""), job)
+    return None
+
+
 class _Seen(msgspec.Struct):
     """A process looked at before: with how many threads, when it is looked at again at the latest, and what was found.
 
     ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
+    ``claim``: the rank that its environment names; None for a wrapper such as a shell.
     """
 
     key: ProcessKey
@@ -48,6 +81,7 @@ class _Seen(msgspec.Struct):
     evidence: str = ""
     uses_gpu: bool = False
     inherited: bool = False
+    claim: ClaimedRank | None = None
 
 
 class RankSearch:
@@ -154,6 +188,42 @@ class RankSearch:
         names = (self._proc.thread_name(stat.pid, tid) for tid in self._proc.thread_ids(stat.pid))
         seen.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
         seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)
+        seen.claim = None if stat.comm in WRAPPERS else claim_of(self._proc.environment(stat.pid) or {})
+
+    def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
+        """Return the processes whose environment names a rank and that have no NCCL; and those ready to be ranks.
+
+        A child that inherits its parent's environment does not count, nor a launcher of such processes. Ready are
+        those seen for SETTLED_SECONDS, in jobs without a process that has NCCL.
+        """
+        proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
+        named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
+        first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
+        launchers = {pid for one in (*first, *proven) for pid in self._ancestors(one)}
+        without = [
+            seen
+            for pid, seen in first.items()
+            if pid not in launchers and pid not in proven and not proven.intersection(self._ancestors(pid))
+        ]
+        with_nccl = {named[pid].claim.job for pid in proven if pid in named}  # type: ignore[union-attr]  # see ``named``
+        ready = [
+            seen.key
+            for seen in without
+            if now - seen.first_at >= SETTLED_SECONDS and seen.claim is not None and seen.claim.job not in with_nccl
+        ]
+        return [seen.key for seen in without], ready
+
+    def _inherits(self, seen: _Seen, named: Mapping[int, _Seen]) -> bool:
+        parent = named.get(seen.parent_pid)
+        return parent is not None and parent.claim == seen.claim
+
+    def _ancestors(self, pid: int) -> Iterator[int]:
+        for _ in range(MAX_ANCESTORS):
+            seen = self._seen.get(pid)
+            if seen is None:
+                return
+            pid = seen.parent_pid
+            yield pid
 
     def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
         """Why a process is a rank, or nothing."""

@@ -32,7 +32,8 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
     ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those
     that the full table refused; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
-    ``variables``: the environment variables to read of new ranks.
+    ``variables``: the environment variables to read of new ranks. ``without_nccl``: processes whose environment names
+    a rank are ranks although they have no NCCL.
     """
 
     now: float
@@ -40,6 +41,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
     refused: frozenset[ProcessKey] = frozenset()
     writer_keys: Mapping[WriterKey, int | None] = {}
     variables: frozenset[str] = frozenset()
+    without_nccl: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -57,6 +59,7 @@ class Found(msgspec.Struct, frozen=True):
     held: dict[tuple[int, int], str]
     processes: int
     unreadable: int
+    without_nccl: int = 0
     usages: Usages | None = None
 
 
@@ -96,6 +99,9 @@ class Scanner:
         found = [
             each for each in self._search.proven(strangers, now, writer_keys, known) if each[0] not in request.refused
         ]
+        without, ready = self._search.without_nccl(known, now)
+        if request.without_nccl:
+            found += [(key, "environment") for key in ready if key not in request.refused]
         for key, evidence in self._by_turns(found)[:MAX_NEW]:
             facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
             if facts is not None:
@@ -114,6 +120,7 @@ class Scanner:
             held=held_files(self._proc, {key: self._ranks[key].logs.values() for key in standings}),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
+            without_nccl=0 if request.without_nccl else len(without),
             usages=self._look_at_usage(now, running) if is_due else None,
         )
 

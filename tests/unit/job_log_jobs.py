@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from agent.sdk.ranks import ProcessKey
 from exporters.job_log.catalogue import catalogue
 from exporters.job_log.jobs import LoggedJob, RankHere
 from exporters.job_log.matcher import LogEvent, classify
@@ -16,7 +17,7 @@ OWNER = os.getuid() or 1000
 
 def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
     """A job whose ranks 0 to 3 are processes 4000 to 4003 of this node."""
-    here = tuple(RankHere(4000 + rank, 1, str(rank), running=True) for rank in range(4))
+    here = tuple(RankHere(ProcessKey(4000 + rank, 1), 1, str(rank), running=True) for rank in range(4))
     fields: dict[str, Any] = {
         "uids": frozenset({OWNER}),
         "ids": frozenset({job_id}),

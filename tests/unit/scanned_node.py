@@ -27,13 +27,15 @@ class Node:
         self.refused: list[ProcessKey] = []
         self.file_uid: int | None = None
         self.variables = KEPT_VARIABLES
+        self.without_nccl = False
         self.guard = Guard(Logger("process"))
         self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys), self.guard)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after
         known, refused, writers = tuple(self.known), frozenset(self.refused), dict.fromkeys(writer_keys, self.file_uid)
-        found = self.scanner.look(ScanRequest(self.now, known, refused, writers, self.variables))
+        request = ScanRequest(self.now, known, refused, writers, self.variables, self.without_nccl)
+        found = self.scanner.look(request)
         self.known = [key for key in [*self.known, *(facts.key for facts in found.new)] if key not in found.gone]
         return found
 

@@ -14,7 +14,7 @@ from job_log_jobs import CATALOGUE, OWNER, job
 from lent import lent
 
 from agent.sdk.exporter import Outputs
-from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.job_log import batch, reader
 from exporters.job_log.jobs import LoggedJob, RankHere
@@ -268,7 +268,7 @@ def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
     output = node.write("both.txt")
     node.run(4000, output)
     node.run(5000, output)
-    other = job("4712", ranks=8)._replace(ranks=(job().ranks[0]._replace(pid=5000),))
+    other = job("4712", ranks=8)._replace(ranks=(job().ranks[0]._replace(key=ProcessKey(5000, 1)),))
     assert counts(node.look(job(), other)) == {}
 
 
@@ -448,7 +448,9 @@ def test_logs_of_new_ranks_are_looked_for_soon(tmp_path: Path) -> None:
     node.reader._discover_at = float("inf")  # the last look took long
     node.run(4000, node.write("mine.txt", "ValueError: x\n"))
     other = job("4712", ranks=8, pids={4000: "0"})
-    fresh = other._replace(ranks=(RankHere(4000, 1, "0", running=True), RankHere(9000, 1, "1", running=True)))
+    pids = {"0": 4000, "1": 9000}
+    here = tuple(RankHere(ProcessKey(pid, 1), 1, rank, running=True) for rank, pid in pids.items())
+    fresh = other._replace(ranks=here)
     node.clock.advance(reader.NEW_RANKS_SECONDS - 2 * reader.DISCOVER_SECONDS)
     assert counts(node.look(fresh)) == {}
     assert sum(counts(node.look(fresh)).values()) == 1

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from agent.cli.doctor.facts import Facts
 from agent.page.document import NodeDocument
+from agent.ranks.unseen import WITHOUT_NCCL
 
 FREE_SHARE = 0.05
 CLOCK_SECONDS = 1.0
@@ -100,6 +101,12 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
             "wrong",
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
+        )
+    if without := _value(facts, "rankwatch_processes_without_nccl"):
+        yield note(
+            "ranks",
+            WITHOUT_NCCL.format(count=f"{without:.0f}"),
+            "to watch them as ranks: docs/jobs.md, Ranks without NCCL",
         )
     if unknown := _value(facts, "rankwatch_process_exit_status_unknown_total"):
         yield note(

@@ -1,0 +1,130 @@
+"""The file in which PyTorch saves the exception that ended a rank. Blocking, but for ``read_error``.
+
+torchrun names a file for each rank in TORCHELASTIC_ERROR_FILE. A rank writes it only if its entry point is wrapped in
+``torch.distributed.elastic.multiprocessing.errors.record`` (error_handler.py: message, extraInfo). A job's user
+controls path and content, so the file counts only for the rank that named it, and only if it belongs to that rank's
+user. Of its text the parser keeps a category and the name of a well-known exception.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
+from agent.system.inside import open_inside
+from exporters.job_log.catalogue import Catalogue
+from exporters.job_log.jobs import LoggedJob, RankHere
+from exporters.job_log.matcher import events
+
+MAX_BYTES = 256 * 1024
+"""A larger file is not read. PyTorch writes a message and a traceback, some kilobytes."""
+MAX_READS = 64
+"""Limit of files per turn."""
+WAIT_SECONDS = 30.0
+"""A file that is missing or half written is tried again for this long after the exit was first seen."""
+EARLY_SECONDS = 2.0
+"""A file that was last written this long before its rank started is of an earlier run. The start is known to 1 s."""
+INIT_PID = 1
+PROGRAM_ERROR, ROOT = "program_error", "root"
+OTHER = "exception"
+"""The name of an exception that is neither Python's nor PyTorch's. Its class name is the user's text."""
+_TORCH = ("OutOfMemoryError", "AcceleratorError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
+KNOWN = {name: f"torch.{name}" for name in _TORCH} | {
+    name: name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
+}
+
+
+class Raised(NamedTuple):
+    """The exception that ended a rank. ``name``: one of KNOWN or OTHER; ``seconds``: when the file was written."""
+
+    category: str
+    role: str
+    name: str
+    weak: bool
+    seconds: float
+
+
+class _Message(msgspec.Struct):
+    message: str
+
+
+class _ErrorFile(msgspec.Struct):
+    message: _Message | str
+
+
+class ErrorFiles:
+    """Reads the file of each rank once after its exit. Used from one thread."""
+
+    def __init__(self, proc: Path, catalogue: Catalogue) -> None:
+        self._root = proc
+        self._proc = ProcFS(proc)
+        self._catalogue = catalogue
+        self._until: dict[ProcessKey, float] = {}
+
+    def new(self, jobs: Mapping[str, LoggedJob], now: float) -> Iterator[tuple[LoggedJob, RankHere, Raised]]:
+        """Yield the exceptions that exited ranks of ``jobs`` have saved since the last call. ``now``: monotonic."""
+        exited = {rank.key: (job, rank) for job in jobs.values() for rank in job.ranks if not rank.running}
+        self._until = {key: until for key, until in self._until.items() if key in exited}
+        for key, (_, rank) in exited.items():
+            self._until.setdefault(key, now + WAIT_SECONDS if rank.error_file else now)
+        due = [key for key, until in self._until.items() if until > now]
+        for key in self._by_turns(due, exited):
+            job, rank = exited[key]
+            raised = self._read(rank)
+            if raised is not None:
+                self._until[key] = now
+                yield job, rank, raised
+
+    def _by_turns(
+        self, due: Iterable[ProcessKey], exited: Mapping[ProcessKey, tuple[LoggedJob, RankHere]]
+    ) -> list[ProcessKey]:
+        """Return MAX_READS of the ranks, the first of each job before the second of any."""
+        turns: dict[str, int] = {}
+        ordered = []
+        for key in due:
+            job_id = exited[key][0].job_id
+            turns[job_id] = turns.get(job_id, 0) + 1
+            ordered.append((turns[job_id], key))
+        return [key for _, key in sorted(ordered)[:MAX_READS]]
+
+    def _read(self, rank: RankHere) -> Raised | None:
+        """Return the rank's exception; None while its file is missing, incomplete, too large or another user's."""
+        launcher = self._proc.status(rank.parent_pid)
+        pid = rank.parent_pid if launcher is not None and launcher.uid == rank.uid else INIT_PID
+        if pid == INIT_PID and rank.contained:
+            return None  # only a process in the container shows its files
+        try:
+            fd = open_inside(f"{self._root}/{pid}/root", rank.error_file)
+        except (OSError, ValueError):  # ValueError: a NUL in the path
+            return None
+        try:
+            status = os.fstat(fd)
+            early = status.st_mtime < rank.started_seconds - EARLY_SECONDS
+            if status.st_uid != rank.uid or status.st_size > MAX_BYTES or early:
+                return None
+            return read_error(os.read(fd, MAX_BYTES), self._catalogue, status.st_mtime)
+        except OSError:
+            return None
+        finally:
+            os.close(fd)
+
+
+def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | None:
+    """Return what an error file says; None if it is no such file or incomplete. ``seconds``: when it was written."""
+    try:
+        message = msgspec.json.decode(raw, type=_ErrorFile).message
+    except msgspec.DecodeError:
+        return None
+    line = (message if isinstance(message, str) else message.message).partition("\n")[0]
+    name = KNOWN.get(line.partition(":")[0].rpartition(".")[2], OTHER)
+    event = next((one for one in events(line.encode("utf-8", "replace") + b"\n", catalogue) if one.rule.role), None)
+    if event is None:
+        return Raised(PROGRAM_ERROR, ROOT, name, weak=True, seconds=seconds)
+    return Raised(event.rule.category, event.rule.role, name, event.rule.weak, seconds)

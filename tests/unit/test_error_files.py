@@ -1,0 +1,159 @@
+"""The exception that torchrun's error file names: whose it is, and what the agent keeps of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from job_log_jobs import CATALOGUE, OWNER, job
+
+from agent.sdk.ranks import ProcessKey
+from exporters.job_log import error_files
+from exporters.job_log.error_files import ErrorFiles, Raised, read_error
+from exporters.job_log.jobs import RankHere
+
+LAUNCHER = 3000
+STATUS = (
+    "Pid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\nThreads:\t1\nSigPnd:\t0\nShdPnd:\t0\n"
+    "voluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
+)
+STARTED = 1_000_000.0
+
+
+def saved(message: object) -> bytes:
+    """What PyTorch 2.13 writes for an exception."""
+    extra = {"py_callstack": "Traceback (most recent call last):\n", "timestamp": "1795000000"}
+    return json.dumps({"message": {"message": message, "extraInfo": extra}}).encode()
+
+
+class Node:
+    """Error files of a job of user OWNER below the root directory of its launcher or of process 1."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for pid in (1, LAUNCHER):
+            (root / f"proc/{pid}/root/tmp").mkdir(parents=True)
+        self.status(LAUNCHER, OWNER)
+        self.files = ErrorFiles(root / "proc", CATALOGUE)
+        self.now = 0.0
+
+    def status(self, pid: int, uid: int) -> None:
+        """A process of this user."""
+        (self.root / f"proc/{pid}/status").write_text(STATUS.format(pid=pid, uid=uid))
+
+    def write(self, raw: bytes, *, rank: int = 3, pid: int = LAUNCHER, uid: int = OWNER, at: float = STARTED) -> Path:
+        """The file of a rank."""
+        path = self.root / f"proc/{pid}/root/tmp/{rank}.json"
+        path.write_bytes(raw)
+        os.chown(path, uid, -1)
+        os.utime(path, (at, at))
+        return path
+
+    def look(self, *ranks: int, contained: bool = False) -> list[tuple[str, str, str]]:
+        """Return rank, category and exception of what is new, after the exit of these ranks."""
+        here = tuple(
+            RankHere(
+                ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=OWNER, contained=contained,
+                started_seconds=STARTED, error_file=f"/tmp/{rank}.json",
+            )
+            for rank in ranks or (3,)
+        )  # fmt: skip
+        self.now += 1.0
+        new = self.files.new({"4711": job(ranks=100)._replace(ranks=here)}, self.now)
+        return [(rank.rank, raised.category, raised.name) for _, rank, raised in new]
+
+
+def test_what_a_message_means() -> None:
+    """A message gives the category that a log line would, and only names that Python and PyTorch define."""
+    cases = {
+        "OutOfMemoryError: CUDA out of memory. Tried": ("cuda_oom", "root", "torch.OutOfMemoryError", False),
+        "KeyError: 'tokens'\nsecret": ("program_error", "root", "KeyError", True),
+        "PasswordHunter2: no": ("program_error", "root", "exception", True),
+        "DistBackendError: NCCL error in: x, remote process exited or there was a network error": None,
+        "": ("program_error", "root", "exception", True),
+    }
+    for message, due in cases.items():
+        raised = read_error(saved(message), CATALOGUE, 5.0)
+        assert raised is not None
+        if due is None:
+            assert (raised.role, raised.name) == ("cascade", "torch.DistBackendError")
+        else:
+            assert raised == Raised(*due, 5.0)
+    plain = read_error(b'{"message": "ValueError: x"}', CATALOGUE, 5.0)
+    assert plain is not None
+    assert plain.name == "ValueError"
+
+
+def test_what_is_no_error_file() -> None:
+    """Half a file, other JSON and binary data say nothing."""
+    for raw in (b"", saved("ValueError: x")[:-5], b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
+        assert read_error(raw, CATALOGUE, 5.0) is None
+
+
+def test_file_counts_once(tmp_path: Path) -> None:
+    """The exception of an exited rank is read once, also if its launcher completes the file seconds later."""
+    node = Node(tmp_path)
+    assert node.look() == []
+    node.write(saved("KeyError: 1")[:9])
+    assert node.look() == []
+    node.write(saved("KeyError: 1"))
+    assert node.look() == [("3", "program_error", "KeyError")]
+    assert node.look() == []
+
+
+def test_file_too_late(tmp_path: Path) -> None:
+    """A file that comes WAIT_SECONDS after the exit is not read."""
+    node = Node(tmp_path)
+    node.look()
+    node.write(saved("KeyError: 1"))
+    node.now += error_files.WAIT_SECONDS - 1.0
+    assert node.look() == []
+
+
+def test_files_that_blame_no_rank(tmp_path: Path) -> None:
+    """Files of another user, of an earlier run or above the limit, links to files outside and FIFOs say nothing."""
+    text = saved("KeyError: 1")
+    node = Node(tmp_path)
+    node.write(text, at=STARTED - 60.0)
+    assert node.look() == []
+    path = node.write(text + b" " * (error_files.MAX_BYTES + 1 - len(text)))
+    assert node.look() == []
+    path.unlink()
+    outside = tmp_path / "outside.json"
+    outside.write_bytes(text)
+    path.symlink_to(outside)
+    assert node.look() == []
+    path.unlink()
+    os.mkfifo(path)
+    assert node.look() == []
+    path.unlink()
+    node.write(text + b" " * (error_files.MAX_BYTES - len(text)))
+    assert len(node.look()) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_file_of_another_user(tmp_path: Path) -> None:
+    """A rank that names another user's file gets no cause from it."""
+    node = Node(tmp_path)
+    node.write(saved("KeyError: 1"), uid=OWNER + 1)
+    assert node.look() == []
+
+
+def test_launcher_has_exited(tmp_path: Path) -> None:
+    """Without its launcher a rank's file is read in the host's root directory, but not that of a container."""
+    node = Node(tmp_path)
+    node.status(LAUNCHER, OWNER + 1)  # another user's process has the pid now
+    node.write(saved("KeyError: 1"), pid=1)
+    assert node.look(contained=True) == []
+    assert node.look() == [("3", "program_error", "KeyError")]
+
+
+def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn reads MAX_READS files; the next turn reads the others."""
+    monkeypatch.setattr(error_files, "MAX_READS", 2)
+    node = Node(tmp_path)
+    for rank in range(3):
+        node.write(saved("KeyError: 1"), rank=rank)
+    assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]

@@ -1,0 +1,86 @@
+"""Processes whose environment names a rank and that have not loaded NCCL: counted, and ranks where configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scanned_node import Node
+
+from exporters.process.rank_search import LOOK_AGAIN_SECONDS, SETTLED_SECONDS
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """An empty node."""
+    return Node(tmp_path)
+
+
+def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
+    """The environment that torchrun gives a rank."""
+    return {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(of), "MASTER_PORT": "29500", **more}
+
+
+def gloo_job(node: Node) -> None:
+    """A torchrun with two ranks, of which rank 0 has a shell above it and two loaders below."""
+    node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "2", "RANK": "0"})  # as in a pod of PyTorchJob
+    node.proc.add(20, name="bash", parent=10, environment=rank(0))
+    node.proc.add(30, parent=20, environment=rank(0))
+    node.proc.add(31, parent=30, environment=rank(0))
+    node.proc.add(32, parent=30, environment=rank(0))
+    node.proc.add(40, parent=10, environment=rank(1))
+
+
+def test_ranks_of_gloo_are_counted(node: Node) -> None:
+    """Each rank without NCCL counts once: no launcher, no shell, no child that inherits its environment."""
+    gloo_job(node)
+    found = node.look()
+    assert (found.new, found.without_nccl) == ((), 2)
+
+
+def test_what_names_no_rank(node: Node) -> None:
+    """A rank without a number of ranks, at or above it, or that is no number, names nothing; nor does Slurm's."""
+    for pid, environment in enumerate(
+        (
+            {"RANK": "0"},
+            rank(2),
+            {"RANK": "-1", "WORLD_SIZE": "2"},
+            {"RANK": "9" * 8, "WORLD_SIZE": "9" * 9},
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+        ),
+        start=50,
+    ):
+        node.proc.add(pid, environment=environment)
+    assert node.look().without_nccl == 0
+    node.proc.add(60, environment={"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert node.look().without_nccl == 1
+
+
+def test_ranks_with_nccl_do_not_count(node: Node) -> None:
+    """A rank that has NCCL, its launcher and its children are no processes without NCCL."""
+    gloo_job(node)
+    node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
+    node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
+    assert len(node.look().new) == 2
+    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 0
+
+
+def test_ranks_where_configured(node: Node) -> None:
+    """With the option they are ranks once SETTLED_SECONDS old, and count as processes without NCCL no more."""
+    node.without_nccl = True
+    gloo_job(node)
+    assert node.evidence() == {}
+    assert node.evidence(after=SETTLED_SECONDS - 1.0) == {}
+    assert node.evidence() == {30: "environment", 40: "environment"}
+    assert node.evidence() == {}
+
+
+def test_never_mixed_with_nccl(node: Node) -> None:
+    """In a job of which one process has NCCL no process without it becomes a rank; in another job it does."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
+    node.proc.add(70, environment=rank(1, MASTER_PORT="29501"))
+    assert node.evidence() == {40: "thread"}
+    assert node.evidence(after=SETTLED_SECONDS) == {70: "environment"}
