@@ -78,7 +78,8 @@ def how_ended(ended: RankEnd | None) -> str:
     """Word how a rank ended, after its name: ``killed (SIGKILL)``."""
     if ended is None:
         return in_words("unknown", "", "")
-    return in_words(ended.reason, ended.signal, "" if ended.code is None else str(ended.code))
+    words = in_words(ended.reason, ended.signal, "" if ended.code is None else str(ended.code))
+    return f"{words}, raised {ended.exception}" if ended.exception else words
 
 
 def _held(rank: Rank) -> str:
@@ -140,6 +141,8 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         last_progress_seconds=process.progress_seconds,
         bus_bandwidth_bytes_per_second=None if has_exited else speed.bus_bandwidth_bytes_per_second,
         late_share=None if has_exited else speed.late_share,
-        ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None) if has_exited else None,
+        ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None, process.exception)
+        if has_exited
+        else None,
         unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
     )

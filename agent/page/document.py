@@ -25,12 +25,16 @@ class GpuOfRank(msgspec.Struct, frozen=True):
 
 
 class RankEnd(msgspec.Struct, frozen=True):
-    """How a rank's process ended. ``reason``: exited, signaled, oom_killed or unknown; ``code`` None: no status."""
+    """How a rank's process ended. ``reason``: exited, signaled, oom_killed or unknown; ``code`` None: no status.
+
+    ``exception``: the one that ended it, where its launcher has a file of it.
+    """
 
     at_seconds: float
     reason: str
     signal: str = ""
     code: int | None = None
+    exception: str = ""
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):

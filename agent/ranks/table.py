@@ -103,6 +103,11 @@ class RankTable:
             if process.facts is not None and process.facts.uid == uid:
                 process.facts = msgspec.structs.replace(process.facts, user=name)
 
+    def observe_exception(self, key: ProcessKey, name: str) -> None:
+        """Note the exception that ended a process."""
+        if (process := self._processes.get(key)) is not None:
+            process.exception = name
+
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
         """Note which processes here RAS does not hear; those not in ``silences`` it hears, or says nothing of."""
         for key, process in self._processes.items():

@@ -98,6 +98,8 @@ class JobLogExporter:
             task, self._running = self._running, None
             self._published = task.result()
             self._section = self._published.section or self._section
+            for key, name in self._published.raised:
+                self._ctx.ranks.observe_exception(key, name)
             self._ctx.exits.set_causes(causes(self._published.jobs, self._ctx.clock.time()))
             self._save()
         if not self._published.available:

@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
-from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
@@ -49,12 +49,13 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """The result of a turn. ``available``: a job here has a log."""
+    """The result of a turn. ``available``: a job here has a log; ``raised``: names of exceptions that ended ranks."""
 
     jobs: tuple[ShownLog, ...] = ()
     available: bool = False
     section: bytes = b""
     passages: Mapping[str, tuple[Passage, ...]] = {}
+    raised: tuple[tuple[ProcessKey, str], ...] = ()
 
 
 class JobLogReader:
@@ -123,9 +124,10 @@ class JobLogReader:
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
-        for job, rank, raised in self._error_files.new(jobs, self._clock.monotonic()):
+        new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda one: one[2].seconds)
+        for job, rank, raised in new:  # the first one is the cause
             self._tally(job.job_id).note_raised(raised, rank.rank)
-        return self._published()
+        return self._published()._replace(raised=tuple((rank.key, raised.name) for _, rank, raised in new))
 
     def close(self) -> None:
         """Close all files."""

@@ -60,7 +60,11 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("no_progress", "made NO progress", r"Training cycle #[0-9]{1,10} made NO progress"),
     ("progress", "made progress", r"Training cycle #[0-9]{1,10} made progress"),
     ("stopped_without_progress", "EARLY TERMINATION", r"EARLY TERMINATION: [0-9]{1,10} consecutive training cycles"),
-    ("restart_of_own_failure", "Worker group FAILED", r"Worker group FAILED\. [0-9]{1,6}/[0-9]{1,6} attempts left"),
+    (
+        "restart_of_own_failure",
+        "attempts left",
+        r"Worker group (?:FAILED|UNHEALTHY)\. [0-9]{1,6}/[0-9]{1,6} attempts left",
+    ),
     ("restart_of_others_failure", "Joining cluster restart", r"Joining cluster restart \(group_rank="),
     ("processes_left", "remaining processes in worker PGIDs", r"Found [1-9][0-9]{0,9} remaining processes"),
     ("gpu_memory_held", "GPU memory to be reclaimed", r"Timeout waiting for GPU memory to be reclaimed"),

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,7 @@ WRITTEN = {
     "generation": "1",
     "active_ranks": "0-3",
 }
+RECORDED = Path(__file__).parents[1] / "data/nvrx"
 MINUTE = datetime(2026, 11, 22, 0, 33, tzinfo=UTC).timestamp()
 
 
@@ -222,7 +224,7 @@ def test_scores_follow_their_heading() -> None:
 
 INTERRUPTED = {
     "on ranks=[0, 1]": "0 1",
-    "on ranks={3}": "3",
+    "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # by format_interruption_records of NVRx 0.4.1
     "affecting ranks {0, 1}": "0 1",
     "affecting ranks {0, 1, 2, 3...12, 13, 14, 15 (total: 16)}": "0 1 2 3 12 13 14 15",
     "affecting ranks {1-3, 5}": "1 2 3 5",
@@ -241,6 +243,13 @@ def test_interruptions() -> None:
     text = "rank=0 term_ex: RankShouldRestart('Interruption.{} affecting ranks {{3}}, Interruption.{} on ranks=[3]')"
     sums = heard(text.format("HARD_TIMEOUT", "LATER_ONE"), text.format("HARD_TIMEOUT", "TERMINATED"))
     assert sums.interruptions == {("3", "hard_timeout"): 2, ("3", "other"): 1, ("3", "terminated"): 1}
+
+
+def test_what_a_real_launcher_logs() -> None:
+    """The log of ft_launcher 0.4.1, whose rank 1 sent no heartbeat in two runs, gives these counts."""
+    sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
+    assert sums.timeouts == {("1", "subsequent"): 2}
+    assert sums.notices == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}
 
 
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,7 @@ class RankProcess(msgspec.Struct):
     shown_job_id: str = ""
     exited_at: SavedSeconds | None = None
     exited_seconds: SavedSeconds = 0.0
+    exception: str = ""
     exit: ExitStatus | None = None
     state: str = "S"
     blocked_since: SavedSeconds | None = None
