@@ -16,16 +16,18 @@ from agent.core import log
 from agent.core.openssl import leave_out
 
 COMMANDS = {
-    "doctor": "agent.cli.doctor.command",
-    "evidence": "agent.cli.evidence.command",
-    "explain": "agent.cli.explain.command",
-    "healthy": "agent.cli.healthy",
-    "job": "agent.cli.job.command",
-    "mark": "agent.cli.mark",
-    "simulate": "agent.simulate.cli",
-    "status": "agent.cli.status",
+    "status": ("agent.cli.status", "show the ranks of the agent on this node"),
+    "job": ("agent.cli.job.command", "show a job over all its nodes, by Prometheus"),
+    "explain": ("agent.cli.explain.command", "tell the last incident of a job"),
+    "evidence": ("agent.cli.evidence.command", "show what was saved when ranks died"),
+    "exclude": ("agent.cli.exclude", "list nodes where jobs fail first, again and again"),
+    "doctor": ("agent.cli.doctor.command", "check the installation and print fixes"),
+    "healthy": ("agent.cli.healthy", "report whether the hardware of this node is healthy"),
+    "mark": ("agent.cli.mark", "set a mark in the time line of a job"),
+    "simulate": ("agent.simulate.cli", "run a simulated job"),
 }
-"""The module of each command, whose ``main`` takes its arguments and returns its exit status."""
+"""The module of each command, whose ``main`` takes its arguments and returns its exit status, and what it does."""
+HELP = "help"
 
 _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
 """However YAML writes it; what is meant otherwise costs memory alone."""
@@ -37,13 +39,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Those of `rankwatch healthy`: 0 healthy, 1 not healthy, 2 it cannot tell.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == [HELP]:
+        given = [*given[1:2], "--help"]
     if given and given[0] in COMMANDS:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a job's name, say, which the terminal's encoding does not have
-        module = importlib.import_module(COMMANDS[given[0]])  # the daemon needs none of it in memory
+        module = importlib.import_module(COMMANDS[given[0]][0])  # the daemon needs none of it in memory
         return int(module.main(given[1:]))
     if given and not given[0].startswith("-"):
-        near = difflib.get_close_matches(given[0], COMMANDS, n=1)
+        near = difflib.get_close_matches(given[0], [*COMMANDS, HELP], n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(COMMANDS))}"
         print(f"rankwatch: no command {given[0]!r}{hint}", file=sys.stderr)  # noqa: T201  # its answer
         return 2
@@ -75,11 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch",
         description="Per-rank bandwidth, liveness and health of NCCL and RCCL jobs on this node, for Prometheus.",
-        epilog="Commands: `rankwatch status` shows the ranks of a running agent; `rankwatch job` a job over all its "
-        "nodes, by Prometheus; `rankwatch explain` tells its last incident; `rankwatch doctor` checks the installation "
-        "and prints fixes; `rankwatch evidence` shows what was taken down when ranks died; `rankwatch healthy` "
-        "reports whether the node's hardware is healthy; `rankwatch mark` sets a mark in the time line of a job; "
-        "`rankwatch simulate` runs a simulated job.",
+        epilog="commands:\n" + "".join(f"  {name:10}{does}\n" for name, (_, does) in COMMANDS.items()) + "\nexamples:\n"
+        "  rankwatch --config.file /etc/rankwatch/rankwatch.yml   run the agent\n"
+        "  rankwatch status                                       what runs here, and how it is\n"
+        "  rankwatch help explain                                 options of a command\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
     parser.add_argument(

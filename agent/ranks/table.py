@@ -54,8 +54,6 @@ class RankTable:
         self.revision = 0
         self.speeds = SpeedBook(clock)
 
-    # -- evidence of processes -------------------------------------------------------------------------------------
-
     def keep_variables(self, names: frozenset[str]) -> None:
         """Keep these environment variables of the rank processes found from now on, for an exporter that needs them."""
         self._variables |= names
@@ -182,8 +180,6 @@ class RankTable:
         """Return the rank processes that run, as far as is known."""
         return {key: process for key, process in self._processes.items() if process.exited_at is None}
 
-    # -- evidence of records ---------------------------------------------------------------------------------------
-
     def observe_records(
         self,
         writer_key: WriterKey,
@@ -207,8 +203,6 @@ class RankTable:
         since, read = self._clock.monotonic() - seconds, self.read_otherwise
         found = (process for key, process in self._processes.items() if key not in read)
         return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
-
-    # -- answers ---------------------------------------------------------------------------------------------------
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """Return the frozen label of one rank of a writer; None while it is not published."""
@@ -241,8 +235,6 @@ class RankTable:
         found, counts, jobs = self._processes.values(), self._counts, self._judge.book.lines()
         labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
         return take_snapshot(found, labels, counts, duplicates, unread, self.without_nccl, jobs, self._clock)
-
-    # -- the tick --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
         """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
@@ -279,8 +271,6 @@ class RankTable:
         if (key := expiry.gives_way(self._processes, owner)) is not None:
             self._drop(key)
         return key is not None
-
-    # -- the checkpoint --------------------------------------------------------------------------------------------
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = "Per-rank bandwidth, liveness and health of NCCL and RCCL jobs, for Prometheus"
-COMMANDS = ("", "status", "job", "doctor", "evidence", "explain", "healthy", "mark", "simulate")
+COMMANDS = ("", "status", "job", "doctor", "evidence", "exclude", "explain", "healthy", "mark", "simulate")
 
 
 def help_of(command: str) -> str:

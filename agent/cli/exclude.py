@@ -1,0 +1,113 @@
+"""`rankwatch exclude`: nodes where jobs fail first, again and again, as a list for `sbatch --exclude`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from agent.cli.terminal import plain
+from agent.core import prometheus
+from agent.core.prometheus import Sample
+from agent.ranks.liveness.causes import HARDWARE
+
+DAYS, MAX_DAYS = 7, 90
+POINTS = 3
+_DEATHS = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
+_SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
+"""Signals that faulty memory or a driver can cause."""
+
+
+class Lemon(NamedTuple):
+    """A node: ``points``, one for each job that failed there first, two where the cause looks like hardware."""
+
+    cluster: str
+    node: str
+    points: int
+    jobs: int
+    users: int
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask, and print the list; return the exit status: 0 printed, also an empty list, 2 no answer."""
+    flags = _parser().parse_args(list(arguments))
+    try:
+        deaths = prometheus.samples(
+            flags.prometheus,
+            _DEATHS.format(labels="signal, cause", metric="rank:rankwatch_dead:time", days=flags.days),
+        )
+        reboots = prometheus.samples(
+            flags.prometheus,
+            _DEATHS.format(labels="class", metric='rank:rankwatch_exit:time{class="reboot"}', days=flags.days),
+        )
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        where = plain(prometheus.shown(flags.prometheus))
+        print(f"rankwatch exclude: no answer from {where}: {plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
+        return 2
+    chosen = [
+        lemon
+        for lemon in lemons((*deaths, *reboots))
+        if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
+    ]
+    print(_FORMATS[flags.format](chosen))  # noqa: T201  # its answer
+    return 0
+
+
+def lemons(failures: Iterable[Sample]) -> list[Lemon]:
+    """Return the nodes of these first failures, those with most points first."""
+    points: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
+    users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for labels, _ in failures:
+        node = labels.get("cluster", ""), labels.get("node", "")
+        job_id, cause = labels.get("job_id", ""), labels.get("cause", "")
+        of_hardware = (
+            cause in HARDWARE
+            or cause.startswith("xid_")
+            or labels.get("signal") in _SIGNALS
+            or labels.get("class") == "reboot"
+        )
+        points[node][job_id] = max(points[node].get(job_id, 0), 2 if of_hardware else 1)
+        users[node].add(labels.get("user", ""))
+    made = [Lemon(*node, sum(jobs.values()), len(jobs), len(users[node] - {""})) for node, jobs in points.items()]
+    return sorted(made, key=lambda lemon: (-lemon.points, lemon.cluster, lemon.node))
+
+
+def _table(chosen: Sequence[Lemon]) -> str:
+    if not chosen:
+        return "no node has that many points"
+    rows = [("NODE", "CLUSTER", "POINTS", "JOBS", "USERS")]
+    rows += [
+        (plain(one.node), plain(one.cluster) or "-", str(one.points), str(one.jobs), str(one.users)) for one in chosen
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+_FORMATS: dict[str, Callable[[Sequence[Lemon]], str]] = {
+    "table": _table,
+    "slurm": lambda chosen: ",".join(plain(lemon.node) for lemon in chosen),
+    "json": lambda chosen: json.dumps([lemon._asdict() for lemon in chosen], indent=2),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rankwatch exclude",
+        description="List nodes where jobs fail first, again and again: one point for each job, two where the cause "
+        'looks like hardware. As in: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
+    )
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
+    parser.add_argument("--cluster", metavar="NAME", help="only nodes of this cluster")
+    parser.add_argument("--days", type=int, choices=range(1, MAX_DAYS + 1), default=DAYS, metavar="N", help=f"{DAYS}")
+    parser.add_argument(
+        "--points", type=int, default=POINTS, metavar="N", help=f"the lowest number of points ({POINTS})"
+    )
+    parser.add_argument("--format", choices=sorted(_FORMATS), default="table")
+    return parser

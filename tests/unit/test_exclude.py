@@ -1,0 +1,61 @@
+"""`rankwatch exclude`: which nodes failed first how often."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from agent.cli import exclude
+from agent.cli.exclude import Lemon, lemons
+from agent.core.prometheus import Sample
+
+
+def failure(node: str, job_id: str, **labels: str) -> Sample:
+    """A first failure."""
+    return Sample({"cluster": "c1", "node": node, "job_id": job_id, "user": "alice", **labels}, 1.0)
+
+
+FAILURES = [
+    failure("b", "1", signal="SIGSEGV"),
+    failure("b", "1", signal="SIGTERM"),  # a second rank of the job
+    failure("b", "2", cause="program_error", user="bob"),
+    failure("a", "3", cause="xid_79"),
+    failure("a", "4", **{"class": "reboot"}),
+    failure("a", "5", cause="gpu_lost"),
+    failure("c", "6", signal="SIGKILL"),
+]
+
+
+def test_points() -> None:
+    """A job gives its node one point, two where its death looks like hardware, however many ranks died."""
+    assert lemons(FAILURES) == [Lemon("c1", "a", 6, 3, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1)]
+
+
+def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nodes with as many points as asked for are printed as a table, a list for Slurm, or JSON."""
+    asked: list[str] = []
+
+    def samples(url: str, expression: str) -> list[Sample]:
+        asked.append(expression)
+        return FAILURES if "dead" in expression else []
+
+    monkeypatch.setattr("agent.core.prometheus.samples", samples)
+    outputs = {}
+    for form in ("table", "slurm", "json"):
+        assert exclude.main(["--prometheus", "http://p", "--format", form, "--days", "3"]) == 0
+        outputs[form] = capsys.readouterr().out
+    assert outputs["slurm"] == "a,b\n"
+    assert outputs["table"].splitlines()[1].split() == ["a", "c1", "6", "3", "1"]
+    assert [one["node"] for one in json.loads(outputs["json"])] == ["a", "b"]
+    assert all("[3d]" in expression for expression in asked)
+    assert exclude.main(["--prometheus", "http://p", "--cluster", "c2"]) == 0
+    assert capsys.readouterr().out == "no node has that many points\n"
+
+
+def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a Prometheus the exit status is 2, and the message names the address without its password."""
+    assert exclude.main(["--prometheus", "http://u:secret@127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert "127.0.0.1:1" in said
+    assert "secret" not in said
