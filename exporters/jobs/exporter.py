@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import JobEnd
 from exporters.jobs.families import FAMILIES, JobsSnapshot, render
+from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
 from exporters.jobs.records import ScheduledJob
 from exporters.jobs.sources import JobSources
 
@@ -26,12 +28,15 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: where they are by default.
 
-    There is no default for dcgm-exporter's. ``owner_uids``: whose files are believed, with root's and the agent's own.
+    There is no default for dcgm-exporter's. ``write_dcgm_mapping``: a directory where the exporter writes such files
+    from what it knows of ranks; empty: nowhere. ``owner_uids``: whose files are believed, with root's and the agent's
+    own.
     """
 
     directory: _Path = ""
     dcgm_mapping: _Path = ""
     amd_mapping: _Path = ""
+    write_dcgm_mapping: _Path = ""
     owner_uids: Annotated[list[_Uid], msgspec.Meta(max_length=MAX_OWNERS)] = msgspec.field(default_factory=list)
 
 
@@ -41,6 +46,7 @@ class JobsExporter:
     def __init__(self, config: JobsConfig) -> None:
         self._config = config
         self._found = JobsSnapshot()
+        self._mapping = GpuMapping(Path(config.write_dcgm_mapping)) if config.write_dcgm_mapping else None
 
     async def start(self, ctx: Context) -> None:
         """Prepare; no file is touched yet."""
@@ -58,6 +64,9 @@ class JobsExporter:
         """Look once; NoData where none of the directories is there."""
         now = self._ctx.clock.time()
         self._found = JobsSnapshot()
+        if self._mapping is not None:
+            write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
+            await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
         found = await self._thread.call(lambda: self._sources.look(now))
         if found is None:
             raise NoData

@@ -40,14 +40,14 @@ class Ends(NamedTuple):
 
 
 ENDS = (
+    Ends("end", "exited with status 0", "finished", "ok"),
     Ends("key", "exited with status 1, raised KeyError", "dead", "fail", "program_error"),
     Ends("oom", "exited with status 1, raised torch.OutOfMemoryError", "dead", "fail", "cuda_oom"),
     Ends("own", "exited with status 1, raised exception", "dead", "fail", "program_error"),
     Ends("early", "exited with status 0", "exited", "left"),
     Ends("SIGKILL", "killed (SIGKILL)", "dead", "torn"),
-    Ends("SIGABRT", "killed (SIGABRT)", "dead", "fail"),
-    Ends("SIGSEGV", "killed (SIGSEGV)", "dead", "crash"),
-    Ends("end", "exited with status 0", "finished", "ok"),
+    Ends("SIGABRT", "crashed (SIGABRT)", "dead", "fail"),
+    Ends("SIGSEGV", "crashed (SIGSEGV)", "dead", "crash"),
 )
 
 
@@ -85,13 +85,17 @@ def up(agent: Agent) -> bool:
 def test_an_end(agent: Agent, end: Ends) -> None:
     """The page words the end of rank 1, its exit has the class and the cause, and nothing shows the user's words."""
 
-    def shown() -> tuple[str, str]:
-        document = read(agent.get("/api/v1/ranks").body.encode())
-        rank = next(rank for rank in document.ranks if (rank.job_id, rank.rank) == (job_of(end), "1"))
-        return how_ended(rank.ended) if rank.ended else "", rank.state
+    def shown() -> tuple[str, str] | None:
+        ranks = read(agent.get("/api/v1/ranks").body.encode()).ranks
+        rank = next((rank for rank in ranks if (rank.job_id, rank.rank) == (job_of(end), "1")), None)
+        return None if rank is None or rank.ended is None else (how_ended(rank.ended), rank.state)
 
-    wait_until(lambda: shown() == (end.words, end.state), ENDED_SECONDS)
-    exits = select(agent.page("?collect[]=liveness"), "rankwatch_exit_age_seconds", job_id=job_of(end), rank="1")
-    assert {(one.labels["class"], one.labels["cause"]) for one in exits} == {(end.kind, end.cause)}
+    def exits() -> set[tuple[str, str]]:
+        series = select(agent.page(), "rankwatch_exit_age_seconds", job_id=job_of(end), rank="1")
+        return {(one.labels["class"], one.labels["cause"]) for one in series}
+
+    wait_until(lambda: shown() == (end.words, end.state), ENDED_SECONDS, f"{end}")
+    wait_until(exits, ENDED_SECONDS, "an exit")
+    assert exits() == {(end.kind, end.cause)}
     assert "secret" not in agent.page()
     assert "TheUsersOwnWord" not in agent.page()

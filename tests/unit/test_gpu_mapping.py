@@ -1,0 +1,120 @@
+"""Files that say which jobs use which GPU: what the agent writes, replaces, removes and leaves alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from fake_clock import FakeClock
+from lent import lent
+
+from agent.ranks.rank.process import RankGpu
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankTable
+from exporters.jobs.exporter import JobsConfig, JobsExporter
+from exporters.jobs.mapping import OWN, GpuMapping, jobs_of_gpus
+from exporters.jobs.sources import JobSources
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """An empty directory for the mapping."""
+    path = tmp_path / "mapping"
+    path.mkdir()
+    return path
+
+
+def files(directory: Path) -> dict[str, str]:
+    """Return the GPUs' files."""
+    return {path.name: path.read_text() for path in directory.iterdir() if path.name != OWN}
+
+
+def test_what_a_file_holds() -> None:
+    """A GPU's file names each job with a rank that runs there; ranks that have exited count no more."""
+    ranks = RankTable(FakeClock(), "here", settle_at_once=True)
+    keys = {pid: ProcessKey(pid, 5) for pid in (10, 11, 12)}
+    for pid, (job_id, rank) in {10: ("7", "0"), 11: ("7", "1"), 12: ("8", "0")}.items():
+        environment = {"RANK": rank, "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
+        ranks.observe_process(ProcessFacts(keys[pid], 1.0, pid, "ann", "thread", environment))
+    ranks.tick()
+    for pid, index in {10: 0, 11: 1, 12: 1}.items():
+        ranks.processes()[keys[pid]].gpus = (RankGpu(index, f"GPU-{index}", "", ""),)
+    assert jobs_of_gpus(ranks.snapshot().ranks) == {"0": "7\n", "1": "7\n8\n"}
+    ranks.observe_exit(keys[10], None)
+    assert jobs_of_gpus(ranks.snapshot().ranks) == {"1": "7\n8\n"}
+
+
+def test_files_follow_the_ranks(directory: Path) -> None:
+    """A GPU's file appears with its first rank, changes with its jobs and goes with its last rank."""
+    mapping = GpuMapping(directory)
+    mapping.write({"0": "4711\n", "1": "4711\n"})
+    assert files(directory) == {"0": "4711\n", "1": "4711\n"}
+    before = (directory / "0").stat()
+    mapping.write({"0": "4711\n", "1": "4711\n4712\n"})
+    assert files(directory) == {"0": "4711\n", "1": "4711\n4712\n"}
+    assert (directory / "0").stat() == before
+    mapping.write({})
+    assert files(directory) == {}
+
+
+def test_own_reader(directory: Path, tmp_path: Path) -> None:
+    """The exporter that reads such mappings finds the jobs in what was written."""
+    GpuMapping(directory).write({"0": "4711\n4712\n"})
+    looked = JobSources(tmp_path / "jobs", directory, None, {os.geteuid()}).look(0.0)
+    assert looked is not None
+    jobs, refused = looked
+    assert {job.file.job_id for job in jobs} == {"4711", "4712"}
+    assert not +refused
+
+
+def test_files_of_other_programs_stay(directory: Path) -> None:
+    """A file that the agent did not write is neither replaced nor removed, whatever its name."""
+    (directory / "0").write_text("prolog\n")
+    (directory / "README").write_text("x")
+    mapping = GpuMapping(directory)
+    mapping.write({"0": "4711\n", "1": "4711\n"})
+    mapping.write({})
+    assert files(directory) == {"0": "prolog\n", "README": "x"}
+
+
+def test_after_a_restart(directory: Path) -> None:
+    """Files of an earlier run of the agent are its own: it removes those of jobs that have ended."""
+    GpuMapping(directory).write({"0": "4711\n", "1": "4711\n"})
+    GpuMapping(directory).write({"1": "4713\n"})
+    assert files(directory) == {"1": "4713\n"}
+
+
+def test_links_are_not_followed(directory: Path, tmp_path: Path) -> None:
+    """A link under the name of a new file is removed, not followed; a link under a GPU's name stays."""
+    victim = tmp_path / "victim"
+    victim.write_text("x")
+    (directory / ".1.new").symlink_to(victim)
+    (directory / "0").symlink_to(victim)
+    GpuMapping(directory).write({"0": "4711\n", "1": "4711\n"})
+    assert victim.read_text() == "x"
+    assert (directory / "0").is_symlink()
+    assert (directory / "1").read_text() == "4711\n"
+
+
+def test_a_mapping_that_fails_costs_itself(directory: Path, tmp_path: Path) -> None:
+    """Without the directory the exporter still reads how jobs ended, and counts the failure."""
+    jobs = tmp_path / "run/rankwatch/jobs"
+    jobs.mkdir(parents=True, mode=0o755)
+    (jobs / "4.json").write_text('{"job_id": "4"}')
+    directory.rmdir()
+
+    async def run() -> tuple[int, int]:
+        ctx = lent("jobs", FakeClock(), tmp_path)
+        exporter = JobsExporter(JobsConfig(write_dcgm_mapping=str(directory)))
+        await exporter.start(ctx)
+        await exporter.update()
+        return len(exporter.snapshot().jobs), ctx.guard.skipped
+
+    assert asyncio.run(run()) == (1, 1)
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    """Without its directory the write fails: the agent makes none."""
+    with pytest.raises(FileNotFoundError):
+        GpuMapping(tmp_path / "none").write({"0": "4711\n"})
