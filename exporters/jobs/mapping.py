@@ -51,7 +51,7 @@ class GpuMapping:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=fd)
                     self._written.pop(name, None)
-            if self._own != free:  # before the files: a crash leaves none that nobody removes
+            if self._own != free:  # before the files: after a crash the next run removes them
                 _replace(OWN, "".join(f"{name}\n" for name in sorted(free)), fd)
                 self._own = free
             for name in sorted(free):
