@@ -47,7 +47,7 @@ def test_an_alert_explains_itself() -> None:
         assert rule["labels"]["severity"] in SEVERITIES
         notes = rule["annotations"]
         assert set(notes) == {"summary", "description", "dashboard_url", "runbook_url"}
-        assert re.search(r"[Ll]ikely cause", notes["description"])
+        assert re.search(r"[Ll]ikely cause|^CAUSE:", notes["description"], re.MULTILINE)
         assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
         assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
         assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
@@ -59,6 +59,20 @@ def test_an_alert_has_a_runbook() -> None:
         sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
         (section,) = [text for text in sections if text.partition("\n")[0] == name]
         assert re.findall(r"^\*[A-Z][a-z ]+\*(?=\. )", section, re.MULTILINE) == list(PARTS)
+
+
+def test_pages_of_deaths_say_what_to_do_first() -> None:
+    """Their text is five lines at most, and begins with what the runbook says to do first."""
+    sections = (ROOT / "docs" / "runbooks.md").read_text()
+    for alert in (alert for alert in ALERTS if alert["alert"] in ("RankDead", "NodeLost")):
+        lines = alert["annotations"]["description"].splitlines()
+        assert [line.partition(":")[0] for line in lines] == [
+            word
+            for word in ("DO", "THEN", "CAUSE", "OWNER", "EVIDENCE")
+            if word != "OWNER" or alert["alert"] == "RankDead"
+        ]
+        (first,) = re.search(rf"^## {alert['alert']}$\n\n\*Do first\*\. ([^.]+)\.", sections, re.MULTILINE).groups()  # type: ignore[union-attr]  # there is one
+        assert " ".join(first.split()) in lines[0]
 
 
 def test_no_runbook_is_left_of_an_alert() -> None:
