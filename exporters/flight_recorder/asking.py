@@ -10,8 +10,7 @@ from exporters.flight_recorder.places import is_number
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 AGAIN_SECONDS = 600.0
-MAX_ASKED = 64
-"""Limit of ranks per look. The next looks take the others."""
+MAX_ASKED = 64  # Limit of ranks per look. The next looks take the others
 
 
 class DumpAsker:

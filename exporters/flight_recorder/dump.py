@@ -23,11 +23,9 @@ MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
 """Limit of shown groups per rank: groups it waits in first, then the largest. Megatron makes 12 or 13 per rank."""
 MAX_NAME_CHARACTERS = 64
-MAX_TEXT_CHARACTERS = 1024
-"""Limit of a name's length, because every entry of a dump may repeat one text."""
+MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump may repeat one text
 MAX_SEQUENCE = 1 << 53
-MAX_DIMENSIONS = 16
-"""Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6."""
+MAX_DIMENSIONS = 16  # Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6
 WORLD = "default_pg"
 OTHER = "other"
 OPERATIONS = frozenset(

@@ -12,8 +12,7 @@ CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
 JOB_ID = "%j"
-BUSY_SECONDS = 30.0
-"""A rank with a completed operation in this time does not hang, so the exporter ignores its dump."""
+BUSY_SECONDS = 30.0  # A rank with a completed operation in this time does not hang, so the exporter ignores its dump
 AFTER_EXIT_SECONDS = 120.0
 """A rank writes its dump before it exits. The search for the dump ends this long after the exit."""
 MAX_RANK_DIGITS = 7

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
-from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
+from agent.sdk.ranks import RankLabel, RankSpeed
+from exporters.inspector.totals.accumulators import Place
 from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
-
-Place = tuple[WriterKey, str, int]
-"""A writer's place in a communicator."""
 
 
 def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
@@ -22,16 +20,14 @@ def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -
     moved: defaultdict[RankLabel, int] = defaultdict(int)
     late: defaultdict[RankLabel, int] = defaultdict(int)
     for writer in writers:
-        ranks = {place: labels.get((writer.writer_key, *place)) for place in writer.places}
-        for comm, comm_rank, name, bus_bytes, microseconds in writer.windows:
-            if (label := ranks.get((comm, comm_rank))) is not None and name not in P2P_SERIES:
+        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            if name not in P2P_SERIES:
                 windows[label][0] += bus_bytes
                 windows[label][1] += microseconds
-        for total in writer.totals:
-            if (label := ranks.get(total.key[:2])) is not None:
-                moved[label] += total.sums.bus_bytes
-                if total.sums.arrivals is not None:
-                    late[label] += total.sums.arrivals.lateness_us
+        for label, _, sums in writer.labelled(writer.totals, labels):
+            moved[label] += sums.bus_bytes
+            if sums.arrivals is not None:
+                late[label] += sums.arrivals.lateness_us
     return {
         label: RankSpeed(
             windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,

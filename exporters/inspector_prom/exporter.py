@@ -16,26 +16,26 @@ from agent.sdk.system import ProcFS
 from exporters.inspector_prom.descriptors import (
     MAX_FILES,
     MAX_PROCESSES,
+    VARIABLES,
     FileKey,
     HeldMeans,
     MeansHolder,
+    asks_for_means,
     by_turns,
+    interval_seconds,
     look,
+    will_write,
     writers,
 )
-from exporters.inspector_prom.families import FAMILIES, MeansSnapshot, MeansState, RankMeans, render
-from exporters.inspector_prom.means import MeansFile
+from exporters.inspector_prom.families import FAMILIES, MeansFile, MeansSnapshot, MeansState, RankMeans, render
 from exporters.inspector_prom.reading import FoundMeans, MeansRequest
-from exporters.inspector_prom.settings import VARIABLES, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
 """How often descriptors are looked at of ranks that were not seen to be in this mode: nccl.conf may ask for it, too."""
-HELPER_SECONDS = 5.0
-"""The helper waits for no file system; it answers within its grace."""
-MAX_READ = 16
-"""Files read in one look: with all that they hold an answer of the helper's stays below its bound."""
+HELPER_SECONDS = 5.0  # The helper waits for no file system; it answers within its grace
+MAX_READ = 16  # Files read in one look: with all that they hold an answer of the helper's stays below its bound
 READER = HelperSpec(
     "inspector_prom", "exporters.inspector_prom.reading:look", list[FoundMeans | None], memory_bytes=64 * 1024 * 1024
 )

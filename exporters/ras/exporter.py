@@ -17,13 +17,16 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
+from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer, Reach
 from exporters.ras.asking.jobs import (
+    Due,
     JobStanding,
     LocalProcess,
     OwnedJob,
     Question,
     Rules,
+    Visit,
+    Visits,
     libraries,
     local_processes,
     standings,
@@ -32,10 +35,7 @@ from exporters.ras.asking.jobs import (
 )
 from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
-from exporters.ras.asking.reached import Reach
-from exporters.ras.asking.reports import Reports
-from exporters.ras.asking.saved import SavedJob
-from exporters.ras.asking.visits import Due, Visit, Visits
+from exporters.ras.asking.reports import Reports, SavedJob
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
@@ -44,8 +44,7 @@ from exporters.ras.report.model import Report
 from exporters.ras.show.evidence import offer_reports
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
-INTERVAL_SECONDS = 2.0
-"""How often /proc is looked at; queries are rarer."""
+INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
@@ -53,10 +52,8 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 2.0
-"""For how many intervals a report is shown after the next one was due."""
-KEPT_FAILURES = 2
-"""Failed queries in a row after which the next is not waited for any more."""
+STALE_INTERVALS = 2.0  # For how many intervals a report is shown after the next one was due
+KEPT_FAILURES = 2  # Failed queries in a row after which the next is not waited for any more
 SINGLE_PASS_LOOKS = 50
 SINGLE_PASS_LOOK_SECONDS = 0.1
 """How many times a single pass looks until the ranks are found, and the seconds in between."""

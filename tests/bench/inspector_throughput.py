@@ -57,7 +57,7 @@ def read_all(directory: Path) -> int:
     reader.close()
     if turn.published is None:
         raise RuntimeError("nothing published")
-    return sum(total.sums.operations for writer in turn.published.writers for total in writer.totals)
+    return sum(own.operations for writer in turn.published.writers for key, own in writer.totals.items())
 
 
 def load_all(directory: Path) -> int:

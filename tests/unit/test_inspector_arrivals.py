@@ -3,8 +3,8 @@ from random import Random
 import pytest
 from hypothesis import given, strategies as st
 
-from exporters.inspector.format.series import MAX_TOTAL
-from exporters.inspector.lateness.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, Arrivals, judge, latest
+from exporters.inspector.format.records import MAX_TOTAL
+from exporters.inspector.totals.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, Arrivals, judge, latest
 
 TIMES = st.lists(st.integers(1, 100_000), min_size=2, max_size=8)
 

@@ -9,7 +9,6 @@ from inspector_expected import unpacked
 from inspector_lateness import Found, Late, worked_out
 from inspector_records import DATA
 
-from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 
@@ -26,13 +25,13 @@ def found(directory: Path) -> Found:
     assert view is not None
     late: Late = defaultdict(lambda: [0, 0])
     communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for total in (total for writer in view.writers for total in writer.totals if total.sums.arrivals is not None):
-        own = total.sums.arrivals or Arrivals()
+    every = (each for writer in view.writers for each in writer.totals.items())
+    for key, own in ((key, sums.arrivals) for key, sums in every if sums.arrivals is not None):
         for index, value in enumerate((own.last, own.lateness_us)):
-            late[total.key.comm, total.key.collective, total.key.comm_rank][index] += value
-        if total.key.comm_rank == 0:
+            late[key.comm, key.collective, key.comm_rank][index] += value
+        if key.comm_rank == 0:
             for index, value in enumerate((own.matched, own.unmatched, own.floor_us, own.spread_us)):
-                communicators[total.key.comm, total.key.collective][index] += value
+                communicators[key.comm, key.collective][index] += value
     return Found(dict(late), dict(communicators))
 
 

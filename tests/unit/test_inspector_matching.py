@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness import matching as module
-from exporters.inspector.lateness.arrivals import Arrivals
-from exporters.inspector.lateness.matching import (
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.totals import matching as module
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
     MAX_OPEN,
     MAX_OPEN_ALONE,

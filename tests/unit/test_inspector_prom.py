@@ -25,10 +25,20 @@ from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankTable
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import HeldMeans, MeansHolder, by_turns, held_by, writers
+from exporters.inspector_prom.descriptors import (
+    PLUGIN,
+    THREAD,
+    HeldMeans,
+    MeansHolder,
+    asks_for_means,
+    by_turns,
+    held_by,
+    interval_seconds,
+    will_write,
+    writers,
+)
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FoundMeans, MeansRequest, look_at
-from exporters.inspector_prom.settings import PLUGIN, THREAD, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
 ME = os.getuid()

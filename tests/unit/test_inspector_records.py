@@ -11,13 +11,15 @@ from exporters.inspector.format.records import (
     NO_TRACE,
     P2P_RECV,
     P2P_SEND,
+    SIZE_BOUNDS,
+    SIZE_LABELS,
     InspectorRecord,
     bus_bytes_per_operation,
     communicator,
     decode_lines,
+    size_label,
     start_times,
 )
-from exporters.inspector.format.series import SIZE_BOUNDS, SIZE_LABELS, size_label
 
 HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
 METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness import matching
-from exporters.inspector.lateness.matching import Matching
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.totals import matching
+from exporters.inspector.totals.matching import Matching
 
 
 def key(rank: int, comm: str) -> SeriesKey:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, MAX_OBJECT_BYTES, OTHER, EventSplitter
-from exporters.ras.show.monitor_families import UNREAD_REASONS
+from exporters.ras.show.families import UNREAD_REASONS
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
 TEXT = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"

@@ -17,7 +17,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
-from exporters.ras.asking import visits as visits_module
+from exporters.ras.asking import jobs as visits_module
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS

@@ -11,26 +11,28 @@ from client_metrics import samples
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import saved as saved_module
+from exporters.ras.asking import reports as saved_module
 from exporters.ras.asking.jobs import OwnedJob
-from exporters.ras.asking.reports import series_of
-from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
-from exporters.ras.report import hangs, job_report, model as report_module
+from exporters.ras.asking.reports import SavedJob, SavedWatch, restored, series_of, to_save
+from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
+    ABORT_SHOWN_SECONDS,
     LEFT_SECONDS,
     MAX_SUSPECTS,
     UNHEARD_BYTES,
     UNHEARD_SECONDS,
     WATCH_BYTES,
+    Abort,
+    AbortedRank,
+    JobReport,
     Watch,
+    aborted,
     stalled,
     suspects,
     watch,
 )
-from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, Abort, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.marks import MARK_BYTES
-from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
+from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
 from exporters.ras.show.communicator_families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")

@@ -12,17 +12,16 @@ from proc_tree import ProcTree
 
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.local import (
-    elf_version,
     job_files,
+    job_files as nccl_conf,
+    library as elf_version,
     library as library_module,
     listeners,
-    nccl_conf,
     sockets as sockets_module,
 )
-from exporters.ras.local.elf_version import MAX_SECTIONS, version_in
-from exporters.ras.local.job_files import FileFacts, FileRequest, read_one
+from exporters.ras.local.job_files import MAX_LINE, FileFacts, FileRequest, files_of, parse, read_conf, read_one
+from exporters.ras.local.library import MAX_SECTIONS, version_in
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.local.nccl_conf import MAX_LINE, files_of, parse, read_conf
 from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint

@@ -12,7 +12,7 @@ from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessKey, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
-from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
+from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 

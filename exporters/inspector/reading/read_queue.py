@@ -10,11 +10,9 @@ from typing import Generic, TypeVar
 
 from agent.sdk.exporter import Clock
 from agent.sdk.files import Share
-from exporters.inspector.reading.failures import FileFailures
-from exporters.inspector.reading.record_files import RecordFile, RecordFiles
+from exporters.inspector.reading.record_files import FileFailures, RecordFile, RecordFiles
 
-PIECE_SECONDS = 0.02
-"""A piece that takes longer makes the next one of the same share smaller: it cannot be interrupted."""
+PIECE_SECONDS = 0.02  # A piece that takes longer makes the next one of the same share smaller: it cannot be interrupted
 LEAST_PART = 1 / 32
 
 M = TypeVar("M", bound=Hashable)
@@ -119,8 +117,8 @@ class ReadQueue:
 
     def _read_one(self, record_file: RecordFile, part: float, now: float) -> bool:
         more = False
-        if record_file.trouble.is_over(now):
-            with self._failures.of(record_file.file, record_file.trouble, now):
+        if now >= record_file.retry_at:
+            with self._failures.of(record_file, now):
                 more = self._read_some(record_file, part)
         return more
 

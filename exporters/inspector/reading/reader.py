@@ -12,18 +12,13 @@ import msgspec
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.context import FileContext
-from exporters.inspector.format.plausibility import Plausibility
-from exporters.inspector.format.records import Result
-from exporters.inspector.format.ring_sizes import RingSizes
-from exporters.inspector.format.series import MAX_TOTAL
-from exporters.inspector.reading.failures import FileFailures, Trouble
+from exporters.inspector.format.passes import FileContext, RingSizes
+from exporters.inspector.format.records import MAX_TOTAL, Result
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.ownership import Ownership, is_foreign, is_log
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.read_queue import ReadQueue
-from exporters.inspector.reading.record_files import FileKey, RecordFile, RecordFiles
-from exporters.inspector.reading.turn import Section, Turn
+from exporters.inspector.reading.record_files import FileFailures, RecordFile, RecordFiles
+from exporters.inspector.reading.turn import Published, Section, Turn
 from exporters.inspector.reading.writers import Writers
 from exporters.inspector.totals.aggregate import Admit
 from exporters.inspector.totals.frozen import WriterTotals
@@ -41,8 +36,7 @@ READ_BYTES = 128 * 1024
 HOLE = b"\n\n"
 """What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
-SAVE_SECONDS = 2.5
-"""Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
+SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint, so that the two delays do not add up
 BATCH_IDLE_SECONDS = 2.0
 """After this long without a line the last pass is over; the writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
@@ -64,8 +58,7 @@ class DirectoryReader:
         *,
         restored: bytes | None = None,
         from_beginning: bool = False,
-        plausibility: Plausibility | None = None,
-        histograms: bool = False,
+        shared: Shared | None = None,
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
         share_of: ShareOf = share_of,
     ) -> None:
@@ -74,8 +67,8 @@ class DirectoryReader:
         self._log = log
         self._results = Counter(section.results)
         self._hole_bytes = section.hole_bytes
-        self._shared = Shared(plausibility, histograms=histograms)
-        self._shared.plausibility.implausible = section.implausible
+        self._shared = shared or Shared()
+        self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
         generations: dict[tuple[int, int], int] = {}
         for one in section.writers:
@@ -98,7 +91,7 @@ class DirectoryReader:
         self._failures = FileFailures(self._follower.skipped, log)
         self._files = RecordFiles(self._follower, self._failures, frozenset(generations))
         self._queue = ReadQueue(self._files, self._read_some, self._failures, clock)
-        self._contexts = dict(self._restored_contexts(section.contexts))
+        self._contexts = dict(section.contexts)
         self._discover_at = self._published_at = self._saved_at = float("-inf")
         self._caught_up = False
         self._made_at = clock.monotonic()
@@ -201,18 +194,10 @@ class DirectoryReader:
         live = {(one.device, one.inode, one.generation) for one in self._follower.positions()} if open_runs else set()
         for key in open_runs:
             record_file = self._files.get(key[:2])
-            rests = (
-                record_file is not None and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
-            )
+            rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
             if at_once or rests or key not in live:
-                self._finish_run(key, record_file, now)
-
-    def _finish_run(self, key: FileKey, record_file: RecordFile | None, now: float) -> None:
-        file, trouble = (None, Trouble()) if record_file is None else (record_file.file, record_file.trouble)
-        with self._failures.of(file, trouble, now):
-            finish_run(self._contexts[key], self._writers.known(key))
-
-    # What is published.
+                with self._failures.of(record_file, now):
+                    finish_run(self._contexts[key], self._writers.known(key))
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and (
@@ -230,13 +215,11 @@ class DirectoryReader:
             skipped=dict(self._follower.skipped) | self._shared.refused(),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
             hole_bytes=self._hole_bytes,
-            implausible=self._shared.plausibility.implausible,
+            implausible=self._shared.implausible,
         )
         self._published_at = now
         self._caught_up = caught_up
         return published
-
-    # The checkpoint.
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
         """The section, when it is due and another one; None also when it cannot be made: the last one holds then."""
@@ -255,36 +238,16 @@ class DirectoryReader:
         return encoded
 
     def _current_section(self) -> Section:
+        positions = (*self._follower.positions(), *self._follower.left()) if self._contexts else ()
+        live = {(one.device, one.inode, one.generation) for one in positions}
+        self._contexts = {key: own for key, own in self._contexts.items() if key in live and not own.is_empty()}
         return Section(
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
             self._hole_bytes,
             self._follower.left(),
-            list(self._saved_contexts()),
-            self._shared.plausibility.implausible,
+            list(self._contexts.items()),
+            self._shared.implausible,
             self._shared.matching.save(),
         )
-
-    def _saved_contexts(self) -> Iterable[tuple[FileKey, msgspec.Raw]]:
-        """The contexts of files that may be read on; the others are let go of, and so is one that cannot be saved."""
-        self._contexts = {key: context for key, context in self._contexts.items() if not context.is_empty()}
-        positions = (*self._follower.positions(), *self._follower.left()) if self._contexts else ()
-        live = {(one.device, one.inode, one.generation) for one in positions}
-        for key in list(self._contexts):
-            if key not in live:
-                del self._contexts[key]
-                continue
-            try:
-                yield key, msgspec.Raw(msgspec.msgpack.encode(self._contexts[key]))
-            except (ValueError, OverflowError, TypeError):
-                self._follower.skipped[NOT_SAVED] += 1
-                del self._contexts[key]
-
-    def _restored_contexts(self, saved: Iterable[tuple[FileKey, msgspec.Raw]]) -> Iterable[tuple[FileKey, FileContext]]:
-        """Return the contexts of an earlier turn, but for those that cannot be read."""
-        for key, raw in saved:
-            try:
-                yield key, msgspec.msgpack.decode(raw, type=FileContext)
-            except (ValueError, RecursionError):
-                self._follower.skipped[NOT_SAVED] += 1

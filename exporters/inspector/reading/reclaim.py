@@ -25,16 +25,11 @@ from agent.sdk.ranks import is_record_file
 from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
-RUN_SECONDS = 5.0
-"""How often files are looked over: as often as the agent writes its checkpoint."""
-RUN_BUDGET_SECONDS = 0.1
-"""How long one run goes on to a next file; what is left waits for the next run."""
-KEPT_BYTES = 4096
-"""Kept at a file's front: its first record identifies the file and its owner."""
-PUNCH_STEP_BYTES = 1 << 20
-"""A hole is made, or made longer, in steps of this size."""
-MAX_TAIL_BYTES = 1 << 20
-"""A file with more than this after its last whole line is not wholly read."""
+RUN_SECONDS = 5.0  # How often files are looked over: as often as the agent writes its checkpoint
+RUN_BUDGET_SECONDS = 0.1  # How long one run goes on to a next file; what is left waits for the next run
+KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
+PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
+MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line is not wholly read
 MIN_DELETE_AFTER_SECONDS = 60.0
 
 _STAT_BLOCK_BYTES = 512

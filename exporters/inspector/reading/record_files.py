@@ -1,12 +1,16 @@
-"""The files of one directory: which of them are ours to read, and who writes them."""
+"""The files of one directory: which of them are ours to read, who writes them, and which raise errors."""
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
+from agent.sdk.exporter import Logger
 from agent.sdk.files import FollowedFile, Follower
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.reading.failures import FileFailures, Trouble
 from exporters.inspector.reading.intake import WriterName
 from exporters.inspector.reading.ownership import (
     FileState,
@@ -18,18 +22,24 @@ from exporters.inspector.reading.ownership import (
 )
 from exporters.inspector.totals.aggregate import Aggregate
 
+RETRY_SECONDS = 1.0  # after the first error; after each further one in a row twice as long
+MAX_RETRY_SECONDS = 60.0
+_MAX_DOUBLINGS = 6
 MAX_HELD_TAKEN = 1024
 """Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
 
-FileKey = tuple[int, int, int]
-"""Device, inode and generation: one generation of a file."""
+FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
 
 class RecordFile:
-    """One file, and who writes it."""
+    """One file, and who writes it.
+
+    ``failures``: how often in a row it has failed, ``retry_at``: when (monotonic seconds) it is tried again.
+    """
 
     __slots__ = (
-        "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "trouble", "writers",
+        "failed", "failures", "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "retry_at",
+        "state", "writers",
     )  # fmt: skip
 
     def __init__(self, file: FollowedFile, now: float) -> None:
@@ -37,17 +47,51 @@ class RecordFile:
         self.generation = file.generation
         self.hostname: str | None = None
         self.path = ""
-        self.looked_size = 0
+        self.looked_size = self.failures = 0
+        self.failed = False
         self.read_at = now
+        self.retry_at = float("-inf")
         self.state = FileState.UNIDENTIFIED
         self.writers: dict[WriterName, Aggregate] = {}
         self.known: set[WriterName] = set()
-        self.trouble = Trouble()
 
     @property
     def key(self) -> FileKey:
         """Return the generation of the file that is there now."""
         return self.file.device, self.file.inode, self.file.generation
+
+
+class FileFailures:
+    """Takes errors so that each costs its file alone. Counted in ``counts`` by the error's name."""
+
+    def __init__(self, counts: Counter[str], log: Logger) -> None:
+        self._counts = counts
+        self._log = log
+
+    @contextlib.contextmanager
+    def of(self, one: RecordFile | None, now: float) -> Iterator[None]:
+        """Do something with a file (None: one that is gone); an error is noted and goes no further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            self._counts[type(error).__name__] += 1
+            if one is None or not one.failed:
+                self._log_error(error, one)
+            if one is not None:
+                one.failed = True
+                one.retry_at = now + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(one.failures, _MAX_DOUBLINGS))
+                one.failures += 1
+        else:
+            if one is not None:
+                one.failures = 0
+
+    def _log_error(self, error: Exception, one: RecordFile | None) -> None:
+        """Log what went wrong and where; not the error's own text, which may quote the file."""
+        path, offset = ("", 0) if one is None else (one.file.path, one.file.offset)
+        lines = traceback.extract_tb(error.__traceback__)
+        at = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+        name = type(error).__name__
+        self._log.warning("inspector file failed, it is tried again later", path=path, offset=offset, error=name, at=at)
 
 
 class RecordFiles:
@@ -65,8 +109,8 @@ class RecordFiles:
         self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
         unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
-            if record_file.trouble.is_over(now):
-                with self._failures.of(record_file.file, record_file.trouble, now):
+            if now >= record_file.retry_at:
+                with self._failures.of(record_file, now):
                     record_file.state = self._state(record_file, ownership)
 
     def take_up_held(self, ownership: Ownership, now: float) -> bool:

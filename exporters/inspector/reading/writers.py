@@ -8,23 +8,21 @@ from functools import partial
 
 from agent.sdk.files import FairTable, Holdings, Share
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, RingSizes
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness.matching import Credit
+from exporters.inspector.format.passes import DEFAULT_RING_LINES, RingSizes
+from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.intake import AggregateOf, WriterName
 from exporters.inspector.reading.record_files import FileKey, RecordFile
 from exporters.inspector.reading.turn import WriterEvidence
 from exporters.inspector.totals.aggregate import Admit, Aggregate, Saved
 from exporters.inspector.totals.frozen import WINDOW_SECONDS, WriterTotals
 from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
+from exporters.inspector.totals.matching import Credit
 from exporters.inspector.totals.shared import Shared
 
 MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
-MAX_BINDINGS_IN_ALL = 65_536
-"""Kinds of record remembered after a turn, of all writers together: about 50 MB."""
-UNKNOWN = Share(-1, "")
-"""Of writers from before the agent's restart whose file is not known any more."""
+MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, of all writers together: about 50 MB
+UNKNOWN = Share(-1, "")  # Of writers from before the agent's restart whose file is not known any more
 
 
 class Writers:
@@ -150,7 +148,6 @@ class Writers:
             watch = self._idle[writer_key]
             if comms := watch.look(aggregate, now):
                 self._ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
-            aggregate.serve_first(watch.first)
 
     def has_left(self) -> bool:
         """Return whether a writer or communicator ended that no turn has published yet."""
@@ -176,19 +173,19 @@ class Writers:
 
     def _bound_bindings(self) -> None:
         """Clear the kinds of record of the writer with the most, until they are few enough."""
-        remembered = sum(aggregate.remembered() for aggregate in self)
+        remembered = sum(len(aggregate.bindings) for aggregate in self)
         if remembered <= MAX_BINDINGS_IN_ALL:
             return
         holdings = Holdings()
         for aggregate in self:
-            holdings.add(self._shares.share_of(aggregate.writer_key), aggregate.remembered())
+            holdings.add(self._shares.share_of(aggregate.writer_key), len(aggregate.bindings))
         while remembered > MAX_BINDINGS_IN_ALL and (most := holdings.most()) is not None:
             self._skipped["binding_limit"] += 1
             for writer_key in self._shares.of(most):
                 aggregate = self._aggregates[writer_key]
-                remembered -= aggregate.remembered()
-                holdings.add(most, -aggregate.remembered())
-                aggregate.forget()
+                remembered -= len(aggregate.bindings)
+                holdings.add(most, -len(aggregate.bindings))
+                aggregate.bindings.clear()
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
         """Return the evidence in their records that no turn has published yet."""

@@ -17,6 +17,7 @@ import msgspec
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import Membership, WriterKey
+from exporters.inspector.format.passes import RingSizes, Run
 from exporters.inspector.format.records import (
     COLLECTIVES,
     KERNEL_TIMING,
@@ -32,35 +33,35 @@ from exporters.inspector.format.records import (
     CollectivePerf,
     Header,
     Result,
+    SeriesKey,
     TimestampUs,
     bus_bytes_per_operation,
     communicator,
+    size_label,
     start_times,
 )
-from exporters.inspector.format.ring_sizes import RingSizes
-from exporters.inspector.format.series import SeriesKey, size_label
-from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
-from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
+from exporters.inspector.totals.accumulators import Accumulator, Durations, Sequence, TransferWindow, Window
+from exporters.inspector.totals.arrivals import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.binding import Binding, RecordKey
-from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
-from exporters.inspector.totals.durations import Durations
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
-from exporters.inspector.totals.places import MAX_PLACES, Places
-from exporters.inspector.totals.shared import Shared
-from exporters.inspector.transfers.pairs import End, Pairs
-from exporters.inspector.transfers.window import TransferWindow
+from exporters.inspector.totals.pairs import End, Pairs
+from exporters.inspector.totals.shared import (
+    MAX_PLACES,
+    SERIES_PER_ACCUMULATOR,
+    SERIES_PER_GAUGE,
+    Places,
+    Shared,
+    series_of,
+    series_of_arrivals,
+)
 
-MAX_BINDINGS = 4096
-"""Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
+MAX_BINDINGS = 4096  # Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered
 P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
-P2P_FIRST = 1
-"""Where numbers of P2P operations begin; those of collective ones begin at 0."""
+P2P_FIRST = 1  # Where numbers of P2P operations begin; those of collective ones begin at 0
 
-Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
-"""A key that begins with the communicator."""
+Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])  # A key that begins with the communicator
 T = TypeVar("T")
-Admit = Callable[[Hashable, int, int, Group], bool]
-"""Asked by owner, series, ranks and group."""
+Admit = Callable[[Hashable, int, int, Group], bool]  # Asked by owner, series, ranks and group
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -99,8 +100,7 @@ class Aggregate:
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
         if saved is not None:
             self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
-        losses = None if saved is None else saved.losses
-        self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
+        self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.transfers: dict[SeriesKey, TransferWindow] = {}
         self.durations: dict[SeriesKey, Durations] = {}
@@ -111,16 +111,13 @@ class Aggregate:
         self._from_start = from_start
         self._places = Places(self._shared.room, group)
         self.pairs = Pairs(self._shared.pairs, group, self._admitted)
-        self._bindings: dict[RecordKey, Binding] = {}
+        self.bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
         self._reported = 0
-        self._first: str | None = None
-
-    # Records.
 
     def add(self, key: RecordKey, header: Header, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
         """Add records that share ``key``; ``header`` is that of one of them. Counts what became of each."""
-        binding = self._bindings.get(key)
+        binding = self.bindings.get(key)
         if binding is None:
             binding = self._bind(key, header)
         times = [perf.coll_exec_time_us for perf in perfs]
@@ -138,7 +135,7 @@ class Aggregate:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
-            self._shared.plausibility.note(times, binding.plausible_us)
+            self._shared.implausible += sum(time < binding.plausible_us for time in times)
         if binding.untimed is not None:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
@@ -164,7 +161,7 @@ class Aggregate:
                     binding.member.note([number], number, [microseconds], [])
                 if binding.end is not None:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
-                self._shared.plausibility.note([microseconds], binding.plausible_us)
+                self._shared.implausible += microseconds < binding.plausible_us
             else:
                 binding.see(number, number, 1)
 
@@ -181,22 +178,8 @@ class Aggregate:
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
 
-    def note_dropped(self, header: Header, dropped: int, *, p2p: bool) -> None:
-        """Take in what the plugin says a ring of this communicator dropped."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.note_dropped(ring, max(0, dropped))
-
-    def hold(self, header: Header, *, p2p: bool) -> None:
-        """A pass begins that may have found its ring full."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.hold(ring)
-
-    def release(self, header: Header, *, p2p: bool, lines: int) -> None:
-        """End a pass of ``lines`` lines: the ring was full if it holds that number."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.release(ring, full=lines == self.rings.of(p2p=p2p))
-
-    def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
+    def ring(self, header: Header | Run, *, p2p: bool) -> RingKey | None:
+        """Return the ring of a communicator, whose losses are counted; None where it is not true or finds no room."""
         comm = communicator(header.id, header.rank, header.n_ranks)
         if comm is None or not self._places.have(comm, header.rank):
             return None
@@ -205,18 +188,10 @@ class Aggregate:
     def _bind(self, key: RecordKey, header: Header) -> Binding:
         binding = self._make_binding(key, header)
         if binding.result is not Result.GARBAGE:
-            if len(self._bindings) >= MAX_BINDINGS:
-                self._bindings.clear()
-            self._bindings[key] = binding
+            if len(self.bindings) >= MAX_BINDINGS:
+                self.bindings.clear()
+            self.bindings[key] = binding
         return binding
-
-    def remembered(self) -> int:
-        """Return how many kinds of record have their accumulator remembered."""
-        return len(self._bindings)
-
-    def forget(self) -> None:
-        """Let go of what can be found out again from the next records."""
-        self._bindings.clear()
 
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
@@ -242,7 +217,7 @@ class Aggregate:
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
-        self.forget()
+        self.bindings.clear()
         return ended
 
     def _make_binding(self, key: RecordKey, header: Header) -> Binding:
@@ -265,7 +240,7 @@ class Aggregate:
             binding.size_bytes = size_bytes
             binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
             binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
-            binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
+            binding.plausible_us = -(-binding.bus_bytes // self._shared.plausible_bytes_per_us)
             self._place(binding, comm, comm_rank, collective)
             if collective in P2P_SERIES and comm != OTHER:
                 binding.end = End(comm, comm_rank, n_ranks, collective)
@@ -290,7 +265,7 @@ class Aggregate:
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
         key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
+        if key not in self.accumulators and (comm == OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if self._shared.histograms and collective not in P2P_SERIES:
@@ -317,24 +292,8 @@ class Aggregate:
             self._arrivals_at[key] = accumulator
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
-    def serve_first(self, comm: str | None) -> None:
-        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
-        if comm is not None:
-            self.forget()  # who was refused may ask again
-        self._first = comm
-
-    def _has_room(self, comm: str) -> bool:
-        if self._first not in (None, comm) or not self._admitted(SERIES_PER_ACCUMULATOR):
-            return False
-        if self._first is not None:
-            self._first = None
-            self.forget()
-        return True
-
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)
-
-    # For other parts of the agent.
 
     def new_memberships(self) -> tuple[Membership, ...]:
         """Memberships not returned before."""
@@ -354,8 +313,6 @@ class Aggregate:
         for transfer in self.transfers.values():
             transfer.roll()
         self.pairs.roll(self._places.ranks)
-
-    # The checkpoint.
 
     def save(self) -> Saved:
         """Return all that must survive the agent."""

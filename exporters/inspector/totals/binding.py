@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from exporters.inspector.format.records import OTHER, Result
-from exporters.inspector.lateness.matching import BoardMember
-from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
-from exporters.inspector.totals.durations import Durations
+from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result
+from exporters.inspector.totals.accumulators import Accumulator, Durations, Sequence, TransferWindow, Window
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.transfers.pairs import End
-from exporters.inspector.transfers.window import TransferWindow
+from exporters.inspector.totals.matching import BoardMember
+from exporters.inspector.totals.pairs import End
 
 RecordKey = tuple[str, int, int, str, int, str]
 """Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
@@ -18,21 +16,9 @@ class Binding:
     """Where the records of one RecordKey go, and what each of them counts."""
 
     __slots__ = (
-        "accumulator",
-        "bus_bytes",
-        "durations",
-        "end",
-        "least_us",
-        "member",
-        "place",
-        "plausible_us",
-        "result",
-        "sequence",
-        "size_bytes",
-        "transfer",
-        "untimed",
-        "window",
-    )
+        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
+        "sequence", "size_bytes", "transfer", "untimed", "window",
+    )  # fmt: skip
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
         self.result = result
@@ -57,7 +43,7 @@ class Binding:
     def fill(self) -> None:
         """Note that a record was there whose number cannot be true."""
         if self.sequence is not None:
-            self.sequence.fill()
+            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
 
     def add(self, lowest: int, highest: int, times: list[int]) -> None:
         """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""

@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-import msgspec
-
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.format.records import OTHER
+from exporters.inspector.totals.accumulators import Place
 from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance, Place, communicators
+from exporters.inspector.totals.inheritance import Inheritance, SeriesLabels, communicators
 
-BIRTH_SECONDS = 20.0
-"""Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once."""
+BIRTH_SECONDS = 20.0  # Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once
 NOT_SHOWN = float("inf")
 
 
@@ -80,44 +77,34 @@ class Births:
 
 def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
     """Return the series with a part of these writers', as far as they have labels, or of what others left."""
+    totals = [(key, sums.arrivals) for key, sums in inherited.sums.items()]
     series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
-    for key, sums in inherited.sums.items():
-        series.update((kind, msgspec.structs.astuple(key)) for kind in _kinds(sums.arrivals))
     for writer in writers:
-        ranks = {place: labels.get((writer.writer_key, *place)) for place in writer.places}
-        for total in writer.totals:
-            comm, comm_rank, collective, size = total.key
-            if (label := ranks.get((comm, comm_rank))) is not None:
-                one = (label.job_id, label.rank, OTHER if size == OTHER else comm, collective, size)
-                series.update((kind, one) for kind in _kinds(total.sums.arrivals))
-        for comm, comm_rank, tally, _ in writer.tallies:
-            if (label := ranks.get((comm, comm_rank))) is not None:
-                series.add((Kind.TALLY, (label.job_id, label.rank, tally)))
-    lost = communicators((one[0], one[2], one[3]) for kind, one in series if kind is Kind.TOTALS)
-    series.update((Kind.LOST, communicator) for communicator in lost)
+        totals += (
+            (SeriesLabels.of(label, key), own.arrivals) for label, key, own in writer.labelled(writer.totals, labels)
+        )
+        series.update((Kind.TALLY, (*label, key[2])) for label, key, _ in writer.labelled(writer.tallies, labels))
+    series.update((Kind.TOTALS, labels) for labels, _ in totals)
+    series.update((Kind.ARRIVALS, labels) for labels, arrivals in totals if arrivals is not None)
+    series.update((Kind.LOST, communicator) for communicator in communicators(labels for labels, _ in totals))
     return series
 
 
 def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
     """Return whether a writer of the totals lives whose labels are not all known yet."""
-    writer_key = restored.writer_key
-    named = all((writer_key, *place) in labels for place in restored.places)
-    return not named and any(writer.writer_key == writer_key for writer in writers)
-
-
-def _kinds(arrivals: object) -> tuple[Kind, ...]:
-    return (Kind.TOTALS,) if arrivals is None else (Kind.TOTALS, Kind.ARRIVALS)
+    named = all((restored.writer_key, *place) in labels for place in restored.places)
+    return not named and any(writer.writer_key == restored.writer_key for writer in writers)
 
 
 def _shape(writers: list[WriterTotals]) -> list[object]:
     """What decides which series there are, and whether they are withheld; compared in little time."""
     return [
         (
-            writer.writer_key,
-            writer.caught_up,
-            writer.places,
-            len(writer.tallies),
-            [(total.key, total.sums.arrivals is None) for total in writer.totals],
+            one.writer_key,
+            one.caught_up,
+            one.places,
+            len(one.tallies),
+            [(k, v.arrivals is None) for k, v in one.totals.items()],
         )
-        for writer in writers
+        for one in writers
     ]

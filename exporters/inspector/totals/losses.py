@@ -7,11 +7,12 @@ Both are credit: the gaps that open next are the overflow's as far as it goes, t
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
 
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL, Total
+from exporters.inspector.format.records import MAX_TOTAL, Total
 from exporters.inspector.totals.accumulators import Sequence
 
 COLLECTIVE_RING = "collective"
@@ -19,8 +20,7 @@ P2P_RING = "p2p"
 
 SequenceKey = tuple[str, int, str]
 """Communicator, rank in it, and the collective or P2P_RING: numbers of P2P operations are shared by both directions."""
-RingKey = tuple[str, int, str]
-"""Communicator, rank in it, and COLLECTIVE_RING or P2P_RING."""
+RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING or P2P_RING
 
 
 class Tally(StrEnum):
@@ -74,16 +74,13 @@ class LossBook:
     ``one_slot``: its plugin keeps one operation per communicator between two passes, so that gaps are its way to work.
     """
 
-    def __init__(
-        self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses | None = None
-    ) -> None:
+    def __init__(self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses) -> None:
         self._sequences = sequences
         self._from_start = from_start
-        self._one_slot = None if saved is None else saved.one_slot
-        self._losses: dict[RingKey, Loss] = {} if saved is None else dict(saved.losses)
-        self._untimed: dict[tuple[str, int, Tally], int] = {}
-        if saved is not None:
-            self._untimed = {(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed}
+        self._one_slot = saved.one_slot
+        self._losses: dict[RingKey, Loss] = dict(saved.losses)
+        self._untimed: Counter[tuple[str, int, Tally]] = Counter()
+        self._untimed.update({(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed})
 
     def note_format(self, *, named: bool) -> None:
         """Take in whether headers have `comm_name`; a writer's first says it."""
@@ -117,22 +114,24 @@ class LossBook:
 
     def note_untimed(self, comm: str, comm_rank: int, tally: Tally, count: int) -> None:
         """Count operations recorded without the GPU's own time."""
-        key = (comm, comm_rank, tally)
-        self._untimed[key] = min(MAX_TOTAL, self._untimed.get(key, 0) + count)
+        _add(self._untimed, (comm, comm_rank), tally, count)
 
     def tallies(self) -> dict[tuple[str, int, Tally], int]:
         """All counts by communicator and rank in it."""
-        gaps: dict[RingKey, int] = {}
-        totals = dict(self._untimed)
+        gaps: Counter[RingKey] = Counter()
+        totals = self._untimed.copy()
         for key, sequence in self._sequences.items():
             ring = ring_of(key)
-            gaps[ring] = min(MAX_TOTAL, gaps.get(ring, 0) + sequence.settle())
-            _add(totals, ring, Tally.SEEN, sequence.seen_in_all())
+            sequence.missing = sequence.gaps()  # no record is under way now
+            gaps[ring] = min(MAX_TOTAL, gaps[ring] + sequence.missing)
+            _add(totals, ring[:2], Tally.SEEN, sequence.seen_in_all())
         for ring, total in gaps.items():
             loss = self._losses.setdefault(ring, Loss())
             loss.attribute(total)
-            _add(totals, ring, Tally.MISSING_OVERFLOW, loss.overflow)
-            _add(totals, ring, Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise)
+            _add(totals, ring[:2], Tally.MISSING_OVERFLOW, loss.overflow)
+            _add(
+                totals, ring[:2], Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise
+            )
         return totals
 
     def lost(self) -> dict[tuple[str, int], int]:
@@ -171,6 +170,5 @@ def ring_of(key: SequenceKey) -> RingKey:
     return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
 
 
-def _add(totals: dict[tuple[str, int, Tally], int], ring: RingKey, tally: Tally, count: int) -> None:
-    key = (ring[0], ring[1], tally)
-    totals[key] = min(MAX_TOTAL, totals.get(key, 0) + count)
+def _add(totals: Counter[tuple[str, int, Tally]], place: tuple[str, int], tally: Tally, count: int) -> None:
+    totals[*place, tally] = min(MAX_TOTAL, totals[*place, tally] + count)

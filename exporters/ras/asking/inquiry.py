@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,18 +14,39 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperError, HelperSpec
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import looks_isolated
-from exporters.ras.asking.reached import Reach
-from exporters.ras.local.listeners import Site
+from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Reply, Stage, ask, greet
 from exporters.ras.report.model import Report
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
-MAX_REPEATS = 2
-"""Further queries when most of a job looks missing: each probably reaches another process of the node."""
+FIRST_PAUSE_SECONDS = 0.002
+ACCEPT_SECONDS = 1.0  # For a process to accept a connection: a RAS thread does so at once, a stopped process never
+
+
+class Reach:
+    """Tells, by the agent's own tables, which process has a connection's other end; ``thread`` reads them."""
+
+    def __init__(self, thread: OwnThread, search: ListenerSearch) -> None:
+        self._thread = thread
+        self._search = search
+
+    async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
+        now = asyncio.get_running_loop().time
+        until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
+        while (found := await self._look(site, server, client)) is None and now() < until:
+            await asyncio.sleep(pause)
+            pause *= 2
+        return found
+
+    async def _look(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        return await self._thread.call(lambda: self._search.server_of(site, server, client))
+
+
+MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
-READER_SECONDS = 10.0
-"""For each step of the helper; a report of 40 MiB takes it half a second."""
+READER_SECONDS = 10.0  # For each step of the helper; a report of 40 MiB takes it half a second
 
 
 MAX_ATTEMPTS = 32

@@ -38,31 +38,25 @@ Wake = Literal["alarm", "resync"]
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
 1669, 1718, 1762)."""
-MONITOR_VERSION: Version = (2, 29, 2)
-"""The first with MONITOR."""
-YOUNG_SECONDS = 120.0
-"""How old the youngest process must be before an older library, where configured, is queried."""
+MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
+YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
 """After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
-COST_SHARE = 0.01
-"""The share of time that queries of one job may take."""
+COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
 """How long anything else may name the processes first; then the nodes of a job query within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
-ISOLATED_SHARE = 0.5
-"""With more of a communicator missing the process that answered may itself be cut off: ask again."""
+ISOLATED_SHARE = 0.5  # With more of a communicator missing the process that answered may itself be cut off: ask again
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are an alarm; so is the end of the stream, since its process ended."""
-WAKE_SECONDS = 2.0
-"""From a wake to the query, plus or minus half: the nodes that query are woken in the same second."""
-ALERT_SECONDS = 300.0
-"""How long after an alarm a standby queries as often as the reporter."""
+WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: the nodes that query are woken in the same second
+ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 """Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""

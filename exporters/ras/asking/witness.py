@@ -17,11 +17,10 @@ from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import Membership, ProcessKey, RankTable, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
-from exporters.ras.local.addresses import Addresses, addresses_of
+from exporters.ras.local.sockets import Addresses, addresses_of
 from exporters.ras.report.model import Report
 
-Host = tuple[str, int]
-"""Address and pid by the job's pid namespace."""
+Host = tuple[str, int]  # Address and pid by the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 """Sends processes of this node a greeting; returns those that answer."""
 

@@ -1,6 +1,7 @@
 """The helper's side: reads files that jobs name, on whatever file system they are. One thread for each user's.
 
-A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
+NCCL sets what its own files of settings hold as it starts (src/misc/param.cc: setEnvFile), which /proc/PID/environ does
+not show: first the file of NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf; what is set already stays.
 """
 
 from __future__ import annotations
@@ -10,21 +11,65 @@ import struct
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 
 import msgspec
 
 from agent.system.inside import open_inside, open_regular
-from exporters.ras.local.elf_version import version_in
-from exporters.ras.local.nccl_conf import read_conf
+from exporters.ras.local.library import version_in
 
-GRACE_SECONDS = 1.0
-"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
+MAX_FILE_BYTES = 64 * 1024
+MAX_LINE = 4096
+WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
+_SYSTEM_FILE = "/etc/nccl.conf"
+
+
+def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the files that a process with this environment reads, none where they can add nothing."""
+    if all(name in environment for name in WANTED):
+        return ()
+    user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
+    return tuple(path for path in (user_file, _SYSTEM_FILE) if os.path.isabs(path))
+
+
+def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
+    """RAS's settings in files under ``root``, the first that has one counts; what cannot be read is left out."""
+    found: dict[str, str] = {}
+    for path in paths:
+        for name, value in parse(_read(root, path)).items():
+            found.setdefault(name, value)
+    return found
+
+
+def parse(text: str) -> dict[str, str]:
+    """RAS's settings in such a file: NAME=VALUE, a line each; comments begin with #."""
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
+        if is_set and name in WANTED:
+            found.setdefault(name, value)
+    return found
+
+
+def _read(root: str, path: str) -> str:
+    """The text of a file; of one that says it is empty nothing: the kernel's own (/proc) have effects when read."""
+    try:
+        fd = open_inside(root, path)
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return ""
+    try:
+        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+GRACE_SECONDS = 1.0  # A call waits this long for its threads, in all; a healthy file system answers in milliseconds
 MAX_WAITING = 64
-MAX_WAITING_OF_USER = 4
-"""Threads that hang: beyond these nothing more is read, of anybody or of one user."""
+MAX_WAITING_OF_USER = 4  # Threads that hang: beyond these nothing more is read, of anybody or of one user
 STACK_BYTES = 256 * 1024
-MAX_VERSIONS = 256
-"""Remembered at a time; a user who makes more files has them read again."""
+MAX_VERSIONS = 256  # Remembered at a time; a user who makes more files has them read again
 
 
 class FileRequest(msgspec.Struct, frozen=True):

@@ -20,12 +20,10 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.addresses import addresses_in, may_be_named
-from exporters.ras.local.job_files import FileFacts, FileRequest
+from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, files_of
 from exporters.ras.local.library import Version, mapped_library
-from exporters.ras.local.nccl_conf import WANTED, files_of
 from exporters.ras.local.settings import Settings, read_settings
-from exporters.ras.local.sockets import LISTEN, Socket, connection, sockets
+from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
 MAX_DESCRIPTORS = 16_384

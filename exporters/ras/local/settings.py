@@ -11,8 +11,7 @@ import msgspec
 
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0
-"""Five minutes, which is as long as a query may hold up the next."""
+MAX_FACTOR = 60.0  # Five minutes, which is as long as a query may hold up the next
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")

@@ -21,10 +21,8 @@ STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "siz
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a reply to a command; the library's are below 1050 bytes. It is also how much asyncio reads ahead."""
-MAX_REPORT_BYTES = 40 * 1024 * 1024
-"""About 75,000 ranks over all communicators."""
-MAX_HELD_BYTES = 256 * 1024
-"""Of a report that is kept whole; of a longer one the agent holds a piece at a time."""
+MAX_REPORT_BYTES = 40 * 1024 * 1024  # About 75,000 ranks over all communicators
+MAX_HELD_BYTES = 256 * 1024  # Of a report that is kept whole; of a longer one the agent holds a piece at a time
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")

@@ -23,20 +23,17 @@ EVENTS = (
     "PEER_TIMEOUT_DEAD",
 )
 """All events of 2.29.2 to 2.32.3, as the library writes them."""
-OTHER = "other"
-"""What any other event is called."""
+OTHER = "other"  # What any other event is called
 
 MAX_LINE_BYTES = 4 * 1024
-MAX_OBJECT_BYTES = 16 * 1024
-"""Of one event, its line breaks not counted; one of a process with 8 GPUs has 0.3 KB."""
+MAX_OBJECT_BYTES = 16 * 1024  # Of one event, its line breaks not counted; one of a process with 8 GPUs has 0.3 KB
 
 Unread = Literal["long_line", "long_object", "unreadable", "cut"]
 """Why something is no event: a line or an object beyond its cap, neither an event's text nor its JSON, the stream ended
 within it."""
 
 _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
-_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}$")
-"""To CLIENT PROTOCOL, which may be sent at any time."""
+_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}$")  # To CLIENT PROTOCOL, which may be sent at any time
 _BEGIN = b"{"
 _END = b"}"
 

@@ -10,27 +10,34 @@ stay so may be a hang on the GPUs or a pause: its start is exported, and no rank
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from exporters.ras.report.marks import Marks, differ, taken_together
-from exporters.ras.report.model import BehindRank, Communicator, MissingReason, NamedRank
+from agent.sdk.ranks import ProcessKey
+from exporters.ras.report.model import (
+    BehindRank,
+    Communicator,
+    Marks,
+    MissingReason,
+    NamedRank,
+    Report,
+    differ,
+    taken_together,
+)
 
-STALLED_REPORTS = 2
-"""Reports in a row with the same counts."""
+STALLED_REPORTS = 2  # Reports in a row with the same counts
 LEFT_SECONDS = 300.0
 """After this long without a launch a communicator waits for the ranks that left it. In a job that runs,
 and at its end, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
 """Launches this long after a rank's last answer show that the others do not wait for it: a host launches less far ahead
 of its GPU."""
-MAX_SUSPECTS = 32
-"""Named in one communicator."""
+MAX_SUSPECTS = 32  # Named in one communicator
 WATCH_BYTES = 512
-UNHEARD_BYTES = 16
-"""What a watch takes beside its marks, and of each rank that does not answer."""
+UNHEARD_BYTES = 16  # What a watch takes beside its marks, and of each rank that does not answer
 MAX_ABSENT_BYTES = 1024 * 1024
 """Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
 
@@ -176,3 +183,55 @@ def _left(each: Communicator, known: Watch) -> list[NamedRank]:
 
 def _missing(each: Communicator, *reasons: MissingReason) -> list[NamedRank]:
     return [rank for rank in each.named if rank.reason in reasons]
+
+
+ABORT_SHOWN_SECONDS = 60.0
+"""How long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
+MAX_ABORTED = 1024  # Of one job; the first that were seen are shown
+
+
+class AbortedRank(NamedTuple):
+    """A rank that aborted a communicator (its hash)."""
+
+    hash: str
+    comm_rank: int
+
+
+class Abort(NamedTuple):
+    """When (epoch seconds) a report last showed it; ``rank``: its rank in the largest communicator then, if known."""
+
+    seconds: float
+    rank: int | None
+
+
+def aborted(before: Mapping[AbortedRank, Abort], report: Report, now_seconds: float) -> dict[AbortedRank, Abort]:
+    """Return the ranks that aborted a communicator by this report, or by one not long before."""
+    found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
+    for each in report.communicators:
+        for one in each.troubled:
+            if one.trouble == "aborted":
+                found[AbortedRank(each.hash, one.comm_rank)] = Abort(now_seconds, one.rank)
+    return dict(itertools.islice(found.items(), MAX_ABORTED))
+
+
+class JobReport(msgspec.Struct, frozen=True):
+    """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
+
+    ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
+    ``asked_seconds``: time of its query (epoch); ``count``: how many of its reports were kept one after the other.
+    ``aborted``: the ranks that recently aborted a communicator.
+    """
+
+    owner: ProcessKey
+    report: Report
+    until: float
+    world_size: int | None
+    watches: dict[str, Watch]
+    asked_seconds: float = 0.0
+    count: int = 1
+    aborted: dict[AbortedRank, Abort] = {}
+
+    def rank_label(self, rank: int | None) -> str:
+        """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""
+        whole = self.world_size in (None, self.report.ranks())
+        return str(rank) if rank is not None and whole else ""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from exporters.ras.report.launches import RankLaunches, Spread, compare, with_waits
+from exporters.ras.report.launches import RankLaunches, Spread, World, compare, with_waits
 from exporters.ras.report.model import (
     MAX_COMMUNICATOR_RANKS,
     MAX_DEVICE,
@@ -29,7 +29,6 @@ from exporters.ras.report.model import (
     error_name,
     plain_address,
 )
-from exporters.ras.report.world import World
 
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""

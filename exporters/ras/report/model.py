@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import ipaddress
+import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from exporters.ras.report.marks import Marks
+Marks = bytes  # Of each rank in turn its number and its mark, four bytes each; compact, as a report may hold 75,000
+MARK_BYTES = 8  # Of one rank
+
+
+def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
+    """Return the marks of ranks, each with its launches by collective."""
+    found = array("I")
+    for rank, launched in counts:
+        found.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
+    return found.tobytes()
+
+
+def differ(before: Marks, after: Marks) -> bool:
+    """Return True when a rank that is in both has another mark."""
+    if before == after:
+        return False
+    known = _by_rank(before)
+    return any(known.get(rank, mark) != mark for rank, mark in _by_rank(after).items())
+
+
+def taken_together(before: Marks, after: Marks) -> Marks:
+    """Return the marks of ``after``, and of the ranks that only ``before`` has."""
+    if before == after:
+        return after
+    found = array("I")
+    for item in (_by_rank(before) | _by_rank(after)).items():
+        found.extend(item)
+    return found.tobytes()
+
+
+def _by_rank(marks: Marks) -> dict[int, int]:
+    numbers = array("I", marks)
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
 
 MAX_COMMUNICATOR_RANKS = 1_000_000
 MAX_COMMUNICATORS = 1_000
@@ -20,10 +55,8 @@ MAX_TROUBLED = 32
 MAX_BEHIND = 32
 """Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
 
-MAX_BEHIND_NAMED = 4_096
-"""Of those that have launched less, over all communicators of a report."""
-MAX_MEMBERS = 4_096
-"""Places of this node's processes taken from one report."""
+MAX_BEHIND_NAMED = 4_096  # Of those that have launched less, over all communicators of a report
+MAX_MEMBERS = 4_096  # Places of this node's processes taken from one report
 
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""

@@ -1,21 +1,200 @@
 """The text report of NCCL 2.24 and later and of RCCL: a table of groups of like communicators, then paragraphs about
 those in trouble. Ranks are named only while they are few, communicators only while something is wrong with them. Where
 one communicator is the largest, its ranks are the job's. Pure.
+
+A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from exporters.ras.report.model import MAX_COMMUNICATORS, Communicator, Report, ReportError, Skipped, accept
-from exporters.ras.report.text_trouble import TroubleText
-from exporters.ras.report.world import World, as_world, named_in
+from exporters.ras.report.launches import World, as_world, named_in
+from exporters.ras.report.model import (
+    COLLECTIVES,
+    ERRORS,
+    MAX_BEHIND,
+    MAX_COMMUNICATORS,
+    MAX_DEVICE,
+    MAX_TROUBLED,
+    BehindRank,
+    Communicator,
+    Launches,
+    MissingRank,
+    MissingReason,
+    Place,
+    Report,
+    ReportError,
+    Skipped,
+    Trouble,
+    TroubledRank,
+    accept,
+    marks_of,
+    plain_address,
+)
 
-MAX_TROUBLES = 4 * MAX_COMMUNICATORS
-"""Garbage of old versions takes places of its own: more are read than accepted."""
+_PLACE = (
+    r"-- (?:GPU (?P<cuda>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
+    r" managed by process (?P<pid>\d{1,10}) on node (?P<host>\S{1,64})|\[process information not found\])$"
+)
+_STATUS = r"(?P<status>[A-Z]{2,10})"
+_ERROR = r"(?P<error>[A-Z][A-Za-z ]{2,40}?)"
+_LAUNCHED = r"(?:launched up to operation (?P<launched>\d{1,18})|not launched any operations)"
+_ONE = r"  Rank (?P<rank>-?\d{1,10})"
+_MANY = r"  (?P<count>\d{1,9}) ranks"
+_RANK = re.compile(rf"{_ONE} {_PLACE}")
+_BARE_RANK = re.compile(r"(?P<rank>-?\d{1,10})")
+_BARE_RANKS = re.compile(r"  The missing ranks?: (-?\d{1,10}(?:,-?\d{1,10})*)$")
+_SILENT = re.compile(r"  Missing communicator data from (?P<count>\d{1,9}) ranks?$")
+_DIFFERENT = re.compile(r"  Communicator ranks have different (?P<collective>[A-Za-z]{2,20})(?: operation)? ")
+_ERRORS = re.compile(r"  (?P<kind>Initialization|Asynchronous) errors? on \d{1,9} ranks?$")
+_STATEMENTS: tuple[tuple[str, tuple[re.Pattern[str], ...]], ...] = (
+    ("silent", (_SILENT,)),
+    (
+        "status",
+        (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS}(?: {_PLACE})?$")),
+    ),
+    ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_PLACE}"))),
+    ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_PLACE}"))),
+)
+_ERROR_NAMES = {name.replace("_", " "): name for name in ERRORS.values()} | {
+    "remote process error": "remote_error",
+    "unexpected error": "unknown",
+}
+_LEFT = ("NOCOMM", "UNKNOWN")
+"""Statuses of a rank whose process answers and is not in the communicator; the latter of 2.24 and 2.25."""
+_ANY = "any"  # In the place of a collective: 2.24 and 2.25 count all of them together
+
+
+class _Statement(NamedTuple):
+    """``about``: the collective, or the kind of error. ``counted``: how many ranks; ``ranks``: those listed."""
+
+    kind: str
+    value: str
+    about: str
+    counted: int
+    ranks: list[re.Match[str]]
+
+
+class TroubleText:
+    """What the paragraphs about one communicator of ``group`` say."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self._statements: list[_Statement] = []
+        self._bare: list[re.Match[str]] | None = None
+        self._about = ""
+
+    def take(self, line: str) -> None:
+        """Add a line. One that is none of those known ends the listing before it."""
+        if match := _DIFFERENT.match(line):
+            self._about = match["collective"] if match["collective"] in COLLECTIVES else _ANY
+        elif match := _ERRORS.match(line):
+            self._about = "init_error" if match["kind"] == "Initialization" else "async_error"
+        elif match := _BARE_RANKS.match(line):
+            self._bare = list(_BARE_RANK.finditer(match[1]))
+        elif match := _RANK.match(line):
+            if self._statements:
+                self._statements[-1].ranks.append(match)
+        else:
+            self._state(line)
+
+    def _state(self, line: str) -> None:
+        for kind, patterns in _STATEMENTS:
+            for match in filter(None, (pattern.match(line) for pattern in patterns)):
+                fields = match.groupdict()
+                value = fields.get("status") or fields.get("error") or fields.get("launched") or "0"
+                alone = [match] if "rank" in fields else []
+                self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
+
+    def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> Communicator:
+        """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
+        silent = [each for each in self._statements if each.kind == "silent"]
+        departed = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
+        missing = sum(each.counted for each in (*silent, *departed))
+        bare = self._bare is not None
+        named = [
+            *(_missing(rank, "unknown", set()) for rank in self._bare or ()),
+            *(_missing(rank, "unresponsive", dead or set()) for each in silent for rank in each.ranks),
+            *(_missing(rank, "no_communicator", set()) for each in departed for rank in each.ranks),
+        ]
+        listed = sum(bool(rank["pid"]) for each in silent for rank in each.ranks)
+        is_complete = dead is None or listed == sum(each.counted for each in silent)
+        return Communicator(
+            hash=f"0x{name.lstrip('0') or '0'}",
+            size=size,
+            responding=size - missing,
+            missing=missing,
+            unresponsive=None if bare else sum(each.counted for each in silent),
+            dead=sum(rank.reason == "dead" for rank in named) if is_complete else None,
+            named=tuple(named),
+            troubled=self._troubled(),
+            launches=self._launches(size - missing),
+        )
+
+    def _troubled(self) -> tuple[TroubledRank, ...]:
+        troubled = []
+        for each in self._statements:
+            for rank in each.ranks:
+                if each.kind == "error" and _ERROR_NAMES.get(each.value.lower()) is not None:
+                    kind: Trouble = "init_error" if each.about == "init_error" else "async_error"
+                    troubled.append(TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()]))
+                elif (each.kind, each.value) == ("status", "ABORT"):
+                    troubled.append(TroubledRank(*_at(rank), trouble="aborted"))
+        return tuple(troubled[:MAX_TROUBLED])
+
+    def _launches(self, ranks: int) -> Launches | None:
+        """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
+        launched = [each for each in self._statements if each.kind == "launched"]
+        if not launched:
+            return None
+        by_collective: dict[str, list[_Statement]] = defaultdict(list)
+        for each in launched:
+            by_collective[each.about].append(each)
+        extremes = {}
+        lags: dict[int, dict[str, int]] = defaultdict(dict)
+        places = {}
+        for collective, statements in by_collective.items():
+            counts = [int(each.value) for each in statements]
+            extremes[collective] = (min(counts), max(counts))
+            late = [each for each in statements if int(each.value) < max(counts)]
+            if 2 * sum(each.counted for each in late) > ranks:  # as in launches.py: the majority is not to blame
+                continue
+            for statement, rank in ((each, rank) for each in late for rank in each.ranks):
+                number, places[int(rank["rank"])] = _at(rank)
+                lags[number][collective] = max(counts) - int(statement.value)
+        furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[:MAX_BEHIND]
+        behind = tuple(BehindRank(number, places[number], lags=lags[number]) for number in furthest)
+        return Launches(extremes, marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
+
+
+def _digest(statements: list[_Statement]) -> int:
+    """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
+    text = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+
+
+def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, str]]) -> MissingRank:
+    number, place = _at(rank)
+    if reason == "unresponsive" and (str(place.pid), rank.groupdict().get("host")) in dead:
+        reason = "dead"
+    return MissingRank(number, place, reason=reason)
+
+
+def _at(rank: re.Match[str]) -> tuple[int, Place]:
+    """Return the rank in its communicator, and what it runs on."""
+    fields = rank.groupdict()
+    gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
+    host = plain_address(fields.get("host") or "") or ""
+    return int(fields["rank"]), Place(host, int(fields.get("pid") or -1), gpu if gpu <= MAX_DEVICE else -1)
+
+
+MAX_TROUBLES = 4 * MAX_COMMUNICATORS  # Garbage of old versions takes places of its own: more are read than accepted
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")

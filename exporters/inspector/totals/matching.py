@@ -7,32 +7,27 @@ operation is whole, or cannot become so: all are past it, or one without it is g
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.sdk.metrics import FairBudget, Group
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness.arrivals import Arrivals, judge
+from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank, SeriesKey
+from exporters.inspector.totals.arrivals import Arrivals, judge
 
 MAX_MEMBERS = 64  # of a communicator that is matched: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
 """Operations of one kind that wait per member; a file may be read so far before another one's turn comes."""
-MAX_OPEN_ALONE = 1024
-"""The same while some member has not been seen: it may be on another node."""
-MAX_OPEN_IN_ALL = 65_536
-"""Times that wait after a turn, of all members: about 8 MB."""
-SLACK = 64
-"""How far operations of one kind may be written out of order."""
+MAX_OPEN_ALONE = 1024  # The same while some member has not been seen: it may be on another node
+MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, of all members: about 8 MB
+SLACK = 64  # How far operations of one kind may be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
 ExecTimeUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXEC_TIME_US)]
-Credit = Callable[[Arrivals], None]
-"""Adds what a match says of a member to its totals."""
+Credit = Callable[[Arrivals], None]  # Adds what a match says of a member to its totals
 
 
 class OperationKind(NamedTuple):
@@ -102,11 +97,6 @@ class BoardMember:
             self.times.pop(number, None)
             self.starts.pop(number, None)
 
-    def clear(self) -> None:
-        """Let go of all operations."""
-        self.times.clear()
-        self.starts.clear()
-
 
 class OperationBoard:
     """The members of a communicator, for one kind of operation. ``given_up``: not all of them are here."""
@@ -116,15 +106,18 @@ class OperationBoard:
         self.members: dict[int, BoardMember] = {}
         self.changed = self.given_up = False
 
+    def _everyone(self) -> list[BoardMember]:
+        """Return all members in the order of their ranks; none while one was not seen."""
+        n_ranks = self.kind.n_ranks
+        return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
+
     def settle(self) -> None:
         """Match what is whole, and let go of what can become whole no more."""
         self.changed = False
-        if len(self.members) < self.kind.n_ranks:
+        if not (members := self._everyone()):
             if any(len(member.times) > MAX_OPEN_ALONE for member in self.members.values()):
-                self.given_up = True
-                self.clear()
+                self.give_way()
             return
-        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
         self._match(members)
         passed = min(member.highest for member in members) - SLACK
         late = {number for member in members for number in member.times if number < passed}
@@ -139,30 +132,18 @@ class OperationBoard:
         """Return how many times wait."""
         return sum(len(member.times) for member in self.members.values())
 
-    def clear(self) -> None:
-        """Let go of all that waits."""
-        for member in self.members.values():
-            member.clear()
-
-    def note_left(self, left: Container[WriterKey]) -> None:
-        """Nothing more comes from these writers."""
-        for member in self.members.values():
-            if not member.gone and member.writer_key in left:
-                member.gone = self.changed = True
-
     def give_way(self) -> None:
-        """Too much waits in all: let go, and count it."""
-        self.given_up = len(self.members) < self.kind.n_ranks
+        """Too much waits: let go; while a member was not seen, none is waited for any more."""
+        self.given_up = not self._everyone()
         self.abandon()
 
     def abandon(self) -> None:
         """Let go of all that waits; what could have become whole is counted."""
-        if len(self.members) < self.kind.n_ranks:
-            self.clear()
-            return
-        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
-        self._match(members)
-        self._leave(members, {number for member in members for number in member.times})
+        if members := self._everyone():
+            self._match(members)
+            self._leave(members, {number for member in members for number in member.times})
+        for member in self.members.values():
+            member.drop(list(member.times))
 
     def _match(self, members: list[BoardMember]) -> None:
         fewest = min(members, key=lambda member: len(member.times))
@@ -234,8 +215,9 @@ class Matching:
     def settle(self, left: Collection[WriterKey] = ()) -> None:
         """Match all that is whole; called at the end of a turn. ``left``: writers from which nothing more comes."""
         for board in self._boards.values():
-            if left:
-                board.note_left(left)
+            for member in board.members.values() if left else ():
+                if not member.gone and member.writer_key in left:
+                    member.gone = board.changed = True
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
@@ -277,10 +259,7 @@ class Matching:
         return [
             SavedBoard(
                 board.kind,
-                [
-                    SavedMember(rank, own.writer_key, own.highest, dict(own.times))
-                    for rank, own in board.members.items()
-                ],
+                [SavedMember(rank, own.writer_key, own.highest, own.times) for rank, own in board.members.items()],
             )
             for board in self._boards.values()
             if board.open()

@@ -11,14 +11,12 @@ from itertools import repeat
 
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL, Total
+from exporters.inspector.format.records import MAX_TOTAL, Total
 
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 """Collectives whose every output needs every input. From others some members leave early."""
-TIE_US = 2
-"""Times are whole microseconds, rounded down, of timers that often step by one."""
-TIE_PARTS = 100
-"""A lead of at most the shortest time divided by this is how transfers end, not how they began."""
+TIE_US = 2  # Times are whole microseconds, rounded down, of timers that often step by one
+TIE_PARTS = 100  # A lead of at most the shortest time divided by this is how transfers end, not how they began
 CLOCK_TIE_US = 100
 """Start times are when a polling thread saw the kernel: leads below this are left to the kernels' own times."""
 CLOCK_DOUBT_US = 1000
