@@ -35,7 +35,7 @@ from exporters.ras.asking.jobs import (
 )
 from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
-from exporters.ras.asking.reports import Reports, SavedJob
+from exporters.ras.asking.reports import Reports, SavedJob, to_save
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
@@ -71,6 +71,7 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
+        self._logged: set[tuple[OwnedJob, bool]] = set()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -254,7 +255,8 @@ class RasExporter:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
         if not (kept := self._kept.keep(owner, report, until, asked_seconds)):
             self._inquiry.skipped["refused"] += 1
-        if self._kept.is_news(owner.job, kept):
+        if (owner.job, kept) not in self._logged:
+            self._logged.add((owner.job, kept))
             about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
             if kept:
                 self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
@@ -263,11 +265,13 @@ class RasExporter:
 
     def _forget(self) -> None:
         """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
-        self._kept.forget({process.job for process in self._processes().values()})
+        jobs = {process.job for process in self._processes().values()}
+        self._kept.forget(jobs)
+        self._logged = {(job, kept) for job, kept in self._logged if job in jobs}
         if self._round is None or self._round.done():
             self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())
-        self._ctx.state.publish(msgspec.msgpack.encode(self._kept.to_save()))
+        self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
     def _up(self, visits: Mapping[Question, Visit]) -> dict[str, bool]:
         """By address: whether the last query of every job there gave a report."""

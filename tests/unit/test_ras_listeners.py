@@ -252,7 +252,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        request = FileRequest(str(tree.root), pid, 0, 0, library=f"/{name}/libnccl.so.2")
+        request = FileRequest(str(tree.root), pid, 0, library=f"/{name}/libnccl.so.2")
         assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 

@@ -137,8 +137,7 @@ class ListenerSearch:
         self._wanted[key] = FileRequest(
             str(self._root),
             key.pid,
-            self._uid(key),
-            self._proc.namespace(key.pid, "mnt"),
+            -1 if (uid := self._uid(key)) is None else uid,
             files_of(place.environment) if place.settings is None else (),
             library,
             mapping,

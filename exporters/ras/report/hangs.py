@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from agent.sdk.exporter import SavedCount, SavedSeconds
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.report.model import (
+    MAX_NAMED,
     BehindRank,
     Communicator,
     Marks,
@@ -38,6 +40,7 @@ of its GPU."""
 MAX_SUSPECTS = 32  # Named in one communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # What a watch takes beside its marks, and of each rank that does not answer
+MAX_SAVED_BYTES = 1024 * 1024  # in the checkpoint, of all jobs' watches, in turns: none keeps out another's
 MAX_ABSENT_BYTES = 1024 * 1024
 """Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
 
@@ -52,12 +55,12 @@ class Watch(msgspec.Struct, frozen=True):
     answer; something was launched later than ``launched_after_seconds``.
     """
 
-    marks: Marks
-    since_seconds: float
-    reports: int = 1
-    seen_seconds: float = 0.0
-    unheard: dict[int, float] = {}
-    launched_after_seconds: float = 0.0
+    marks: Annotated[Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
+    since_seconds: SavedSeconds
+    reports: SavedCount = 1
+    seen_seconds: SavedSeconds = 0.0
+    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=MAX_NAMED)] = {}
+    launched_after_seconds: SavedSeconds = 0.0
 
     @property
     def frozen(self) -> bool:
