@@ -392,18 +392,16 @@ def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTre
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row is found where it ends at the bound, in pieces of any size, and one byte beyond it is not."""
+    """Its row is found where it ends at the bound, and one byte beyond it is not."""
     server, client = V4, Endpoint("127.0.0.1", 40001)
     found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
     expected = sockets_module.Socket(server, client, 0, 99)
     size = (tree.root / "net/tcp").stat().st_size
-    for piece in (1, 7, size):
-        monkeypatch.setattr(sockets_module, "_PIECE_BYTES", piece)
-        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
-        assert sockets_module.connection(tree.root / "net", server, client) == expected
-        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
-        assert sockets_module.connection(tree.root / "net", server, client) is None
+    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
+    assert sockets_module.connection(tree.root / "net", server, client) == expected
+    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
+    assert sockets_module.connection(tree.root / "net", server, client) is None
 
 
 def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:

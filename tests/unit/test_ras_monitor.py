@@ -20,7 +20,7 @@ from exporters.ras.asking.policy import LAST_RETRY_SECONDS
 from exporters.ras.protocol.client import Endpoint
 
 SERVERS = frozenset({ProcessKey(11, 1)})
-ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
+ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")
 """To the greeting, the format and MONITOR."""
 DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
 SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
@@ -94,10 +94,10 @@ async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
 
 
 async def test_all_events_are_asked_for_and_counted() -> None:
-    """The stream is opened with the three commands, every event of it counted, and what alarms is a wake."""
+    """The stream is opened with the two commands, every event of it counted, and what alarms is a wake."""
     async with station() as here:
         writer = await here.begin()
-        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n", b"MONITOR all\n"], [True])
+        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
         writer.write(RECOVERED)
         await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
         assert here.monitors.take_wakes() == {}
@@ -179,7 +179,7 @@ async def test_a_library_without_monitor_is_not_asked_again() -> None:
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        await answering((*ANSWERS[:2], b"ERROR: Unknown command MONITOR all\n"))(reader, writer)
+        await answering((ANSWERS[0], b"ERROR: Unknown command MONITOR all\n"))(reader, writer)
 
     async with station(old) as here:
         await here.follow()
@@ -228,8 +228,7 @@ async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 @pytest.mark.parametrize(("serve", "stage"), [
     pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", id="another server"),
     pytest.param(answering([b"x" * 200_000]), "size", id="endless line"),
-    pytest.param(answering(ANSWERS[:1]), "command", id="cut before the format"),
-    pytest.param(answering(ANSWERS[:2]), "command", id="cut before MONITOR"),
+    pytest.param(answering(ANSWERS[:1]), "command", id="cut before MONITOR"),
     pytest.param(breaking, "cut", id="a reset"),
 ])  # fmt: skip
 async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str) -> None:

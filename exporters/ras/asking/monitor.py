@@ -119,7 +119,6 @@ class Monitors:
         limits = QueryLimits()
         reader, writer = await greet(endpoint, limits, lambda client: self._accept(endpoint, client))
         try:
-            await command(reader, writer, "SET FORMAT json", limits)  # text will do where that is refused
             if (answer := await command(reader, writer, "MONITOR all", limits)) != "OK":
                 stream.refused = True
                 raise QueryError("command", f"MONITOR was refused: {answer[:64]}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, ip_address
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,13 +33,8 @@ class Addresses:
         return address in self._addresses or any(address in network for network in self._networks)
 
 
-def addresses_of(proc_root: Path, pid: int) -> Addresses:
-    """The addresses of the namespace of ``pid``; none where its tables cannot be read (fib_trie, if_inet6 of proc)."""
-    return addresses_in(proc_root / f"{pid}/net")
-
-
 def addresses_in(folder: Path) -> Addresses:
-    """Likewise, of the namespace whose tables are in ``folder``."""
+    """The addresses of the namespace whose tables are in ``folder``, as /proc/PID/net is one; none where unreadable."""
     return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
 
 
@@ -88,7 +83,6 @@ MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
-_PIECE_BYTES = 1024 * 1024
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -101,14 +95,9 @@ class Socket(NamedTuple):
     inode: int
 
 
-def sockets(folder: Path, state: str) -> Iterator[Socket]:
+def sockets(folder: Path, state: str) -> list[Socket]:
     """The sockets in ``state`` of the tables in ``folder``, as /proc/PID/net is one; none where they cannot be read."""
-    for name in ("tcp", "tcp6"):
-        try:
-            with (folder / name).open("rb") as file:
-                yield from parse_sockets(file.read(MAX_TABLE_BYTES).decode("ascii", "replace"), state)
-        except OSError:
-            continue
+    return [each for name in ("tcp", "tcp6") for each in parse_sockets(_read(folder / name), state)]
 
 
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
@@ -116,11 +105,17 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
 
     A server that listens on every address of both families has IPv4's connections in the table of IPv6.
     """
-    for name, ends in (("tcp", _ends(local, remote, mapped=False)), ("tcp6", _ends(local, remote, mapped=True))):
+    for name in ("tcp", "tcp6"):
+        ends = " ".join(_written(end, mapped=name == "tcp6") for end in (local, remote)).encode()
+        room = MAX_SEARCHED_BYTES
         try:
-            for line in _lines_with(folder / name, ends):
-                if found := parse_sockets(line, ESTABLISHED):
-                    return found[0]
+            with (folder / name).open("rb") as file:
+                for line in file:
+                    room -= len(line)
+                    if room < 0:
+                        break
+                    if ends in line and (found := parse_sockets(line.decode("ascii", "replace"), ESTABLISHED)):
+                        return found[0]
         except OSError:
             continue
     return None
@@ -140,24 +135,6 @@ def parse_sockets(table: str, state: str) -> list[Socket]:
     return found
 
 
-def _lines_with(path: Path, text: bytes) -> Iterator[str]:
-    """The lines of a table that hold ``text``."""
-    with path.open("rb") as file:
-        rest, left = b"", MAX_SEARCHED_BYTES
-        while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
-            left -= len(piece)
-            whole, _, rest = (rest + piece).rpartition(b"\n")
-            at = whole.find(text)
-            while at >= 0:
-                end = whole.find(b"\n", at)
-                yield whole[whole.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(whole)].decode("ascii", "replace")
-                at = whole.find(text, at + 1)
-
-
-def _ends(local: Endpoint, remote: Endpoint, *, mapped: bool) -> bytes:
-    return f" {_written(local, mapped=mapped)} {_written(remote, mapped=mapped)} {ESTABLISHED} ".encode()
-
-
 def _written(endpoint: Endpoint, *, mapped: bool) -> str:
     """An address as the kernel writes it; ``mapped``: IPv4's as one of IPv6."""
     packed = ip_address(endpoint.host).packed
@@ -174,9 +151,5 @@ def _endpoint(text: str) -> Endpoint:
     number = int(port, 16)
     if not 0 <= number <= MAX_PORT:
         raise ValueError(f"{text!r} has no port")
-    return Endpoint(str(unmapped(ip_address(packed))), number)
-
-
-def unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one stands for, else the address itself."""
-    return getattr(address, "ipv4_mapped", None) or address
+    address = ip_address(packed)
+    return Endpoint(str(getattr(address, "ipv4_mapped", None) or address), number)

@@ -32,9 +32,9 @@ MONITOR_ERRORS = Family(
     ("stage",), "1 per stage seen, at most 6", "sum")
 MONITOR_UNREAD = Family(
     "rankwatch_ras_monitor_unread_total", "counter",
-    "What streams of events hold and no event is read from: a long_line, a long_object, what is unreadable, or cut by "
+    "What streams of events hold and no event is read from: a long_line, what is unreadable, or cut by "
     "the end of the stream.",
-    ("reason",), "1 per reason seen, at most 4", "sum")
+    ("reason",), "1 per reason seen, at most 3", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",
     "What one RAS thread of the node learned of its peers, by the library's own names, and other: PEER_NEW and "
@@ -107,7 +107,7 @@ SKIPPED_REASONS = (
     "foreign_report", "refused",
 )  # fmt: skip
 STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
-UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "long_object", "unreadable", "cut")
+UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "unreadable", "cut")
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
