@@ -14,11 +14,18 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
-from exporters.flight_recorder.asking import PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, render
 from exporters.flight_recorder.evidence import part
 from exporters.flight_recorder.pipe import AskResult
-from exporters.flight_recorder.places import VARIABLES, is_looked_at, is_number, paths_of, reached_by
+from exporters.flight_recorder.places import (
+    PIPE_VARIABLE,
+    VARIABLES,
+    DumpAsker,
+    is_looked_at,
+    is_number,
+    paths_of,
+    reached_by,
+)
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
 
 INTERVAL_SECONDS = 1.0

@@ -15,18 +15,16 @@ from agent.sdk.metrics import Metric
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import FAMILIES
 from exporters.inspector.reading.last_lines import files_of, offered
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Published, Turn
-from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.speeds import speeds
+from exporters.inspector.rendering import InspectorSnapshot, render, speeds
 from exporters.inspector.totals.accumulators import JobDurations, Place
-from exporters.inspector.totals.births import Births
 from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 
 SPEEDS_SECONDS = 2.0  # How often the ranks' speeds are updated, for the pages

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
-from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
+from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS

@@ -1,8 +1,8 @@
-"""How published totals of Inspector's records become metrics. Pure."""
+"""How published totals of Inspector's records become metrics, and each rank's speed for the agent's pages. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import TypeAlias
@@ -10,21 +10,23 @@ from typing import TypeAlias
 import msgspec
 
 from agent.sdk.metrics import COUNT, SUM, Family, Metric
-from agent.sdk.ranks import RankLabel
+from agent.sdk.ranks import RankLabel, RankSpeed
 from exporters.inspector import families as shown
 from exporters.inspector.format.records import P2P_SEND, Result
-from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How, Reclaimed
+from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
+from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.arrivals import Arrivals
-from exporters.inspector.totals.births import Kind, SeriesId
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
     Inheritance,
+    Kind,
     RankTally,
+    SeriesId,
     SeriesLabels,
     communicators,
 )  # fmt: skip
@@ -253,3 +255,30 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
     yield shown.RECLAIMED_BYTES.by_label(freed)
     yield shown.RECLAIM_ERRORS.by_label(errors)
+
+
+def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
+    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, its bytes, its lateness.
+
+    Sends and receives wait for a peer's whole turn: they count for bytes alone.
+    """
+    windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
+    moved: defaultdict[RankLabel, int] = defaultdict(int)
+    late: defaultdict[RankLabel, int] = defaultdict(int)
+    for writer in writers:
+        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            if name not in P2P_SERIES:
+                windows[label][0] += bus_bytes
+                windows[label][1] += microseconds
+        for label, _, sums in writer.labelled(writer.totals, labels):
+            moved[label] += sums.bus_bytes
+            if sums.arrivals is not None:
+                late[label] += sums.arrivals.lateness_us
+    return {
+        label: RankSpeed(
+            windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,
+            moved[label],
+            late[label] / 1_000_000 if label in late else None,
+        )
+        for label in windows.keys() | moved.keys()
+    }

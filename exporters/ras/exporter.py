@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from weakref import WeakSet
 
 import msgspec
@@ -19,7 +19,6 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
 from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer, Reach
 from exporters.ras.asking.jobs import (
-    Due,
     JobStanding,
     LocalProcess,
     OwnedJob,
@@ -54,10 +53,8 @@ DRAIN_SECONDS = 45.0
 FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0  # For how many intervals a report is shown after the next one was due
 KEPT_FAILURES = 2  # Failed queries in a row after which the next is not waited for any more
-SINGLE_PASS_LOOKS = 50
-SINGLE_PASS_LOOK_SECONDS = 0.1
-"""How many times a single pass looks until the ranks are found, and the seconds in between."""
-
+SINGLE_PASS_LOOKS = 50  # how many times a single pass looks until the ranks are found
+SINGLE_PASS_LOOK_SECONDS = 0.1  # in between
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
 """All rounds that have not ended: after a reload the exporter before may still read a query to its end."""
@@ -85,11 +82,10 @@ class RasExporter:
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
-        self._helper = ctx.helper(READER)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         self._reach = Reach(self._thread, self._search)
         offer_reports(ctx.evidence, self._kept.named, self._processes)
-        self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
+        self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._reach, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
         """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
@@ -124,9 +120,9 @@ class RasExporter:
         return RasSnapshot(
             up=self._up(visits),
             visits={
-                question.job_id: (visit.interval_seconds, visit.failures)
-                for question, visit in visits.items()
-                if question.job_id and visit.interval_seconds is not None
+                question.job.job_id: (visit.interval_seconds, visit.failures)
+                for question, visit in visits
+                if question.job.job_id and visit.interval_seconds is not None
             },
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
@@ -163,10 +159,10 @@ class RasExporter:
     async def _ask_all(self) -> None:
         """Query one job after the other, each after a new look at /proc, until none is due."""
         while (due := self._due()) is not None:  # at once, so that the processes that it names are still there
-            await self._ask(due)
+            await self._ask(*due)
             await self._look()
 
-    def _due(self) -> Due | None:
+    def _due(self) -> tuple[Question, Visit] | None:
         if self._drained:
             return None
         return self._visits.due(to_ask(self._standings()), self._ctx.clock.monotonic())
@@ -211,8 +207,7 @@ class RasExporter:
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _ask(self, due: Due) -> None:
-        question, visit = due.question, due.visit
+    async def _ask(self, question: Question, visit: Visit) -> None:
         processes, site = self._processes(), self._sites[question.endpoint]
         members = [process for process in processes.values() if process.job == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
@@ -221,13 +216,14 @@ class RasExporter:
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
-        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.owner)
-        aim = Aim(question.endpoint, site, wanted, pids, question.job_id)
+        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.job.owner)
+        aim = Aim(question.endpoint, site, wanted, pids, question.job.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
         answers = await self._inquiry.reports(aim, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
-        self._visits.note(due, best and (best.report, best.seconds), world_size_of(members), clock.monotonic())
+        answer = best and (best.report, best.seconds)
+        self._visits.note(question, visit, answer, world_size_of(members), clock.monotonic())
         until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         if visit.failures <= KEPT_FAILURES:
             self._kept.postpone(question.job, until)
@@ -273,10 +269,10 @@ class RasExporter:
         self._witness.forget(self._kept.by_job.keys())
         self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
-    def _up(self, visits: Mapping[Question, Visit]) -> dict[str, bool]:
+    def _up(self, visits: Iterable[tuple[Question, Visit]]) -> dict[str, bool]:
         """By address: whether the last query of every job there gave a report."""
         up: dict[str, bool] = {}
-        for question, visit in visits.items():
+        for question, visit in visits:
             if visit.up is not None:
                 up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
         return up

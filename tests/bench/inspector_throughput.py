@@ -26,8 +26,8 @@ from inspector_lines import SOURCES, write_log
 
 from agent.core.clock import SystemClock
 from exporters.inspector.format.records import decode_lines
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import READ_BYTES, DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 RUNS = 5
 

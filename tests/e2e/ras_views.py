@@ -107,7 +107,8 @@ def families(
         skipped=Counter(),
         listeners={},
         jobs=tuple(
-            JobStanding(job_id, role, None, None if role != "none" else "not_elected") for job_id, role in known
+            JobStanding(OwnedJob(job_id), role, None, None if role != "none" else "not_elected")
+            for job_id, role in known
         ),
         libraries=frozenset((job_id, "nccl", VERSION) for job_id, _ in known),
         reports=reports,

@@ -19,12 +19,11 @@ from test_inspector_formats import bare, marker, p2p
 from exporters.inspector.format.passes import FileContext, Run
 from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Result
 from exporters.inspector.reading import reader as module
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.turn import Section, Turn
-from exporters.inspector.totals.accumulators import Sequence
 from exporters.inspector.totals.inheritance import Inheritance
-from exporters.inspector.totals.losses import COLLECTIVE_RING, LossBook, SavedLosses, Tally
+from exporters.inspector.totals.losses import COLLECTIVE_RING, LossBook, SavedLosses, Sequence, Tally
 
 EVERYONE = Ownership(everyone=True)
 GOOD_PID, BAD_PID = 7, 13
@@ -55,13 +54,11 @@ ODD = st.one_of(NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.floats(), s
 MEMBERS = {
     "header": ("id", "comm_name", "rank", "n_ranks", "nnodes"),
     "metadata": ("dump_timestamp_us", "hostname", "pid"),
-    "coll_perf": ("coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source",
-     "event_trace_ts"),
+    "coll_perf": ("coll", "coll_sn", "coll_msg_size_bytes", "coll_exec_time_us", "coll_timing_source"),
     "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
     "dump_stats": ("coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump",
      "p2p_dropped_since_last_dump"),
 }  # fmt: skip
-TRACE = {"kernel_events": [{"kernel_start_ts": 1_690_000_000_000_000}, {"kernel_start_ts": 0}]}
 KINDS = st.sampled_from([line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1))])
 
 
@@ -73,13 +70,10 @@ def odd_lines(draw: st.DrawFn) -> bytes:
         record = json.loads(draw(KINDS))
         if "coll_perf" in record:
             record["coll_perf"]["coll_sn"] = sn
-            record["coll_perf"]["event_trace_ts"] = json.loads(json.dumps(TRACE))
         for part, members in MEMBERS.items():
             if part in record and draw(st.integers(0, 2)) == 0:
                 name = draw(st.sampled_from(members))
                 record[part][name] = draw(ODD)
-                if name == "event_trace_ts" and draw(st.booleans()):
-                    record[part][name] = {"kernel_events": [{"kernel_start_ts": draw(ODD)}]}
         lines.append(json.dumps(record, separators=(",", ":")).encode() + b"\n")
     return b"".join(lines)
 

@@ -18,9 +18,8 @@ from agent.sdk.ranks import WriterKey
 from agent.tail.reader import LineReader
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import intake, reader as module, record_files
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import MAX_RETRY_SECONDS, RETRY_SECONDS
+from exporters.inspector.reading.record_files import MAX_RETRY_SECONDS, RETRY_SECONDS, Ownership
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.aggregate import Aggregate
 

@@ -23,8 +23,8 @@ from exporters.inspector.format.passes import (
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally

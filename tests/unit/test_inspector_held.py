@@ -12,8 +12,8 @@ from inspector_records import append, line
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits
 from exporters.inspector.reading import record_files
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 
 def identity(path: Path) -> tuple[int, int]:

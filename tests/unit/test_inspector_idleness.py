@@ -11,8 +11,8 @@ from inspector_records import append, line
 from test_inspector_exporter import OPERATIONS, Bench
 
 from agent.sdk.metrics import Admission
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS
 
 MISSING = "rankwatch_inspector_missing_records_total"

@@ -9,8 +9,8 @@ from inspector_expected import unpacked
 from inspector_lateness import Found, Late, worked_out
 from inspector_records import DATA
 
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
 
@@ -66,7 +66,7 @@ def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
 
 
 def test_traces_name_the_late_rank(tmp_path: Path) -> None:
-    """Start times of verbose lines name the same rank, and how late it was, 2 ms."""
+    """Verbose lines name the same rank, and how late it was, 2 ms."""
     late = found(unpacked(DATA / "late_verbose", tmp_path))
     assert late.share_last(TP)[2] > 0.95
     assert max(share for rank, share in enumerate(late.share_last(TP)) if rank != 2) < 0.03

@@ -56,7 +56,7 @@ def join(
 
 def note(member: BoardMember, operations: dict[int, int]) -> None:
     """Give operations, times by number."""
-    member.note(list(operations), max(operations), list(operations.values()), [])
+    member.note(list(operations), max(operations), list(operations.values()))
 
 
 def pair() -> tuple[Matching, Totals, list[BoardMember]]:
@@ -217,22 +217,6 @@ def test_a_writer_that_is_gone_is_not_restored() -> None:
     restored = Matching()
     restored.restore(matching.save(), lambda *_: None)
     assert restored.save() == []
-
-
-@pytest.mark.parametrize("hostname", ["here", "there"])
-@pytest.mark.parametrize("traced", [{0}, {0, 1}])
-def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -> None:
-    """Start times decide only where all members have them by one clock, and none stays when its operation is done."""
-    matching, totals = Matching(), Totals()
-    writer_keys = [WRITER_KEYS[0], WRITER_KEYS[1]._replace(hostname=hostname)]
-    members = [join(matching, totals, rank, 2, writer_key=writer_keys[rank]) for rank in range(2)]
-    for rank, (time, start) in enumerate([(2000, 7000), (2010, 7900)]):  # by kernel times nobody was last
-        members[rank].note([0], 0, [time], [start] if rank in traced else [])
-    members[0].note([1], 1, [10], [8000])
-    matching.settle()
-    believed = hostname == "here" and traced == {0, 1}
-    assert totals.of[writer_keys[1]].lateness_us == (900 if believed else 0)
-    assert [set(member.starts) for member in members] == [{1}, set()]
 
 
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from fake_clock import FakeClock
 from inspector_records import append, line
 
 from exporters.inspector.format.records import Result
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.shared import Shared
 

@@ -8,7 +8,8 @@ from inspector_records import DATA, append, expected_sums, line
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
-from exporters.inspector.reading.ownership import (
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import (
     FileState,
     Ownership,
     is_local,
@@ -17,7 +18,6 @@ from exporters.inspector.reading.ownership import (
     state_of,
     written_hostname,
 )
-from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
 

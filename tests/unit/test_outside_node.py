@@ -37,7 +37,7 @@ from exporters.process.usage.groups import GroupPaths, GroupReader
 from exporters.ras.local import library as library_module
 from exporters.ras.local.job_files import parse
 from exporters.ras.local.library import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
-from exporters.ras.local.settings import MAX_FACTOR, read_settings
+from exporters.ras.local.listeners import MAX_FACTOR, read_settings
 from exporters.ras.local.sockets import parse_fib_trie, parse_if_inet6, parse_sockets
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter
 from exporters.storage.exporter import StorageConfig, StorageExporter

@@ -107,7 +107,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
         }
         for _ in range(2):
             found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-        assert [(each.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
+        assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
         assert found.queries == 2
 
 
@@ -141,7 +141,9 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     async with node.exporter() as exporter:
         found = await node.first_query(exporter)
     assert node.asked == 0
-    assert [(each.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", "unowned_listener")]
+    assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [
+        ("4711", "reporter", "unowned_listener")
+    ]
     assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
 
 

@@ -13,7 +13,7 @@ from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking import reports as saved_module
 from exporters.ras.asking.jobs import OwnedJob
-from exporters.ras.asking.reports import SavedJob, restored, series_of, to_save
+from exporters.ras.asking.reports import SavedJob, SavedWatch, restored, series_of, to_save
 from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
     ABORT_SHOWN_SECONDS,
@@ -272,7 +272,7 @@ def test_watches_outlive_the_agent() -> None:
     assert watches["0xa0"].unheard == {6: 1000.0}
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
-    assert restored(saved) == {OwnedJob("7", "uid/1"): watches}
+    assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
 
 
 def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,13 +284,13 @@ def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
-    assert [list(job.watches) for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
+    assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
 
 
 def test_damaged_marks_are_not_restored() -> None:
     """Marks of a length that no ranks have are left out, the others are taken."""
-    good, bad = Watch(bytes(MARK_BYTES), 1.0), Watch(bytes(MARK_BYTES + 1), 1.0)
-    assert list(restored([SavedJob("7", "", {"0x2": bad, "0x1": good})])[OwnedJob("7")]) == ["0x1"]
+    good, bad = SavedWatch(bytes(MARK_BYTES), 1.0, hash="0x1"), SavedWatch(bytes(MARK_BYTES + 1), 1.0, hash="0x2")
+    assert list(restored([SavedJob("7", "", [bad, good])])[OwnedJob("7")]) == ["0x1"]
 
 
 def test_suspects_beyond_the_limit_are_not_named() -> None:
@@ -440,7 +440,7 @@ def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPa
     small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
     saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
-    assert [(job.job_id, list(job.watches)) for job in saved] == [("2", ["0xb0"])]
+    assert [(job.job_id, [each.hash for each in job.watches]) for job in saved] == [("2", ["0xb0"])]
 
 
 def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.MonkeyPatch) -> None:

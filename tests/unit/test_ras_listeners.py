@@ -21,8 +21,7 @@ from exporters.ras.local import (
 )
 from exporters.ras.local.job_files import MAX_LINE, FileFacts, FileRequest, files_of, parse, read_conf, read_one
 from exporters.ras.local.library import MAX_SECTIONS, version_in
-from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
+from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
 

@@ -24,7 +24,6 @@ MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
 MAX_WORD_CHARACTERS = 64  # Of the name of a collective and of a timing source
 MAX_PID = (1 << 31) - 1
-MAX_CHANNELS = 1024  # Of one operation, in its trace; NCCL has 64
 
 # What lies outside of these makes a line malformed, before anything is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -91,33 +90,14 @@ class Metadata(msgspec.Struct, gc=False):
     pid: Pid
 
 
-class KernelTimes(msgspec.Struct, gc=False):
-    """When a polling thread saw the kernel of one channel start: microseconds since the epoch, 0: channel not used."""
-
-    kernel_start_ts: Int64 = 0
-
-
-class EventTimes(msgspec.Struct, gc=False):
-    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to an operation, as far as it is read."""
-
-    kernel_events: Annotated[list[KernelTimes], msgspec.Meta(max_length=MAX_CHANNELS)] = []
-
-
-NO_TRACE = msgspec.Raw()
-
-
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly.
-
-    ``event_trace_ts`` is decoded by ``start_times`` only, for the few that need it.
-    """
+    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
-    event_trace_ts: msgspec.Raw = NO_TRACE
 
 
 class P2PPerf(
@@ -168,7 +148,6 @@ class InspectorRecord(msgspec.Struct, gc=False):
 BROKEN = InspectorRecord()  # Stands where a line was that is no record
 
 _DECODER = msgspec.json.Decoder(InspectorRecord)
-_TRACE_DECODER = msgspec.json.Decoder(EventTimes)
 _DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
 """What a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
 
@@ -204,19 +183,6 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
     if not 0 <= rank < n_ranks <= MAX_RANKS or not digits or len(header_id) > MAX_ID_CHARACTERS:
         return None
     return None if digits.strip("0123456789abcdefABCDEF") else comm_label(header_id)
-
-
-def start_times(perfs: list[CollectivePerf]) -> list[int]:
-    """When each operation's kernel was first seen to run, in microseconds since the epoch; 0 where it is not known."""
-    return [_start_time(perf.event_trace_ts) for perf in perfs]
-
-
-def _start_time(trace: msgspec.Raw) -> int:
-    try:
-        events = _TRACE_DECODER.decode(trace).kernel_events
-    except _DECODING_ERRORS:
-        return 0
-    return min((event.kernel_start_ts for event in events if event.kernel_start_ts > 0), default=0)
 
 
 def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:

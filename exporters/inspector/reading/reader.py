@@ -15,9 +15,15 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
 from exporters.inspector.format.records import MAX_TOTAL, Result
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.reading.ownership import Ownership, is_foreign, is_log
 from exporters.inspector.reading.read_queue import ReadQueue
-from exporters.inspector.reading.record_files import FileFailures, RecordFile, RecordFiles
+from exporters.inspector.reading.record_files import (
+    FileFailures,
+    Ownership,
+    RecordFile,
+    RecordFiles,
+    is_foreign,
+    is_log,
+)
 from exporters.inspector.reading.turn import Published, Section, Turn
 from exporters.inspector.reading.writers import Writers
 from exporters.inspector.totals.aggregate import Admit
@@ -153,8 +159,8 @@ class DirectoryReader:
         ended = self._clock.monotonic()
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
-    def _read_some(self, record_file: RecordFile, part: float) -> bool:
-        chunk = self._follower.read(record_file.file, int(READ_BYTES * part))
+    def _read_some(self, record_file: RecordFile) -> bool:
+        chunk = self._follower.read(record_file.file, READ_BYTES)
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()

@@ -12,9 +12,9 @@ from agent.sdk.ranks import WriterKey
 from agent.sdk.system import ProcFS
 from exporters.inspector.format.passes import RingSizes, ring_sizes
 from exporters.inspector.reading.last_lines import ends
-from exporters.inspector.reading.ownership import FileState, Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
+from exporters.inspector.reading.record_files import FileState, Ownership
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared

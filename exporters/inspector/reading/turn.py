@@ -10,8 +10,7 @@ from agent.sdk.files import Position, Share
 from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format.passes import FileContext
 from exporters.inspector.format.records import Result, Total
-from exporters.inspector.reading.ownership import FileState
-from exporters.inspector.reading.record_files import FileKey
+from exporters.inspector.reading.record_files import FileKey, FileState
 from exporters.inspector.totals.aggregate import Saved
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.matching import SavedBoard

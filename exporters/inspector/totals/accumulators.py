@@ -1,4 +1,4 @@
-"""What the records of one kind are added up in: totals, gaps, windows, durations. Pure.
+"""What the records of one kind are added up in, found once: totals, gaps, windows, durations. Pure.
 
 An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
 seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's. Durations are
@@ -12,18 +12,19 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from agent.sdk.ranks import RankLabel, WriterKey
-from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, MAX_TOTAL, SeriesKey, Total
+from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey, Total
 from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.losses import Sequence, Tally
+from exporters.inspector.totals.matching import BoardMember
+from exporters.inspector.totals.pairs import End
 
 Place = tuple[WriterKey, str, int]
 """A writer, a communicator, and a rank in it."""
-REORDER = 1024
-"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -49,40 +50,6 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
         if other.arrivals is not None:
             both.arrivals = other.arrivals if self.arrivals is None else self.arrivals.plus(other.arrivals)
         return both
-
-
-class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
-
-    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
-    that comes late lowers what the next gap adds.
-    """
-
-    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
-    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
-    seen: Total = 0
-    before: Total = 0
-    missing: Total = 0
-    seen_before: Total = 0
-
-    def add(self, lowest: int, highest: int, count: int) -> None:
-        """Take in the numbers of ``count`` records, in any order."""
-        if highest + REORDER < self.highest:  # restarted
-            self.seen_before = self.seen_in_all()
-            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
-        self.first = lowest if self.first is None else min(self.first, lowest)
-        self.highest = max(self.highest, highest)
-        self.seen = min(MAX_TOTAL, self.seen + count)
-
-    def seen_in_all(self) -> int:
-        """Records taken in since the first."""
-        return min(MAX_TOTAL, self.seen_before + self.seen)
-
-    def gaps(self) -> int:
-        """All that is missing as it stands: a record under way may still fill a gap."""
-        if self.first is None or self.highest < 0:
-            return self.missing
-        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
 
 
 class Window:
@@ -212,3 +179,58 @@ class JobDurations:
     def keep(self, job_ids: frozenset[str]) -> None:
         """Drop those of all other jobs."""
         self.by_series = {series: own for series, own in self.by_series.items() if series.job_id in job_ids}
+
+
+RecordKey = tuple[str, int, int, str, int, str]
+"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Binding:
+    """Where the records of one RecordKey go, and what each of them counts."""
+
+    __slots__ = (
+        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
+        "sequence", "size_bytes", "transfer", "untimed", "window",
+    )  # fmt: skip
+
+    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
+        self.result = result
+        self.sequence = sequence
+        self.accumulator = Accumulator()
+        self.window: Window | None = None
+        self.transfer: TransferWindow | None = None
+        self.member: BoardMember | None = None
+        self.end: End | None = None
+        self.durations: Durations | None = None
+        self.place = (OTHER, 0)
+        self.untimed: Tally | None = None
+        self.size_bytes = self.bus_bytes = 0
+        self.least_us = 1 if result is Result.ACCEPTED else 0
+        self.plausible_us = 0
+
+    def see(self, lowest: int, highest: int, count: int) -> None:
+        """Note that records with these numbers were there."""
+        if self.sequence is not None:
+            self.sequence.add(lowest, highest, count)
+
+    def fill(self) -> None:
+        """Note that a record was there whose number cannot be true."""
+        if self.sequence is not None:
+            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
+
+    def add(self, lowest: int, highest: int, times: list[int]) -> None:
+        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
+        count = len(times)
+        self.see(lowest, highest, count)
+        if self.result is not Result.ACCEPTED:
+            return
+        microseconds = sum(times)
+        bus_bytes = count * self.bus_bytes
+        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
+        if self.durations is not None:
+            self.durations.add(times)
+        if self.window is not None:
+            self.window.bus_bytes += bus_bytes
+            self.window.microseconds += microseconds
+        if self.transfer is not None:
+            self.transfer.add(times)

@@ -25,7 +25,6 @@ from exporters.inspector.format.records import (
     MAX_EXEC_TIME_US,
     MAX_SEQUENCE_NUMBER,
     MAX_SIZE_BYTES,
-    NO_TRACE,
     OTHER,
     P2P_OTHER,
     P2P_RECV,
@@ -38,12 +37,19 @@ from exporters.inspector.format.records import (
     bus_bytes_per_operation,
     communicator,
     size_label,
-    start_times,
 )
-from exporters.inspector.totals.accumulators import Accumulator, Durations, Sequence, TransferWindow, Window
+from exporters.inspector.totals.accumulators import Accumulator, Binding, Durations, RecordKey, TransferWindow, Window
 from exporters.inspector.totals.arrivals import SYNCHRONISING, Arrivals
-from exporters.inspector.totals.binding import Binding, RecordKey
-from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
+from exporters.inspector.totals.losses import (
+    COLLECTIVE_RING,
+    P2P_RING,
+    UNTIMED,
+    LossBook,
+    RingKey,
+    SavedLosses,
+    Sequence,
+    Tally,
+)
 from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.shared import (
     MAX_PLACES,
@@ -129,8 +135,7 @@ class Aggregate:
             return
         binding.add(lowest, highest, times)
         if binding.member is not None:
-            traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
-            binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
+            binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
         results[binding.result] += len(times)
@@ -158,7 +163,7 @@ class Aggregate:
             elif result is Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
-                    binding.member.note([number], number, [microseconds], [])
+                    binding.member.note([number], number, [microseconds])
                 if binding.end is not None:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
                 self._shared.implausible += microseconds < binding.plausible_us

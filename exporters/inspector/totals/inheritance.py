@@ -1,8 +1,13 @@
-"""Totals of expired writers that live on in series which another writer continues, so that no sum ever falls. Pure."""
+"""What outlives a writer, and what begins: sums that another writer continues never fall, new series begin at 0. Pure.
+
+The first value of a series is no increase: what a job did before it was first scraped would be in none. So a new series
+is 0 for BIRTH_SECONDS, for every scraper, and then its value. See docs/decisions/0017-series-begin-at-zero.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -109,3 +114,99 @@ def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
         for job_id, _, comm, collective, _ in series
         if comm != OTHER and collective not in P2P_SERIES
     }
+
+
+BIRTH_SECONDS = 20.0  # Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once
+NOT_SHOWN = float("inf")
+
+
+class Kind(StrEnum):
+    """Counters that share their label sets, and are born together."""
+
+    TOTALS = "totals"
+    ARRIVALS = "arrivals"
+    LOST = "lost"
+    TALLY = "tally"
+
+
+SeriesId = tuple[Kind, tuple[str, ...]]
+"""A label set. Those of arrivals are the totals': several are summed up in one series, each once it is due."""
+Labels = Mapping[Place, RankLabel]
+
+
+class Births:
+    """First-exported time of each current series; a series that disappears is forgotten: if it returns it is new.
+
+    ``restored`` and ``inherited`` are from before the agent's restart: what they have a part in was shown already.
+    """
+
+    def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
+        self._restored = list(restored)
+        self._inherited = inherited or Inheritance()
+        self._grown: set[SeriesId] = set()
+        self._shown_at: dict[SeriesId, float] = {}
+        self._looked_at: object = None
+
+    def look(
+        self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
+    ) -> None:
+        """Take in what there is at monotonic time ``now``; ``whole``: each directory's reader has told what it holds.
+
+        A new series that is withheld is as new when it is shown at last.
+        """
+        looked_at = (_shape(writers), dict(labels), list(inherited.sums), list(inherited.tallies), whole)
+        if looked_at == self._looked_at:
+            return
+        self._looked_at = looked_at
+        series = series_of(writers, labels, inherited)
+        hidden = series_of([writer for writer in writers if not writer.caught_up], labels, Inheritance())
+        if not whole:
+            hidden.update(one for one in series if one[0] is Kind.LOST)
+        self._grown.update(one for one, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
+        self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited)
+        self._shown_at = {
+            one: NOT_SHOWN if one in hidden else min(now, self._shown_at.get(one, NOT_SHOWN))
+            for one in series - self._grown
+        }
+        if whole:
+            self._inherited = Inheritance()
+            self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
+
+    def young(self, now: float) -> frozenset[SeriesId]:
+        """Return the series that are 0 still at monotonic time ``now``."""
+        return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
+
+
+def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
+    """Return the series with a part of these writers', as far as they have labels, or of what others left."""
+    totals = [(key, sums.arrivals) for key, sums in inherited.sums.items()]
+    series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
+    for writer in writers:
+        totals += (
+            (SeriesLabels.of(label, key), own.arrivals) for label, key, own in writer.labelled(writer.totals, labels)
+        )
+        series.update((Kind.TALLY, (*label, key[2])) for label, key, _ in writer.labelled(writer.tallies, labels))
+    series.update((Kind.TOTALS, labels) for labels, _ in totals)
+    series.update((Kind.ARRIVALS, labels) for labels, arrivals in totals if arrivals is not None)
+    series.update((Kind.LOST, communicator) for communicator in communicators(labels for labels, _ in totals))
+    return series
+
+
+def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
+    """Return whether a writer of the totals lives whose labels are not all known yet."""
+    named = all((restored.writer_key, *place) in labels for place in restored.places)
+    return not named and any(writer.writer_key == restored.writer_key for writer in writers)
+
+
+def _shape(writers: list[WriterTotals]) -> list[object]:
+    """What decides which series there are, and whether they are withheld; compared in little time."""
+    return [
+        (
+            one.writer_key,
+            one.caught_up,
+            one.places,
+            len(one.tallies),
+            [(k, v.arrivals is None) for k, v in one.totals.items()],
+        )
+        for one in writers
+    ]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from exporters.inspector.format.records import MAX_TOTAL, Total
-from exporters.inspector.totals.accumulators import Sequence
+from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, MAX_TOTAL, Total
 
 COLLECTIVE_RING = "collective"
 P2P_RING = "p2p"
@@ -21,6 +21,44 @@ P2P_RING = "p2p"
 SequenceKey = tuple[str, int, str]
 """Communicator, rank in it, and the collective or P2P_RING: numbers of P2P operations are shared by both directions."""
 RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING or P2P_RING
+
+
+REORDER = 1024
+"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
+
+
+class Sequence(msgspec.Struct, gc=False, array_like=True):
+    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
+
+    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
+    that comes late lowers what the next gap adds.
+    """
+
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
+    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
+    seen: Total = 0
+    before: Total = 0
+    missing: Total = 0
+    seen_before: Total = 0
+
+    def add(self, lowest: int, highest: int, count: int) -> None:
+        """Take in the numbers of ``count`` records, in any order."""
+        if highest + REORDER < self.highest:  # restarted
+            self.seen_before = self.seen_in_all()
+            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
+        self.first = lowest if self.first is None else min(self.first, lowest)
+        self.highest = max(self.highest, highest)
+        self.seen = min(MAX_TOTAL, self.seen + count)
+
+    def seen_in_all(self) -> int:
+        """Records taken in since the first."""
+        return min(MAX_TOTAL, self.seen_before + self.seen)
+
+    def gaps(self) -> int:
+        """All that is missing as it stands: a record under way may still fill a gap."""
+        if self.first is None or self.highest < 0:
+            return self.missing
+        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
 
 
 class Tally(StrEnum):

@@ -62,7 +62,7 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "gone", "group", "highest", "starts", "times", "writer_key")
+    __slots__ = ("board", "credit", "gone", "group", "highest", "times", "writer_key")
 
     def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
         self.board: OperationBoard | None = board
@@ -72,20 +72,13 @@ class BoardMember:
         self.gone = False
         self.highest = -1
         self.times: dict[int, int] = {}
-        self.starts: dict[int, int] = {}
 
-    def is_wanted(self) -> bool:
-        """Return whether operations are waited for: another writer may have the place, or members be elsewhere."""
-        return self.board is not None and not self.board.given_up
-
-    def note(self, numbers: list[int], highest: int, times: list[int], starts: list[int]) -> None:
-        """Take in operations: their numbers, kernel times in microseconds and, if there are any, start times."""
+    def note(self, numbers: list[int], highest: int, times: list[int]) -> None:
+        """Take in operations: their numbers and kernel times in microseconds."""
         board = self.board
         if board is None or board.given_up:
             return
         self.times.update(zip(numbers, times, strict=True))
-        if starts:
-            self.starts.update(zip(numbers, starts, strict=True))
         self.highest = max(self.highest, highest)
         board.changed = True
         if len(self.times) > MAX_OPEN:
@@ -95,7 +88,6 @@ class BoardMember:
         """Let go of operations."""
         for number in numbers:
             self.times.pop(number, None)
-            self.starts.pop(number, None)
 
 
 class OperationBoard:
@@ -153,25 +145,14 @@ class OperationBoard:
         if not shared:
             return
         times = list(zip(*(list(map(member.times.pop, shared)) for member in members), strict=True))
-        for member, arrivals in zip(members, judge(times, _starts(members, shared)), strict=True):
+        for member, arrivals in zip(members, judge(times), strict=True):
             member.credit(arrivals)
-        for member in members:
-            if member.starts:
-                member.drop(shared)
 
     def _leave(self, members: list[BoardMember], numbers: set[int]) -> None:
         if numbers:
             for member in members:
                 member.drop(numbers)
             self.members[0].credit(Arrivals(unmatched=len(numbers)))
-
-
-def _starts(members: list[BoardMember], numbers: set[int]) -> list[list[int] | None] | None:
-    """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
-    if not all(member.starts for member in members) or len({member.writer_key.hostname for member in members}) > 1:
-        return None
-    rows = [[member.starts.get(number, 0) for member in members] for number in numbers]
-    return [row if all(row) else None for row in rows]
 
 
 class Matching:
@@ -255,7 +236,7 @@ class Matching:
                 del self._boards[kind]
 
     def save(self) -> list[SavedBoard]:
-        """Return the operations that wait; start times are not kept, kernel times then decide alone."""
+        """Return the operations that wait."""
         return [
             SavedBoard(
                 board.kind,

@@ -16,7 +16,6 @@ from exporters.ras.asking.policy import (
     Refusal,
     Role,
     Timing,
-    Wake,
     after_query,
     after_wake,
     first_wait_seconds,
@@ -67,29 +66,18 @@ class LocalProcess(msgspec.Struct, frozen=True):
 class JobStanding(msgspec.Struct, frozen=True):
     """One local job: this node's role in querying it, the address, and why it is not queried (None: it is)."""
 
-    job_id: str
+    job: OwnedJob
     role: Role
     endpoint: Endpoint | None
     refusal: Refusal | None
-    owner: str = ""
-
-    @property
-    def job(self) -> OwnedJob:
-        """Return the job."""
-        return OwnedJob(self.job_id, self.owner)
 
 
 class Question(NamedTuple):
-    """A job to be queried at an address; ``job_id`` is empty for processes that nothing has named."""
+    """A job to be queried at an address; it has no name where nothing has named its processes."""
 
     endpoint: Endpoint
-    job_id: str
-    owner: str = ""
-
-    @property
-    def job(self) -> OwnedJob:
-        """Return the job."""
-        return OwnedJob(self.job_id, self.owner)
+    job: OwnedJob
+    role: Role
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -106,43 +94,34 @@ def standings(
 ) -> list[JobStanding]:
     """The standing of each job with processes here, in order; an owner's without a published label are one job."""
     jobs: dict[OwnedJob, list[LocalProcess]] = defaultdict(list)
+    started: dict[ProcessKey, float] = {}
     for process in processes:
         jobs[process.job].append(process)
-    youngest = {
-        endpoint: now_seconds - max(each.start_seconds for each in found)
-        for endpoint, site in sites.items()
-        if (found := [each for members in jobs.values() for each in members if each.key in site.servers])
-    }
-    return [_standing(job, jobs[job], sites, rules, youngest) for job in sorted(jobs)]
+        started[process.key] = process.start_seconds
 
+    def youngest_seconds(site: Site) -> float:
+        return now_seconds - max(started[key] for key in site.servers if key in started)
 
-def _standing(
-    job: OwnedJob,
-    members: list[LocalProcess],
-    sites: Mapping[Endpoint, Site],
-    rules: Rules,
-    youngest: Mapping[Endpoint, float],
-) -> JobStanding:
-    labels = [label for each in members for label in each.labels]
-    ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
-    world_size = world_size_of(members)
-    role = role_of(rules.configured, ranks, world_size or None)
-    endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
-    why: Refusal | None
-    if rules.once and rules.configured != "reporter":
-        why = "single_pass"
-    elif role == "none":
-        why = "not_elected"
-    elif rules.max_ranks is not None and world_size > rules.max_ranks:
-        why = "too_large"
-    else:
-        why = refusal(
-            sites[endpoint] if endpoint else None,
-            foreign=any(each.foreign for each in members),
-            oldest=rules.oldest,
-            youngest_seconds=youngest[endpoint] if endpoint else 0.0,
-        )
-    return JobStanding(job.job_id, role, endpoint, why, job.owner)
+    def standing(job: OwnedJob, members: list[LocalProcess]) -> JobStanding:
+        labels = [label for each in members for label in each.labels]
+        ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
+        world_size = world_size_of(members)
+        role = role_of(rules.configured, ranks, world_size or None)
+        endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
+        why: Refusal | None
+        if rules.once and rules.configured != "reporter":
+            why = "single_pass"
+        elif role == "none":
+            why = "not_elected"
+        elif rules.max_ranks is not None and world_size > rules.max_ranks:
+            why = "too_large"
+        elif endpoint is None:
+            why = "network_namespace" if any(each.foreign for each in members) else "no_listener"
+        else:
+            why = refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
+        return JobStanding(job, role, endpoint, why)
+
+    return [standing(job, jobs[job]) for job in sorted(jobs)]
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
@@ -150,13 +129,13 @@ def world_size_of(members: Iterable[LocalProcess]) -> int:
     return max((each.world_size or 0 for each in members), default=0)
 
 
-def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
+def to_ask(found: Iterable[JobStanding]) -> list[Question]:
     """Return the jobs to query, each with its address, and this node's role."""
-    return {
-        Question(each.endpoint, *each.job): each.role
+    return [
+        Question(each.endpoint, each.job, each.role)
         for each in found
         if each.endpoint is not None and each.refusal is None
-    }
+    ]
 
 
 def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
@@ -210,14 +189,6 @@ class Visit(msgspec.Struct):
         return self.timing.due_at - self.timing.asked_at if self.up is not None else None
 
 
-class Due(NamedTuple):
-    """The query to make now."""
-
-    question: Question
-    role: Role
-    visit: Visit
-
-
 class Visits:
     """See the module. Times are monotonic; ``least_seconds``: the shortest interval that the site allows."""
 
@@ -225,39 +196,36 @@ class Visits:
         self._least_seconds = least_seconds
         self._random = random
         self._once = once
-        self._known: dict[Question, Visit] = {}
+        self._known: dict[tuple[Endpoint, OwnedJob], Visit] = {}
 
     def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
         """Forget all but these. A job that may not be queried for a while keeps its schedule."""
-        self._known = {at: visit for at, visit in self._known.items() if at.endpoint in sites and at.job in jobs}
+        self._known = {at: visit for at, visit in self._known.items() if at[0] in sites and at[1] in jobs}
 
-    def reschedule_after_events(self, wakes: Mapping[Endpoint, Wake], now: float) -> None:
+    def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:
         """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
-        for question, visit in self._known.items():
-            if wake := wakes.get(question.endpoint):
-                visit.timing = after_wake(visit.timing, wake, visit.pace, now, self._random.random())
+        for (endpoint, _), visit in self._known.items():
+            if endpoint in wakes:
+                visit.timing = after_wake(visit.timing, visit.pace, now, self._random.random())
 
-    def due(self, wanted: Mapping[Question, Role], now: float) -> Due | None:
+    def due(self, wanted: Collection[Question], now: float) -> tuple[Question, Visit] | None:
         """Return the query of ``wanted`` that was due first; None when none is due."""
-        for question, role in wanted.items():
-            if question not in self._known:
-                wait = 0.0 if self._once else first_wait_seconds(role, self._random.random())
-                self._known[question] = Visit(Timing(now + wait), Pace(least_seconds=self._least_seconds))
-        found = [Due(question, role, self._known[question]) for question, role in wanted.items()]
-        return min(
-            (each for each in found if each.visit.timing.due_at <= now),
-            key=lambda each: each.visit.timing.due_at,
-            default=None,
-        )
+        for question in wanted:
+            if question[:2] not in self._known:
+                wait = 0.0 if self._once else first_wait_seconds(question.role, self._random.random())
+                self._known[question[:2]] = Visit(Timing(now + wait), Pace(least_seconds=self._least_seconds))
+        due = [(question, visit) for question, visit in self.of(wanted) if visit.timing.due_at <= now]
+        return min(due, key=lambda each: each[1].timing.due_at, default=None)
 
-    def note(self, due: Due, answer: tuple[Report, float] | None, world_size: int, now: float) -> None:
+    def note(
+        self, question: Question, visit: Visit, answer: tuple[Report, float] | None, world_size: int, now: float
+    ) -> None:
         """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
-        visit = due.visit
         visit.up = answer is not None
         visit.failures = 0 if visit.up else visit.failures + 1
         visit.pace = next_pace(visit.pace, answer, world_size)
-        visit.timing = after_query(visit.timing, due.role, visit.pace, now, self._random.random())
+        visit.timing = after_query(visit.timing, question.role, visit.pace, now, self._random.random())
 
-    def of(self, asked: Collection[Question]) -> dict[Question, Visit]:
+    def of(self, asked: Collection[Question]) -> list[tuple[Question, Visit]]:
         """Return the visits of these questions."""
-        return {question: visit for question, visit in self._known.items() if question in asked}
+        return [(each, self._known[each[:2]]) for each in asked if each[:2] in self._known]

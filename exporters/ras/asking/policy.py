@@ -32,9 +32,6 @@ Refusal = Literal[
     "too_large",
 ]
 
-Wake = Literal["alarm", "resync"]
-"""Why a query is wanted soon: a process is in trouble; a stream was interrupted, and what it missed is not known."""
-
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
 1669, 1718, 1762)."""
@@ -104,14 +101,11 @@ def role_of(configured: Configured, ranks: Collection[int] | None, world_size: i
     return "standby" if world_size is not None and world_size - 1 in ranks else "none"
 
 
-def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_seconds: float) -> Refusal | None:
+def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | None:
     """Why a job whose processes listen at ``site`` is not asked; None when it may be.
 
-    ``foreign``: it runs in another network namespace than the agent; ``oldest``: the version from which libraries are
-    asked; ``youngest_seconds``: the age of the youngest process at the site.
+    ``oldest``: the version from which libraries are asked; ``youngest_seconds``: the age of the youngest process there.
     """
-    if site is None:
-        return "network_namespace" if foreign else "no_listener"
     if site.unowned:
         return "unowned_listener"
     versions = [server.version for server in site.servers.values() if server.version is not None]
@@ -124,8 +118,7 @@ def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_secon
 
 def may_monitor(site: Site, oldest: Version) -> bool:
     """True when a MONITOR connection to ``site`` can only reach a process that serves it and knows the command."""
-    needed = max(oldest, MONITOR_VERSION)
-    return refusal(site, foreign=False, oldest=needed, youngest_seconds=math.inf) is None
+    return refusal(site, max(oldest, MONITOR_VERSION), math.inf) is None
 
 
 def looks_isolated(report: Report) -> bool:
@@ -179,13 +172,13 @@ def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: floa
     return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
 
 
-def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float) -> Timing:
+def after_wake(before: Timing, pace: Pace, now: float, jitter: float) -> Timing:
     """Return the timing after a wake: the next query comes soon, but not sooner than the job can afford.
 
     One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
     interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
     """
-    alert_until = now + ALERT_SECONDS if wake == "alarm" else before.alert_until
+    alert_until = now + ALERT_SECONDS
     earliest = max(
         now + WAKE_SECONDS * (0.5 + jitter),
         before.asked_at + pace.least_seconds,

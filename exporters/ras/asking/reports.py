@@ -16,22 +16,30 @@ from exporters.ras.report.model import MARK_BYTES, Communicator, Report
 MAX_TEXT = 1024
 
 
+class SavedWatch(Watch, frozen=True, kw_only=True):
+    """A Watch, and its communicator's hash."""
+
+    hash: Annotated[str, msgspec.Meta(max_length=32)]
+
+
 class SavedJob(msgspec.Struct, frozen=True):
-    """The watches of one job, by the communicator's hash."""
+    """The watches of one job."""
 
     job_id: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
     owner: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
-    watches: dict[Annotated[str, msgspec.Meta(max_length=32)], Watch]
+    watches: list[SavedWatch]
 
 
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
     """Return the jobs' watches, as many as there is room for."""
-    found: dict[OwnedJob, dict[str, Watch]] = {}
+    found: dict[OwnedJob, list[SavedWatch]] = {}
     room = MAX_SAVED_BYTES
     for job, name, each in _in_turns(watches):
         if each.size_bytes <= room:
             room -= each.size_bytes
-            found.setdefault(job, {})[name] = each
+            found.setdefault(job, []).append(
+                SavedWatch(*(getattr(each, field) for field in Watch.__struct_fields__), hash=name)
+            )
     return [SavedJob(*job, saved) for job, saved in found.items()]
 
 
@@ -50,9 +58,7 @@ def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
     """Return the watches that were saved; marks of another length than any have are damage, and left out."""
     return {
-        OwnedJob(job.job_id, job.owner): {
-            name: each for name, each in job.watches.items() if len(each.marks) % MARK_BYTES == 0
-        }
+        OwnedJob(job.job_id, job.owner): {each.hash: each for each in job.watches if len(each.marks) % MARK_BYTES == 0}
         for job in saved
     }
 

@@ -145,9 +145,9 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "rank"), owned)
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
-    named = [job for job in snapshot.jobs if job.job_id]  # one user's job may be of several owners
-    yield _info(REPORTER, ((job.job_id, job.role) for job in named))
-    yield _info(NOT_ASKED, ((job.job_id, job.refusal) for job in named if job.refusal is not None))
+    named = [each for each in snapshot.jobs if each.job.job_id]  # one user's job may be of several owners
+    yield _info(REPORTER, ((each.job.job_id, each.role) for each in named))
+    yield _info(NOT_ASKED, ((each.job.job_id, each.refusal) for each in named if each.refusal))
     yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
     yield REPORTS.by_label({job_id: report.count for job_id, report in snapshot.reports.items()})
     yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
