@@ -13,20 +13,7 @@ from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankProcess, RankView
 from agent.sdk.system import ProcFS
-from exporters.inspector_prom.descriptors import (
-    MAX_FILES,
-    MAX_PROCESSES,
-    VARIABLES,
-    FileKey,
-    HeldMeans,
-    MeansHolder,
-    asks_for_means,
-    by_turns,
-    interval_seconds,
-    look,
-    will_write,
-    writers,
-)
+from exporters.inspector_prom import descriptors
 from exporters.inspector_prom.families import FAMILIES, MeansFile, MeansSnapshot, MeansState, RankMeans, render
 from exporters.inspector_prom.reading import FoundMeans, MeansRequest
 from exporters.inspector_prom.text import MeansText, parse
@@ -69,10 +56,10 @@ class InspectorPromExporter:
 
     def __init__(self, config: InspectorPromConfig) -> None:
         del config
-        self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
+        self._held: dict[ProcessKey, list[descriptors.HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
-        self._files: dict[FileKey, MeansFile] = {}
-        self._found: dict[HeldMeans, FoundMeans] = {}
+        self._files: dict[descriptors.FileKey, MeansFile] = {}
+        self._found: dict[descriptors.HeldMeans, FoundMeans] = {}
         self._skipped: Counter[str] = Counter()
         self._shown = MeansSnapshot()
 
@@ -82,7 +69,7 @@ class InspectorPromExporter:
         self._proc = ProcFS(ctx.roots.proc)
         self._thread = ctx.thread("inspector_prom")
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(VARIABLES)
+        ctx.ranks.keep_variables(descriptors.VARIABLES)
 
     async def update(self) -> None:
         """Look once; NoData where no rank is in this mode."""
@@ -116,24 +103,24 @@ class InspectorPromExporter:
             rank
             for rank in here.values()
             if self._held.get(rank.key)
-            or asks_for_means(rank.environment)
+            or descriptors.asks_for_means(rank.environment)
             or now - self._looked_at.get(rank.key, float("-inf")) >= OTHERS_SECONDS
         ]
         due.sort(key=lambda rank: self._looked_at.get(rank.key, float("-inf")))
-        keys = [rank.key for rank in by_turns(due, lambda rank: rank.uid, MAX_PROCESSES)]
+        keys = [rank.key for rank in descriptors.by_turns(due, lambda rank: rank.uid, descriptors.MAX_PROCESSES)]
         self._looked_at.update(dict.fromkeys(keys, now))
-        self._held.update(await self._thread.call(partial(look, self._proc, keys)))
+        self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
     async def _look_at_files(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
         """Have the files looked at, and those read that stood still since the last look."""
         every = [held for files in self._held.values() for held in files or ()]
-        chosen = by_turns(every, lambda held: here[held.key].uid, MAX_FILES)
+        chosen = descriptors.by_turns(every, lambda held: here[held.key].uid, descriptors.MAX_FILES)
         self._skipped["files"] += len(every) - len(chosen)
         for file in self._files.keys() - {held.file for held in chosen}:
             del self._files[file]
             self._ctx.admit.release(file)
         wanted = [held for held in chosen if self._file(held).wants() is not None]
-        read = chosen if self._ctx.once else by_turns(wanted, lambda held: here[held.key].uid, MAX_READ)
+        read = chosen if self._ctx.once else descriptors.by_turns(wanted, lambda held: here[held.key].uid, MAX_READ)
         requests = [self._request(held, here[held.key], set(read)) for held in chosen]
         answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
         self._found = {held: found for held, found in zip(chosen, answers, strict=True) if found is not None}
@@ -144,15 +131,17 @@ class InspectorPromExporter:
         for held, text in texts.items():
             self._take(held, text, here[held.key])
 
-    def _file(self, held: HeldMeans) -> MeansFile:
+    def _file(self, held: descriptors.HeldMeans) -> MeansFile:
         return self._files.setdefault(held.file, MeansFile())
 
-    def _request(self, held: HeldMeans, rank: MeansProcess, read: set[HeldMeans]) -> MeansRequest:
+    def _request(
+        self, held: descriptors.HeldMeans, rank: MeansProcess, read: set[descriptors.HeldMeans]
+    ) -> MeansRequest:
         at_rest = self._file(held).wants() if held in read else None
         proc_root, once = str(self._ctx.roots.proc), self._ctx.once
         return MeansRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
 
-    def _take(self, held: HeldMeans, text: MeansText, rank: MeansProcess) -> None:
+    def _take(self, held: descriptors.HeldMeans, text: MeansText, rank: MeansProcess) -> None:
         """Take in the text of a file; its series are admitted again."""
         self._ctx.admit.release(held.file)
         group = (rank.uid, rank.views[0].label.job_id)
@@ -160,22 +149,22 @@ class InspectorPromExporter:
 
     def _show(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
         """Say of each rank how it stands, and show what is proven to be its own."""
-        holders: defaultdict[tuple[int, int], list[MeansHolder]] = defaultdict(list)
+        holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
         for held, found in self._found.items():
-            holders[found.place[:2]].append(MeansHolder(held.key, here[held.key].uid))
+            holders[found.place[:2]].append(descriptors.MeansHolder(held.key, here[held.key].uid))
             owners[found.place[:2]] = found.owner_uid
-        proven = writers(holders, owners)
+        proven = descriptors.writers(holders, owners)
         states: Counter[MeansState] = Counter()
         shown, read = [], set()
         for rank in here.values():
-            if not self._held.get(rank.key) and not asks_for_means(rank.environment):
+            if not self._held.get(rank.key) and not descriptors.asks_for_means(rank.environment):
                 continue
             for view in rank.views:
                 state, file = self._state(rank, view, proven, now)
                 states[state] += 1
                 if state in (MeansState.READ, MeansState.IDLE) or (
-                    state is MeansState.WAITING and will_write(rank.environment)
+                    state is MeansState.WAITING and descriptors.will_write(rank.environment)
                 ):
                     read.add(rank.key)
                 if state is MeansState.READ and file is not None:
@@ -199,10 +188,12 @@ class InspectorPromExporter:
         if proven.get(found.place[:2]) != rank.key:
             return MeansState.UNPROVEN, None
         file = self._file(held)
-        return (MeansState.READ if file.is_fresh(now, interval_seconds(rank.environment)) else MeansState.IDLE), file
+        return (
+            MeansState.READ if file.is_fresh(now, descriptors.interval_seconds(rank.environment)) else MeansState.IDLE
+        ), file
 
 
-def parse_all(raw: Mapping[HeldMeans, bytes]) -> dict[HeldMeans, MeansText]:
+def parse_all(raw: Mapping[descriptors.HeldMeans, bytes]) -> dict[descriptors.HeldMeans, MeansText]:
     """What each of the files says."""
     return {held: parse(text) for held, text in raw.items()}
 
@@ -217,7 +208,9 @@ def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, MeansProcess]:
     return {key: MeansProcess(key, each[0].process, tuple(each)) for key, each in found.items()}
 
 
-def own_file(rank: MeansProcess, view: RankView, files: Iterable[HeldMeans]) -> HeldMeans | None:
+def own_file(
+    rank: MeansProcess, view: RankView, files: Iterable[descriptors.HeldMeans]
+) -> descriptors.HeldMeans | None:
     """The file of one rank of a process: its only one, or that of the rank's own GPU; None where that is unknown."""
     held = list(files)
     if len(rank.process.slots or ()) == 1 and len(held) == 1:

@@ -10,19 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
-from exporters.ras.asking.policy import (
-    Configured,
-    Pace,
-    Refusal,
-    Role,
-    Timing,
-    after_query,
-    after_wake,
-    first_wait_seconds,
-    next_pace,
-    refusal,
-    role_of,
-)
+from exporters.ras.asking import policy
 from exporters.ras.local.library import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
@@ -67,9 +55,9 @@ class JobStanding(msgspec.Struct, frozen=True):
     """One local job: this node's role in querying it, the address, and why it is not queried (None: it is)."""
 
     job: OwnedJob
-    role: Role
+    role: policy.Role
     endpoint: Endpoint | None
-    refusal: Refusal | None
+    refusal: policy.Refusal | None
 
 
 class Question(NamedTuple):
@@ -77,13 +65,13 @@ class Question(NamedTuple):
 
     endpoint: Endpoint
     job: OwnedJob
-    role: Role
+    role: policy.Role
 
 
 class Rules(msgspec.Struct, frozen=True):
     """What the configuration and the mode of the agent allow."""
 
-    configured: Configured
+    configured: policy.Configured
     oldest: Version
     once: bool
     max_ranks: int | None = None
@@ -106,9 +94,9 @@ def standings(
         labels = [label for each in members for label in each.labels]
         ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
         world_size = world_size_of(members)
-        role = role_of(rules.configured, ranks, world_size or None)
+        role = policy.role_of(rules.configured, ranks, world_size or None)
         endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
-        why: Refusal | None
+        why: policy.Refusal | None
         if rules.once and rules.configured != "reporter":
             why = "single_pass"
         elif role == "none":
@@ -118,7 +106,7 @@ def standings(
         elif endpoint is None:
             why = "network_namespace" if any(each.foreign for each in members) else "no_listener"
         else:
-            why = refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
+            why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
         return JobStanding(job, role, endpoint, why)
 
     return [standing(job, jobs[job]) for job in sorted(jobs)]
@@ -178,8 +166,8 @@ def _owner(facts: ProcessFacts) -> str:
 class Visit(msgspec.Struct):
     """One job at an address; ``failures``: queries without a report since the last one."""
 
-    timing: Timing
-    pace: Pace
+    timing: policy.Timing
+    pace: policy.Pace
     up: bool | None = None
     failures: int = 0
 
@@ -206,14 +194,16 @@ class Visits:
         """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
         for (endpoint, _), visit in self._known.items():
             if endpoint in wakes:
-                visit.timing = after_wake(visit.timing, visit.pace, now, self._random.random())
+                visit.timing = policy.after_wake(visit.timing, visit.pace, now, self._random.random())
 
     def due(self, wanted: Collection[Question], now: float) -> tuple[Question, Visit] | None:
         """Return the query of ``wanted`` that was due first; None when none is due."""
         for question in wanted:
             if question[:2] not in self._known:
-                wait = 0.0 if self._once else first_wait_seconds(question.role, self._random.random())
-                self._known[question[:2]] = Visit(Timing(now + wait), Pace(least_seconds=self._least_seconds))
+                wait = 0.0 if self._once else policy.first_wait_seconds(question.role, self._random.random())
+                self._known[question[:2]] = Visit(
+                    policy.Timing(now + wait), policy.Pace(least_seconds=self._least_seconds)
+                )
         due = [(question, visit) for question, visit in self.of(wanted) if visit.timing.due_at <= now]
         return min(due, key=lambda each: each[1].timing.due_at, default=None)
 
@@ -223,8 +213,8 @@ class Visits:
         """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
         visit.up = answer is not None
         visit.failures = 0 if visit.up else visit.failures + 1
-        visit.pace = next_pace(visit.pace, answer, world_size)
-        visit.timing = after_query(visit.timing, question.role, visit.pace, now, self._random.random())
+        visit.pace = policy.next_pace(visit.pace, answer, world_size)
+        visit.timing = policy.after_query(visit.timing, question.role, visit.pace, now, self._random.random())
 
     def of(self, asked: Collection[Question]) -> list[tuple[Question, Visit]]:
         """Return the visits of these questions."""

@@ -18,17 +18,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.report.model import (
-    MAX_NAMED,
-    BehindRank,
-    Communicator,
-    Marks,
-    MissingReason,
-    NamedRank,
-    Report,
-    differ,
-    taken_together,
-)
+from exporters.ras.report import model
 
 STALLED_REPORTS = 2  # Reports in a row with the same counts
 LEFT_SECONDS = 300.0
@@ -55,11 +45,11 @@ class Watch(msgspec.Struct, frozen=True):
     answer; something was launched later than ``launched_after_seconds``.
     """
 
-    marks: Annotated[Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
+    marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
     since_seconds: SavedSeconds
     reports: SavedCount = 1
     seen_seconds: SavedSeconds = 0.0
-    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=MAX_NAMED)] = {}
+    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=model.MAX_NAMED)] = {}
     launched_after_seconds: SavedSeconds = 0.0
 
     @property
@@ -86,11 +76,11 @@ class Watch(msgspec.Struct, frozen=True):
 class Suspect(msgspec.Struct, frozen=True):
     """A rank that others wait for: it has launched less, does not answer, or has left the communicator."""
 
-    rank: NamedRank
+    rank: model.NamedRank
     reason: SuspectReason
 
 
-def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_seconds: float) -> dict[str, Watch]:
+def watch(before: Mapping[str, Watch], found: Iterable[model.Communicator], now_seconds: float) -> dict[str, Watch]:
     """Compare a report with what was known; communicators that have launched nothing yet are not watched.
 
     One that the report lacks, or without a rank that answers, is watched on: it stands still all the same. If
@@ -108,14 +98,14 @@ def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_second
     return after | within(absent, MAX_ABSENT_BYTES)
 
 
-def _watched(known: Watch | None, each: Communicator, marks: Marks, now_seconds: float) -> Watch:
+def _watched(known: Watch | None, each: model.Communicator, marks: model.Marks, now_seconds: float) -> Watch:
     before = known.unheard if known is not None else {}
     unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(each)}
     if known is None:
         return Watch(marks, now_seconds, 1, now_seconds, unheard)
-    if differ(known.marks, marks):
+    if model.differ(known.marks, marks):
         return Watch(marks, now_seconds, 1, now_seconds, unheard, known.seen_seconds)
-    together = taken_together(known.marks, marks)
+    together = model.taken_together(known.marks, marks)
     since_seconds = min(known.since_seconds, now_seconds)
     return Watch(together, since_seconds, known.reports + 1, now_seconds, unheard, known.launched_after_seconds)
 
@@ -131,14 +121,14 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
     return kept
 
 
-def stalled(each: Communicator, watches: Mapping[str, Watch]) -> bool:
+def stalled(each: model.Communicator, watches: Mapping[str, Watch]) -> bool:
     """True when nothing was launched since the report before, though some ranks are to launch more or do not answer."""
     if each.launches is None or not watches[each.hash].frozen:
         return False
     return each.launches.differ or bool(_silent(each)) or bool(_left(each, watches[each.hash]))
 
 
-def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
+def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
     """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
     still = [each for each in found if stalled(each, watches)]
     silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
@@ -155,36 +145,36 @@ def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> d
     return named or {name: _as_suspects(ranks, "missing") for name, ranks in silent.items()}
 
 
-def _needed(known: Watch, silent: Iterable[NamedRank]) -> list[NamedRank]:
+def _needed(known: Watch, silent: Iterable[model.NamedRank]) -> list[model.NamedRank]:
     return [rank for rank in silent if not known.goes_on_without(rank.comm_rank)]
 
 
-def _behind(each: Communicator) -> tuple[BehindRank, ...]:
+def _behind(each: model.Communicator) -> tuple[model.BehindRank, ...]:
     return each.launches.behind if each.launches is not None else ()
 
 
-def _waits(rank: BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
+def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
     """True when it waits itself: ahead of others, or beside ranks that do not answer, unless others go on there."""
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True
     return not silent.isdisjoint(set(rank.beside_silent) - set(rank.overtaken_in))
 
 
-def _as_suspects(ranks: Sequence[NamedRank], reason: SuspectReason) -> tuple[Suspect, ...]:
+def _as_suspects(ranks: Sequence[model.NamedRank], reason: SuspectReason) -> tuple[Suspect, ...]:
     return tuple(Suspect(rank, reason) for rank in ranks[:MAX_SUSPECTS])
 
 
-def _silent(each: Communicator) -> list[NamedRank]:
+def _silent(each: model.Communicator) -> list[model.NamedRank]:
     return _missing(each, "unresponsive", "dead")
 
 
-def _left(each: Communicator, known: Watch) -> list[NamedRank]:
+def _left(each: model.Communicator, known: Watch) -> list[model.NamedRank]:
     """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
     left = _missing(each, "no_communicator")
     return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
 
 
-def _missing(each: Communicator, *reasons: MissingReason) -> list[NamedRank]:
+def _missing(each: model.Communicator, *reasons: model.MissingReason) -> list[model.NamedRank]:
     return [rank for rank in each.named if rank.reason in reasons]
 
 
@@ -207,7 +197,7 @@ class Abort(NamedTuple):
     rank: int | None
 
 
-def aborted(before: Mapping[AbortedRank, Abort], report: Report, now_seconds: float) -> dict[AbortedRank, Abort]:
+def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_seconds: float) -> dict[AbortedRank, Abort]:
     """Return the ranks that aborted a communicator by this report, or by one not long before."""
     found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for each in report.communicators:
@@ -226,7 +216,7 @@ class JobReport(msgspec.Struct, frozen=True):
     """
 
     owner: ProcessKey
-    report: Report
+    report: model.Report
     until: float
     world_size: int | None
     watches: dict[str, Watch]

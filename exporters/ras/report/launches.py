@@ -12,18 +12,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from exporters.ras.report.model import (
-    COLLECTIVES,
-    MAX_BEHIND,
-    BehindRank,
-    Communicator,
-    Launches,
-    MissingRank,
-    NamedRank,
-    Place,
-    TroubledRank,
-    marks_of,
-)
+from exporters.ras.report import model
 
 MAX_WAITS = 8  # Communicators named in which one rank waits for others: one would do
 
@@ -34,7 +23,7 @@ class RankLaunches(NamedTuple):
     """A rank that answered, and what it has launched."""
 
     comm_rank: int
-    place: Place
+    place: model.Place
     counts: Counts
 
 
@@ -44,9 +33,9 @@ class Spread(NamedTuple):
     ``abreast``: what those have launched that answer, by where they run, if others do not answer.
     """
 
-    launches: Launches
-    ahead: frozenset[Place]
-    abreast: Mapping[Place, Counts]
+    launches: model.Launches
+    ahead: frozenset[model.Place]
+    abreast: Mapping[model.Place, Counts]
 
 
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
@@ -57,23 +46,23 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
     if not any(any(rank.counts) for rank in ranks):
         return None
     extremes = {}
-    for number, name in enumerate(COLLECTIVES):
+    for number, name in enumerate(model.COLLECTIVES):
         of_ranks = [rank.counts[number] for rank in ranks]
         if max(of_ranks):
             extremes[name] = (min(of_ranks), max(of_ranks))
-    marks = marks_of((rank.comm_rank, rank.counts) for rank in ranks)
+    marks = model.marks_of((rank.comm_rank, rank.counts) for rank in ranks)
     differ = any(least < most for least, most in extremes.values())
     abreast = {rank.place: rank.counts for rank in ranks} if some_silent else {}
     if not differ:
-        return Spread(Launches(extremes, marks, differ=False), frozenset(), abreast)
+        return Spread(model.Launches(extremes, marks, differ=False), frozenset(), abreast)
     behind, ahead = _sides(ranks)
-    most = [extremes.get(name, (0, 0))[1] for name in COLLECTIVES]
-    named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[:MAX_BEHIND])
-    launches = Launches(extremes, marks, differ=True, behind=named)
+    most = [extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES]
+    named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[: model.MAX_BEHIND])
+    launches = model.Launches(extremes, marks, differ=True, behind=named)
     return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
 
 
-def with_waits(found: Iterable[Communicator], spreads: Mapping[str, Spread]) -> tuple[Communicator, ...]:
+def with_waits(found: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> tuple[model.Communicator, ...]:
     """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
 
     ``spreads``: by hash.
@@ -81,7 +70,7 @@ def with_waits(found: Iterable[Communicator], spreads: Mapping[str, Spread]) -> 
     return tuple(_with_waits(each, spreads) for each in found)
 
 
-def _with_waits(each: Communicator, spreads: Mapping[str, Spread]) -> Communicator:
+def _with_waits(each: model.Communicator, spreads: Mapping[str, Spread]) -> model.Communicator:
     if each.launches is None or not each.launches.behind:
         return each
     going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
@@ -103,7 +92,7 @@ def _with_waits(each: Communicator, spreads: Mapping[str, Spread]) -> Communicat
     return msgspec.structs.replace(each, launches=launches)
 
 
-def _is_overtaken(place: Place, abreast: Mapping[Place, Counts], going_on: Iterable[Place]) -> bool:
+def _is_overtaken(place: model.Place, abreast: Mapping[model.Place, Counts], going_on: Iterable[model.Place]) -> bool:
     return any(abreast.get(other) == abreast[place] for other in going_on)
 
 
@@ -128,12 +117,12 @@ def _far_behind(rank: RankLaunches) -> tuple[int, int]:
     return sum(rank.counts), rank.comm_rank
 
 
-def _behind(rank: RankLaunches, most: Sequence[int]) -> BehindRank:
-    lags = {name: most[n] - rank.counts[n] for n, name in enumerate(COLLECTIVES) if rank.counts[n] < most[n]}
-    return BehindRank(rank.comm_rank, rank.place, lags=lags)
+def _behind(rank: RankLaunches, most: Sequence[int]) -> model.BehindRank:
+    lags = {name: most[n] - rank.counts[n] for n, name in enumerate(model.COLLECTIVES) if rank.counts[n] < most[n]}
+    return model.BehindRank(rank.comm_rank, rank.place, lags=lags)
 
 
-Rank = TypeVar("Rank", MissingRank, TroubledRank, BehindRank)
+Rank = TypeVar("Rank", model.MissingRank, model.TroubledRank, model.BehindRank)
 
 
 class World:
@@ -141,9 +130,9 @@ class World:
 
     def __init__(self) -> None:
         self._size = 0
-        self._ranks: dict[Place, int] = {}
+        self._ranks: dict[model.Place, int] = {}
 
-    def see(self, size: int, members: Iterable[tuple[Place, int]]) -> None:
+    def see(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
         """Take note of a communicator. Two of the same size that number ranks differently: the order is not told."""
         if size < self._size:
             return
@@ -155,26 +144,26 @@ class World:
             place: number for place, number in (ranks | self._ranks).items() if ranks.get(place, number) == number
         }
 
-    def name(self, found: Iterable[Communicator]) -> tuple[Communicator, ...]:
+    def name(self, found: Iterable[model.Communicator]) -> tuple[model.Communicator, ...]:
         """Give every named rank its rank in the largest communicator."""
         return tuple(self._name(each) for each in found)
 
-    def _name(self, each: Communicator) -> Communicator:
+    def _name(self, each: model.Communicator) -> model.Communicator:
         return _renamed(each, lambda rank: self._ranks.get(rank.place))
 
 
-def as_world(each: Communicator) -> Communicator:
+def as_world(each: model.Communicator) -> model.Communicator:
     """A communicator that is the whole job: its ranks are the job's, wherever they run."""
     return _renamed(each, lambda rank: rank.comm_rank)
 
 
-def named_in(each: Communicator) -> list[tuple[Place, int]]:
+def named_in(each: model.Communicator) -> list[tuple[model.Place, int]]:
     """Return the ranks that a communicator names: what they run on, and their numbers."""
     behind = each.launches.behind if each.launches is not None else ()
     return [(rank.place, rank.comm_rank) for rank in (*each.named, *each.troubled, *behind)]
 
 
-def _renamed(each: Communicator, number: Callable[[NamedRank], int | None]) -> Communicator:
+def _renamed(each: model.Communicator, number: Callable[[model.NamedRank], int | None]) -> model.Communicator:
     def renamed(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
         return tuple(msgspec.structs.replace(rank, rank=number(rank)) for rank in ranks)
 

@@ -14,29 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from exporters.ras.report import model
 from exporters.ras.report.launches import World, as_world, named_in
-from exporters.ras.report.model import (
-    COLLECTIVES,
-    ERRORS,
-    MAX_BEHIND,
-    MAX_COMMUNICATORS,
-    MAX_DEVICE,
-    MAX_TROUBLED,
-    BehindRank,
-    Communicator,
-    Launches,
-    MissingRank,
-    MissingReason,
-    Place,
-    Report,
-    ReportError,
-    Skipped,
-    Trouble,
-    TroubledRank,
-    accept,
-    marks_of,
-    plain_address,
-)
 
 _PLACE = (
     r"-- (?:GPU (?P<cuda>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
@@ -62,7 +41,7 @@ _STATEMENTS: tuple[tuple[str, tuple[re.Pattern[str], ...]], ...] = (
     ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_PLACE}"))),
     ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_PLACE}"))),
 )
-_ERROR_NAMES = {name.replace("_", " "): name for name in ERRORS.values()} | {
+_ERROR_NAMES = {name.replace("_", " "): name for name in model.ERRORS.values()} | {
     "remote process error": "remote_error",
     "unexpected error": "unknown",
 }
@@ -93,7 +72,7 @@ class TroubleText:
     def take(self, line: str) -> None:
         """Add a line. One that is none of those known ends the listing before it."""
         if match := _DIFFERENT.match(line):
-            self._about = match["collective"] if match["collective"] in COLLECTIVES else _ANY
+            self._about = match["collective"] if match["collective"] in model.COLLECTIVES else _ANY
         elif match := _ERRORS.match(line):
             self._about = "init_error" if match["kind"] == "Initialization" else "async_error"
         elif match := _BARE_RANKS.match(line):
@@ -112,7 +91,7 @@ class TroubleText:
                 alone = [match] if "rank" in fields else []
                 self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
 
-    def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> Communicator:
+    def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
         """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
         silent = [each for each in self._statements if each.kind == "silent"]
         departed = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
@@ -125,7 +104,7 @@ class TroubleText:
         ]
         listed = sum(bool(rank["pid"]) for each in silent for rank in each.ranks)
         is_complete = dead is None or listed == sum(each.counted for each in silent)
-        return Communicator(
+        return model.Communicator(
             hash=f"0x{name.lstrip('0') or '0'}",
             size=size,
             responding=size - missing,
@@ -137,18 +116,20 @@ class TroubleText:
             launches=self._launches(size - missing),
         )
 
-    def _troubled(self) -> tuple[TroubledRank, ...]:
+    def _troubled(self) -> tuple[model.TroubledRank, ...]:
         troubled = []
         for each in self._statements:
             for rank in each.ranks:
                 if each.kind == "error" and _ERROR_NAMES.get(each.value.lower()) is not None:
-                    kind: Trouble = "init_error" if each.about == "init_error" else "async_error"
-                    troubled.append(TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()]))
+                    kind: model.Trouble = "init_error" if each.about == "init_error" else "async_error"
+                    troubled.append(
+                        model.TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()])
+                    )
                 elif (each.kind, each.value) == ("status", "ABORT"):
-                    troubled.append(TroubledRank(*_at(rank), trouble="aborted"))
-        return tuple(troubled[:MAX_TROUBLED])
+                    troubled.append(model.TroubledRank(*_at(rank), trouble="aborted"))
+        return tuple(troubled[: model.MAX_TROUBLED])
 
-    def _launches(self, ranks: int) -> Launches | None:
+    def _launches(self, ranks: int) -> model.Launches | None:
         """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
         launched = [each for each in self._statements if each.kind == "launched"]
         if not launched:
@@ -168,9 +149,9 @@ class TroubleText:
             for statement, rank in ((each, rank) for each in late for rank in each.ranks):
                 number, places[int(rank["rank"])] = _at(rank)
                 lags[number][collective] = max(counts) - int(statement.value)
-        furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[:MAX_BEHIND]
-        behind = tuple(BehindRank(number, places[number], lags=lags[number]) for number in furthest)
-        return Launches(extremes, marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
+        furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
+        behind = tuple(model.BehindRank(number, places[number], lags=lags[number]) for number in furthest)
+        return model.Launches(extremes, model.marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
 
 
 def _digest(statements: list[_Statement]) -> int:
@@ -179,22 +160,24 @@ def _digest(statements: list[_Statement]) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
-def _missing(rank: re.Match[str], reason: MissingReason, dead: set[tuple[str, str]]) -> MissingRank:
+def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[str, str]]) -> model.MissingRank:
     number, place = _at(rank)
     if reason == "unresponsive" and (str(place.pid), rank.groupdict().get("host")) in dead:
         reason = "dead"
-    return MissingRank(number, place, reason=reason)
+    return model.MissingRank(number, place, reason=reason)
 
 
-def _at(rank: re.Match[str]) -> tuple[int, Place]:
+def _at(rank: re.Match[str]) -> tuple[int, model.Place]:
     """Return the rank in its communicator, and what it runs on."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
-    host = plain_address(fields.get("host") or "") or ""
-    return int(fields["rank"]), Place(host, int(fields.get("pid") or -1), gpu if gpu <= MAX_DEVICE else -1)
+    host = model.plain_address(fields.get("host") or "") or ""
+    return int(fields["rank"]), model.Place(host, int(fields.get("pid") or -1), gpu if gpu <= model.MAX_DEVICE else -1)
 
 
-MAX_TROUBLES = 4 * MAX_COMMUNICATORS  # Garbage of old versions takes places of its own: more are read than accepted
+MAX_TROUBLES = (
+    4 * model.MAX_COMMUNICATORS
+)  # Garbage of old versions takes places of its own: more are read than accepted
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
@@ -207,24 +190,24 @@ _PROCESS = re.compile(r"  Process (\d{1,10}) on node (\S{1,64}) managing GPUs? "
 _TIMEOUTS = re.compile(r"  Encountered (\d{1,9}) communication timeouts? while gathering communicator data$")
 
 
-def read_text(body: bytes) -> Report:
+def read_text(body: bytes) -> model.Report:
     """Read a report; ReportError when ``body`` is none, or was cut before its last heading."""
     lines = body.decode("ascii", "replace").splitlines()
     banner = _BANNER.match(lines[0]) if lines else None
     if banner is None:
-        raise ReportError("no report: it does not begin with a version")
+        raise model.ReportError("no report: it does not begin with a version")
     sections = _sections(lines)
     if "Warnings" not in sections:
-        raise ReportError("a report without its last heading", cut=True)
-    skipped: Counter[Skipped] = Counter()
+        raise model.ReportError("a report without its last heading", cut=True)
+    skipped: Counter[model.Skipped] = Counter()
     sizes, counts = _groups(sections.get("Communicators", []))
     dead = _dead(sections.get("Errors", []))
     troubles = _troubles([*sections.get("Errors", []), *sections["Warnings"]], skipped)
     found = (each.communicator(name, sizes.get(each.group, -1), dead) for name, each in troubles.items())
-    accepted = _with_ranks(accept(found, skipped), sizes, counts)
+    accepted = _with_ranks(model.accept(found, skipped), sizes, counts)
     skipped["unnamed"] += max(sum(counts.values()) - len(troubles), 0)
     timeouts = sum(int(match[1]) for line in sections["Warnings"] if (match := _TIMEOUTS.match(line)))
-    return Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
+    return model.Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
 
 
 def _sections(lines: list[str]) -> dict[str, list[str]]:
@@ -246,8 +229,8 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _with_ranks(
-    found: tuple[Communicator, ...], sizes: Mapping[int, int], counts: Mapping[int, int]
-) -> tuple[Communicator, ...]:
+    found: tuple[model.Communicator, ...], sizes: Mapping[int, int], counts: Mapping[int, int]
+) -> tuple[model.Communicator, ...]:
     """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
     largest = max(sizes.values(), default=0)
     world = World()
@@ -268,7 +251,7 @@ def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
     return {(match[1], match[2]) for line in listed if (match := _PROCESS.match(line))}
 
 
-def _troubles(lines: list[str], skipped: Counter[Skipped]) -> dict[str, TroubleText]:
+def _troubles(lines: list[str], skipped: Counter[model.Skipped]) -> dict[str, TroubleText]:
     """What the paragraphs say of each communicator, by its hash."""
     troubles: dict[str, TroubleText] = {}
     current = None
