@@ -435,7 +435,7 @@ def test_series_are_bounded(tmp_path: Path) -> None:
 
 def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above so many files each user's first come first; those left out are counted and unreadable."""
-    monkeypatch.setattr(exporter, "MAX_FILES", 3)
+    monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
         node.add_rank(rank, uid=OTHER if rank == 3 else ME)
         node.hold(node.write(100, rank), rank)
@@ -453,7 +453,7 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
         node.hold(node.write(100, rank), rank)
     assert node.look(looks=2)["means_ranks/read"] == 2.0
     assert node.look()["means_ranks/read"] == 3.0
-    monkeypatch.setattr(exporter, "MAX_PROCESSES", 2)
+    monkeypatch.setattr(descriptors, "MAX_PROCESSES", 2)
     for rank in range(3, 6):
         node.add_rank(rank)
         node.hold(node.write(100, rank), rank)
