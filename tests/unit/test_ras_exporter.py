@@ -17,7 +17,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
-from exporters.ras.asking import jobs as visits_module
+from exporters.ras.asking import jobs as visits_module, policy
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
@@ -268,7 +268,7 @@ async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, m
     The process that the second report misses is greeted in the end.
     """
     node = shared
-    monkeypatch.setattr(visits_module, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
+    monkeypatch.setattr(policy, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
     node.accepting = [11, 21, 12, 11, 21, 12, 22]
     node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
     async with node.exporter() as exporter:

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from exporters.ras.report import model
-from exporters.ras.report.launches import RankLaunches, Spread, World, compare, with_waits
+from exporters.ras.report.launches import RankLaunches, Spread, World, compare, note_waits
 
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
@@ -24,6 +24,11 @@ _Launches = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Device = Annotated[int, msgspec.Meta(ge=-1, le=model.MAX_DEVICE)]
 _Pid = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 _Result = Annotated[int, msgspec.Meta(ge=0, lt=256)]
+
+
+def _error_name(code: int) -> str:
+    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    return model.ERRORS.get(code, f"code_{code}")
 
 
 class _Rank(msgspec.Struct, gc=False):
@@ -51,9 +56,9 @@ class _Status(msgspec.Struct, gc=False):
     def trouble(self) -> tuple[model.Trouble, str] | None:
         """Return the gravest thing that is wrong: (trouble, error); None when nothing is."""
         if self.async_error not in (0, _IN_PROGRESS):
-            return "async_error", model.error_name(self.async_error)
+            return "async_error", _error_name(self.async_error)
         if self.init_state not in (0, _IN_PROGRESS):
-            return "init_error", model.error_name(self.init_state)
+            return "init_error", _error_name(self.init_state)
         return ("aborted", "") if self.abort_flag else None
 
 
@@ -112,7 +117,8 @@ def read_json(body: bytes, pids: Collection[int] = ()) -> model.Report:
         raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
     reading = _Reading(pids)
     found = model.accept(reading.communicators(report.communicators), reading.skipped)
-    found = reading.world.name(with_waits(found, reading.spreads))
+    note_waits(found, reading.spreads)
+    reading.world.name(found)
     return model.Report(
         version=report.nccl_version,
         communicators=found,

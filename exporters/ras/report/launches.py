@@ -7,10 +7,8 @@ runs they differ by a few and change all the time. Only counts that differ and d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-import msgspec
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from exporters.ras.report import model
 
@@ -56,44 +54,31 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
     if not differ:
         return Spread(model.Launches(extremes, marks, differ=False), frozenset(), abreast)
     behind, ahead = _sides(ranks)
-    most = [extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES]
-    named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[: model.MAX_BEHIND])
-    launches = model.Launches(extremes, marks, differ=True, behind=named)
+    named = []
+    for rank in sorted(behind, key=lambda rank: (sum(rank.counts), rank.comm_rank))[: model.MAX_BEHIND]:
+        most = (extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES)
+        each = (all_others - own for all_others, own in zip(most, rank.counts, strict=True))
+        lags = {name: lag for name, lag in zip(model.COLLECTIVES, each, strict=True) if lag > 0}
+        named.append(model.BehindRank(rank.comm_rank, rank.place, lags=lags))
+    launches = model.Launches(extremes, marks, differ=True, behind=tuple(named))
     return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
 
 
-def with_waits(found: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> tuple[model.Communicator, ...]:
+def note_waits(found: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
     """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
 
     ``spreads``: by hash.
     """
-    return tuple(_with_waits(each, spreads) for each in found)
-
-
-def _with_waits(each: model.Communicator, spreads: Mapping[str, Spread]) -> model.Communicator:
-    if each.launches is None or not each.launches.behind:
-        return each
-    going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
-    behind = []
-    for rank in each.launches.behind:
-        others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
-        waits = [name for name, spread in others if rank.place in spread.ahead]
-        beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
-        overtaken = [name for name, abreast in beside if _is_overtaken(rank.place, abreast, going_on)]
-        behind.append(
-            msgspec.structs.replace(
-                rank,
-                waits_in=tuple(waits[:MAX_WAITS]),
-                beside_silent=tuple(name for name, _ in beside),
-                overtaken_in=tuple(overtaken),
+    for each in found:
+        going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
+        for rank in each.launches.behind if each.launches is not None else ():
+            others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
+            beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
+            rank.waits_in = tuple(name for name, spread in others if rank.place in spread.ahead)[:MAX_WAITS]
+            rank.beside_silent = tuple(name for name, _ in beside)
+            rank.overtaken_in = tuple(
+                name for name, abreast in beside if any(abreast.get(one) == abreast[rank.place] for one in going_on)
             )
-        )
-    launches = msgspec.structs.replace(each.launches, behind=tuple(behind))
-    return msgspec.structs.replace(each, launches=launches)
-
-
-def _is_overtaken(place: model.Place, abreast: Mapping[model.Place, Counts], going_on: Iterable[model.Place]) -> bool:
-    return any(abreast.get(other) == abreast[place] for other in going_on)
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
@@ -111,18 +96,6 @@ def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[Rank
         ahead = [rank for rank in ranks if rank.counts == usual]
         behind = [rank for rank in ranks if rank.counts != usual]
     return (behind if 2 * len(behind) <= len(ranks) else []), ahead
-
-
-def _far_behind(rank: RankLaunches) -> tuple[int, int]:
-    return sum(rank.counts), rank.comm_rank
-
-
-def _behind(rank: RankLaunches, most: Sequence[int]) -> model.BehindRank:
-    lags = {name: most[n] - rank.counts[n] for n, name in enumerate(model.COLLECTIVES) if rank.counts[n] < most[n]}
-    return model.BehindRank(rank.comm_rank, rank.place, lags=lags)
-
-
-Rank = TypeVar("Rank", model.MissingRank, model.TroubledRank, model.BehindRank)
 
 
 class World:
@@ -144,30 +117,7 @@ class World:
             place: number for place, number in (ranks | self._ranks).items() if ranks.get(place, number) == number
         }
 
-    def name(self, found: Iterable[model.Communicator]) -> tuple[model.Communicator, ...]:
+    def name(self, found: Iterable[model.Communicator]) -> None:
         """Give every named rank its rank in the largest communicator."""
-        return tuple(self._name(each) for each in found)
-
-    def _name(self, each: model.Communicator) -> model.Communicator:
-        return _renamed(each, lambda rank: self._ranks.get(rank.place))
-
-
-def as_world(each: model.Communicator) -> model.Communicator:
-    """A communicator that is the whole job: its ranks are the job's, wherever they run."""
-    return _renamed(each, lambda rank: rank.comm_rank)
-
-
-def named_in(each: model.Communicator) -> list[tuple[model.Place, int]]:
-    """Return the ranks that a communicator names: what they run on, and their numbers."""
-    behind = each.launches.behind if each.launches is not None else ()
-    return [(rank.place, rank.comm_rank) for rank in (*each.named, *each.troubled, *behind)]
-
-
-def _renamed(each: model.Communicator, number: Callable[[model.NamedRank], int | None]) -> model.Communicator:
-    def renamed(ranks: Sequence[Rank]) -> tuple[Rank, ...]:
-        return tuple(msgspec.structs.replace(rank, rank=number(rank)) for rank in ranks)
-
-    launches = each.launches
-    if launches is not None and launches.behind:
-        launches = msgspec.structs.replace(launches, behind=renamed(launches.behind))
-    return msgspec.structs.replace(each, named=renamed(each.named), troubled=renamed(each.troubled), launches=launches)
+        for rank in (rank for each in found for rank in each.ranks()):
+            rank.rank = self._ranks.get(rank.place)

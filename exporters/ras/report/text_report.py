@@ -11,11 +11,11 @@ import hashlib
 import itertools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from exporters.ras.report import model
-from exporters.ras.report.launches import World, as_world, named_in
+from exporters.ras.report.launches import World
 
 _PLACE = (
     r"-- (?:GPU (?P<cuda>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
@@ -204,7 +204,8 @@ def read_text(body: bytes) -> model.Report:
     dead = _dead(sections.get("Errors", []))
     troubles = _troubles([*sections.get("Errors", []), *sections["Warnings"]], skipped)
     found = (each.communicator(name, sizes.get(each.group, -1), dead) for name, each in troubles.items())
-    accepted = _with_ranks(model.accept(found, skipped), sizes, counts)
+    accepted = model.accept(found, skipped)
+    _name_ranks(accepted, sizes, counts)
     skipped["unnamed"] += max(sum(counts.values()) - len(troubles), 0)
     timeouts = sum(int(match[1]) for line in sections["Warnings"] if (match := _TIMEOUTS.match(line)))
     return model.Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
@@ -228,19 +229,17 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
     return {int(row["group"]): int(row["size"]) for row in rows}, {int(row["group"]): int(row["count"]) for row in rows}
 
 
-def _with_ranks(
-    found: tuple[model.Communicator, ...], sizes: Mapping[int, int], counts: Mapping[int, int]
-) -> tuple[model.Communicator, ...]:
+def _name_ranks(found: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]) -> None:
     """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
     largest = max(sizes.values(), default=0)
-    world = World()
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
-        return world.name(found)
-    for each in found:
-        if each.size == largest:
-            world.see(largest, named_in(each))
-    named = world.name(found)
-    return tuple(as_world(each) if each.size == largest else each for each in named)
+        return
+    world = World()
+    for each in (each for each in found if each.size == largest):
+        world.see(largest, [(rank.place, rank.comm_rank) for rank in each.ranks()])
+    world.name(found)
+    for rank in (rank for each in found if each.size == largest for rank in each.ranks()):
+        rank.rank = rank.comm_rank
 
 
 def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
