@@ -78,10 +78,6 @@ class Ranks:
         """The processes that the test names."""
         return self.silent
 
-    def has_left(self, writer_key: WriterKey) -> bool:
-        """Whether the test let its process exit."""
-        return writer_key in self.left
-
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""
         return writer_key in self.expired

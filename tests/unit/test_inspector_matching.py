@@ -267,23 +267,6 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
     assert {board.kind.uid for board in again.save()} <= {1000, 1001}
 
 
-def test_nobody_waits_for_a_member_that_is_gone() -> None:
-    """What it has no record of is unmatched at once; what it has is matched when the others come to it."""
-    matching, totals, (one, two) = pair()
-    note(one, {0: 9, 1: 9, 2: 9})
-    note(two, {1: 9, 3: 9})
-    matching.settle()
-    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9)
-    matching.settle({WRITER_KEYS[1]})
-    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (1, 2)
-    assert (len(one.times), len(two.times)) == (0, 1)
-    note(one, {3: 9, 4: 9})
-    matching.settle({WRITER_KEYS[1]})
-    matching.settle({WRITER_KEYS[1]})
-    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (2, 3)
-    assert matching.save() == []
-
-
 def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
     """What waits when a member leaves for good, or another takes its place, is counted where it could become whole."""
     matching, totals, (one, two) = pair()

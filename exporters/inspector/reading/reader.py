@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -109,13 +109,11 @@ class DirectoryReader:
         retire: Iterable[WriterKey] = (),
         rings: Mapping[WriterKey, RingSizes] | None = None,
         *,
-        left: Collection[WriterKey] = (),
         last: bool = False,
     ) -> Turn:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet.
 
-        ``rings``: the ring sizes of writers, where known; ``left``: writers that are gone, whose files
-        hold all that there is of them. The results of a turn that raises come with the next one.
+        ``rings``: the ring sizes of writers, where known. The results of a turn that raises come with the next one.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -127,7 +125,7 @@ class DirectoryReader:
         waiting = self._queue.read(now, now + TURN_SECONDS)
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
-        self._shared.matching.settle(() if waiting else left)
+        self._shared.matching.settle()
         if not waiting:
             self._writers.end_idle(now)
         due = last or self._writers.has_left()

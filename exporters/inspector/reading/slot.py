@@ -87,13 +87,11 @@ class Slot:
         for writer_key in self._writer_keys - self._rings.keys():
             if (settings := ranks.recording_settings(writer_key)) is not None:
                 self._rings[writer_key] = ring_sizes(settings)
-        keys = [writer.writer_key for writer in self.writers()]
-        expired = [key for key in keys if ranks.is_expired(key)]
-        left = frozenset(key for key in keys if ranks.has_left(key))
+        expired = [one.writer_key for one in self.writers() if ranks.is_expired(one.writer_key)]
         rings = dict(self._rings)
 
         def turn() -> Turn:
-            made = self.reader.turn(ownership, expired, rings, left=left, last=last)
+            made = self.reader.turn(ownership, expired, rings, last=last)
             self.reclaimer.run(durable, self.reader.owned())
             return made
 

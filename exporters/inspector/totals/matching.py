@@ -1,13 +1,13 @@
 """Operations of communicators wholly read here, matched over their members. Bounded; owned by the reader's thread.
 
 Every member's record of one operation has the same number. Each member's times wait here for the others' until the
-operation is whole, or cannot become so: all are past it, or one without it is gone. Members elsewhere end it.
+operation is whole, or cannot become so: all are past it. Members elsewhere end it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -62,14 +62,13 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "gone", "group", "highest", "times", "writer_key")
+    __slots__ = ("board", "credit", "group", "highest", "times", "writer_key")
 
     def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
         self.board: OperationBoard | None = board
         self.writer_key = writer_key
         self.credit = credit
         self.group = group
-        self.gone = False
         self.highest = -1
         self.times: dict[int, int] = {}
 
@@ -116,8 +115,6 @@ class OperationBoard:
         for member in members:
             if len(member.times) > MAX_OPEN:
                 late.update(sorted(member.times)[: -MAX_OPEN // 2])
-        for gone in [member for member in members if member.gone]:
-            late.update(number for member in members for number in member.times if number not in gone.times)
         self._leave(members, late)
 
     def open(self) -> int:
@@ -193,12 +190,9 @@ class Matching:
         member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
         return member
 
-    def settle(self, left: Collection[WriterKey] = ()) -> None:
-        """Match all that is whole; called at the end of a turn. ``left``: writers from which nothing more comes."""
+    def settle(self) -> None:
+        """Match all that is whole; called at the end of a turn."""
         for board in self._boards.values():
-            for member in board.members.values() if left else ():
-                if not member.gone and member.writer_key in left:
-                    member.gone = board.changed = True
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
