@@ -160,14 +160,14 @@ def break_ring(patch: pytest.MonkeyPatch, error: Exception, name: str) -> None:
 
 def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
     """Telling whose the bad file is raises."""
-    real = record_files.named_hostname
+    real = record_files.RecordFiles._state
 
-    def named_hostname(path: str) -> str | None:
-        if path.endswith(f"-pid{BAD_PID}.log"):
+    def state(self: record_files.RecordFiles, record_file: record_files.RecordFile, ownership: Ownership) -> Any:
+        if f"-pid{BAD_PID}" in record_file.file.path:
             raise error
-        return real(path)
+        return real(self, record_file, ownership)
 
-    patch.setattr(record_files, "named_hostname", named_hostname)
+    patch.setattr(record_files.RecordFiles, "_state", state)
 
 
 BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]

@@ -15,7 +15,6 @@ from exporters.inspector.reading.record_files import (
     is_local,
     is_log,
     named_hostname,
-    state_of,
     written_hostname,
 )
 from exporters.inspector.reading.turn import Published, Turn
@@ -379,22 +378,8 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
     assert written_hostname(head) == hostname
 
 
-@pytest.mark.parametrize(("hostname", "ownership", "state"), [
-    ("here", HERE, FileState.FOLLOWED),
-    ("there", HERE, FileState.FOREIGN),
-    (None, HERE, FileState.UNIDENTIFIED),
-    ("there", EVERYONE, FileState.FOLLOWED),
-    (None, EVERYONE, FileState.FOLLOWED),
-    ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
-    ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
-])  # fmt: skip
-def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
-    """A file is ours if held by a local process or written by a local host."""
-    assert state_of((1, 2), hostname, ownership) is state
-
-
 def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kind of record above the bound of all writers together makes each forget; nothing is lost by it."""
+    """One kind of record above the bound of all writers together makes who has most forget; nothing is lost by it."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
@@ -403,7 +388,7 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     assert sum(len(one.bindings) for one in reader._writers) == 3
     append(path, line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
     view = published(read(reader))
-    assert sum(len(one.bindings) for one in reader._writers) == 0
+    assert sorted(len(one.bindings) for one in reader._writers)[0] == 0
     assert sum(own.operations for writer in view.writers for key, own in writer.totals.items()) == 4
 
 

@@ -104,7 +104,7 @@ class ReadQueue:
     def _forget(self) -> None:
         """Let go of files that are gone, and of who has none any more."""
         kept = {
-            share: deque(one for one in queue if self._files.get(one.file.identity) is one)
+            share: deque(one for one in queue if self._files.files.get(one.file.identity) is one)
             for share, queue in self._queues.items()
         }
         self._queues = {share: queue for share, queue in kept.items() if queue}

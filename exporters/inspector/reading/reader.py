@@ -128,11 +128,12 @@ class DirectoryReader:
         self._shared.matching.settle()
         if not waiting:
             self._writers.end_idle(now)
-        due = last or self._writers.has_left()
+        due = last or bool(self._writers.retired or self._writers.ended)
         published = self._publish(now, due=due)
         section = self._save(now, due=due)
         evidence = self._writers.evidence()
-        retired, ended = self._writers.take_left()
+        retired, self._writers.retired = tuple(self._writers.retired), []
+        ended, self._writers.ended = tuple(self._writers.ended), []
         return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
@@ -197,7 +198,7 @@ class DirectoryReader:
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
         live = {(one.device, one.inode, one.generation) for one in self._follower.positions()} if open_runs else set()
         for key in open_runs:
-            record_file = self._files.get(key[:2])
+            record_file = self._files.files.get(key[:2])
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
             if at_once or rests or key not in live:
                 with self._failures.of(record_file, now):

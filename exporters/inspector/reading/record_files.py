@@ -71,15 +71,6 @@ def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
     return any(name.partition(".")[0] == short and ("." not in name or "." not in hostname) for name in hostnames)
 
 
-def state_of(identity: tuple[int, int], hostname: str | None, ownership: Ownership) -> FileState:
-    """Return what to do with a file by its writer's host name, or None for an unknown one."""
-    if ownership.everyone or identity in ownership.held:
-        return FileState.FOLLOWED
-    if hostname is None:
-        return FileState.UNIDENTIFIED
-    return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
-
-
 def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
     """Return whether a file's name alone says that another host writes it, and no local process holds it open."""
     if ownership.everyone or identity in ownership.held:
@@ -167,13 +158,13 @@ class RecordFiles:
         self._restored = restored
         self._follower = follower
         self._failures = failures
-        self._files: dict[tuple[int, int], RecordFile] = {}
+        self.files: dict[tuple[int, int], RecordFile] = {}
         self._held: set[tuple[int, int]] = set()  # held files that were looked for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take in the files that are there now, at the monotonic time ``now``, and decide which are ours."""
-        self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
-        unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
+        self.files = {file.identity: self.files.get(file.identity) or RecordFile(file, now) for file in files}
+        unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
             if now >= record_file.retry_at:
                 with self._failures.of(record_file, now):
@@ -193,23 +184,19 @@ class RecordFiles:
             self.sync(self._follower.files(), ownership, now)
         return bool(held)
 
-    def get(self, identity: tuple[int, int]) -> RecordFile | None:
-        """Return the file of that device and inode, if it is there."""
-        return self._files.get(identity)
-
     def followed(self) -> list[RecordFile]:
         """Return the files that are ours."""
-        return [record_file for record_file in self._files.values() if record_file.state is FileState.FOLLOWED]
+        return [record_file for record_file in self.files.values() if record_file.state is FileState.FOLLOWED]
 
     def states(self) -> Counter[FileState]:
         """Return how many files are in each state."""
         writable = sum(record_file.file.shared for record_file in self.followed())
         more = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
-        return Counter(record_file.state for record_file in self._files.values()) + more
+        return Counter(record_file.state for record_file in self.files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
         """Return whether a writer's totals are those of before the agent's restart, or more."""
-        record_file = self._files.get((writer_key.device, writer_key.inode))
+        record_file = self.files.get((writer_key.device, writer_key.inode))
         if record_file is None:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
@@ -219,13 +206,17 @@ class RecordFiles:
         file = record_file.file
         if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
             return FileState.FOLLOWED
-        return state_of(file.identity, self._hostname(record_file, ownership), ownership)
+        if ownership.everyone or file.identity in ownership.held:
+            return FileState.FOLLOWED
+        if (hostname := self._hostname(record_file, ownership)) is None:
+            return FileState.UNIDENTIFIED
+        return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
         """Return the writer's host name: by the file's name if that is foreign already, else by its first record."""
         file = record_file.file
         named = named_hostname(file.path)
-        if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
+        if named is not None and not is_local(named, ownership.hostnames):
             return named
         same = record_file.path == file.path and record_file.generation == file.generation
         if same and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):
