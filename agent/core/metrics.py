@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -40,6 +41,10 @@ class Family:
         rows = self.rows()
         rows.add((), value)
         return rows.metric
+
+    def by_label(self, values: Mapping[str, float]) -> Metric:
+        """Return a family with one label that has these values."""
+        return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:
         """Return what follows the family's name in the name of a series with these label values."""

@@ -89,12 +89,6 @@ class WriterLinks:
         process = None if record is None else self._process_of(record)
         return None if process is None or process.facts is None else process.facts.environment
 
-    def has_left(self, writer_key: WriterKey) -> bool:
-        """See ``RankTable.has_left``."""
-        record = self.book.records.get(writer_key)
-        process = None if record is None else self._process_of(record)
-        return process is not None and process.exited_at is not None
-
     def expire(self, now: float) -> None:
         """Forget the writers whose process was removed from the table, and those that have been idle for too long."""
         for writer_key, unseen in self.book.expire(now, self._processes):

@@ -216,10 +216,6 @@ class RankTable:
         """Return True when the series of a writer must go: the record of its rank has expired."""
         return self._links.book.is_expired(writer_key)
 
-    def has_left(self, writer_key: WriterKey) -> bool:
-        """Return True when the process that wrote these records is gone: no more of them come."""
-        return self._links.has_left(writer_key)
-
     @property
     def renamed(self) -> list[str]:
         """Return the job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""

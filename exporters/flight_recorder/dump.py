@@ -23,11 +23,9 @@ MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
 """Limit of shown groups per rank: groups it waits in first, then the largest. Megatron makes 12 or 13 per rank."""
 MAX_NAME_CHARACTERS = 64
-MAX_TEXT_CHARACTERS = 1024
-"""Limit of a name's length, because every entry of a dump may repeat one text."""
+MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump may repeat one text
 MAX_SEQUENCE = 1 << 53
-MAX_DIMENSIONS = 16
-"""Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6."""
+MAX_DIMENSIONS = 16  # Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6
 WORLD = "default_pg"
 OTHER = "other"
 OPERATIONS = frozenset(
@@ -173,17 +171,14 @@ class _Calls:
         self._waits: dict[str, _Entry] = {}
         self._mixed: set[str] = set()
         for entry in entries:
-            self._take(entry)
-
-    def _take(self, entry: _Entry) -> None:
-        group, number = entry.process_group[0], entry.collective_seq_id
-        if entry.is_p2p or _operation(entry) in POINT_TO_POINT:
-            self._mixed.add(group)
-            return
-        self._begun[group] = max(self._begun.get(group, 0), number)
-        known = self._waits.get(group)
-        if entry.state != "completed" and (known is None or number < known.collective_seq_id):
-            self._waits[group] = entry
+            group, number = entry.process_group[0], entry.collective_seq_id
+            if entry.is_p2p or _operation(entry) in POINT_TO_POINT:
+                self._mixed.add(group)
+                continue
+            self._begun[group] = max(self._begun.get(group, 0), number)
+            known = self._waits.get(group)
+            if entry.state != "completed" and (known is None or number < known.collective_seq_id):
+                self._waits[group] = entry
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
         """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last begun operation's number."""
@@ -191,13 +186,9 @@ class _Calls:
         if by_status is not None and group.name not in self._mixed:
             numbers.append(max(by_status, 0))
         waits = self._waits.get(group.name)
-        return GroupProgress(
-            name=_label(group.name) or _hash(group.name),
-            description=_label(group.desc),
-            size=size,
-            enqueued=max(numbers, default=None),
-            waits=None if waits is None else _call(waits),
-        )
+        name = _label(group.name) or hashlib.blake2s(group.name.encode("utf-8", "replace"), digest_size=8).hexdigest()
+        enqueued = max(numbers, default=None)
+        return GroupProgress(name, _label(group.desc), size, enqueued, None if waits is None else _call(waits))
 
 
 def _call(entry: _Entry) -> Call:
@@ -228,11 +219,7 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
     The status uses rank-local group numbers. These numbers and the groups' names both count up when the job makes a
     group. So if the names are numbers, both have the same order. Entries have both, and must agree with this order.
     """
-    own = {
-        number: status.last_enqueued_collective
-        for number, status in dump.pg_status.items()
-        if _NUMBER.fullmatch(number)
-    }
+    own = {number: one.last_enqueued_collective for number, one in dump.pg_status.items() if _NUMBER.fullmatch(number)}
     names = {int(group.name): group.name for group in dump.pg_config.values() if _NUMBER.fullmatch(group.name)}
     seen = {str(entry.pg_id): entry.process_group[0] for entry in dump.entries}
     if len(names) == len(own) == len(dump.pg_config):
@@ -252,7 +239,3 @@ def _members(text: str, rank: int) -> int | None:
 
 def _label(text: str) -> str:
     return text if _NAME.fullmatch(text) else ""
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2s(text.encode("utf-8", "replace"), digest_size=8).hexdigest()

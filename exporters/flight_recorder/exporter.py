@@ -14,12 +14,18 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
-from exporters.flight_recorder.asking import PIPE_VARIABLE, DumpAsker
-from exporters.flight_recorder.book import DumpBook
+from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, render
 from exporters.flight_recorder.evidence import part
-from exporters.flight_recorder.families import FAMILIES, FlightSnapshot, render
 from exporters.flight_recorder.pipe import AskResult
-from exporters.flight_recorder.places import VARIABLES, is_looked_at, is_number, paths_of, reached_by
+from exporters.flight_recorder.places import (
+    PIPE_VARIABLE,
+    VARIABLES,
+    DumpAsker,
+    is_looked_at,
+    is_number,
+    paths_of,
+    reached_by,
+)
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
 
 INTERVAL_SECONDS = 1.0
@@ -29,8 +35,7 @@ HELPER_SECONDS = 30.0
 """Timeout of a helper call. The helper does not wait for slow file systems; the largest file takes 6 s."""
 ALONE_SECONDS = 600.0
 """For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
-MAX_RANKS = 512
-"""Limit of dumps per look. The next looks take the others."""
+MAX_RANKS = 512  # Limit of dumps per look. The next looks take the others
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
 """Results after which the helper has decoded the file."""
 RECORDED = "recorded"

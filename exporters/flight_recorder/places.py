@@ -1,10 +1,11 @@
-"""Paths of possible dumps of this node's ranks, and the processes through which they are visible. Pure."""
+"""Which ranks shall write a dump, paths of possible dumps, and the processes through which they are visible. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.sdk.ranks import ProcessFacts, RankLabel, RankView
+from agent.sdk.ranks import Pauses, ProcessFacts, ProcessKey, RankLabel, RankView
+from exporters.flight_recorder.pipe import PipeRequest
 
 NAMED_BY = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 """Variables with the path prefix of dumps; the rank number follows. The first variable that is set counts."""
@@ -12,8 +13,7 @@ CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
 JOB_ID = "%j"
-BUSY_SECONDS = 30.0
-"""A rank with a completed operation in this time does not hang, so the exporter ignores its dump."""
+BUSY_SECONDS = 30.0  # A rank with a completed operation in this time does not hang, so the exporter ignores its dump
 AFTER_EXIT_SECONDS = 120.0
 """A rank writes its dump before it exits. The search for the dump ends this long after the exit."""
 MAX_RANK_DIGITS = 7
@@ -76,3 +76,38 @@ def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
         if view.label not in pids:
             pids[view.label] = alive.get((view.label.job_id, facts.uid), facts.parent_pid)
     return pids
+
+
+PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+AGAIN_SECONDS = 600.0
+MAX_ASKED = 64  # Limit of ranks per look. The next looks take the others
+
+
+class DumpAsker:
+    """Remembers the pauses and the last request of each rank. ``silence_seconds``: see the configuration."""
+
+    def __init__(self, silence_seconds: float) -> None:
+        self._silence_seconds = silence_seconds
+        self._pauses: dict[ProcessKey, Pauses] = {}
+        self._asked: dict[ProcessKey, float] = {}
+
+    def due(self, views: Iterable[RankView], proc_root: str, now_seconds: float, monotonic: float) -> list[PipeRequest]:
+        """Return the requests due now: for silent ranks (by wall clock) without a request in the last AGAIN_SECONDS."""
+        self._asked = {key: at for key, at in self._asked.items() if monotonic - at < AGAIN_SECONDS}
+        known: dict[ProcessKey, Pauses] = {}
+        requests: list[PipeRequest] = []
+        for view in views:
+            facts = view.process.facts
+            if facts is None or facts.uid is None or view.process.exited_at is not None or facts.key in known:
+                continue
+            pauses = known[facts.key] = self._pauses.get(facts.key) or Pauses()
+            since = pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
+            prefix = (facts.environment or {}).get(PIPE_VARIABLE, "")
+            if since is None or facts.key in self._asked or not prefix.startswith("/") or len(requests) >= MAX_ASKED:
+                continue
+            if is_number(view.label.rank):
+                self._asked[facts.key] = monotonic
+                path = f"{prefix}{view.label.rank}.pipe"
+                requests.append(PipeRequest(path, proc_root, facts.key.pid, facts.uid))
+        self._pauses = known
+        return requests

@@ -17,12 +17,9 @@ from agent.system.inside import open_inside, open_regular
 from exporters.flight_recorder.dump import DumpSummary, read_dump
 from exporters.flight_recorder.pickled import Reason, RefusedError
 
-MAX_DUMP_BYTES = 24 * 1024 * 1024
-"""2,000 operations with their stacks take 2 to 4 MB, 20,000 operations about 20 MB."""
-GRACE_SECONDS = 1.0
-"""A call waits at most this long for the search, and at most this long for the read of each file."""
-DECODING_SECONDS = 1.0
-"""After this time a call begins no further file. A file of 20 MB takes 5 s."""
+MAX_DUMP_BYTES = 24 * 1024 * 1024  # 2,000 operations with their stacks take 2 to 4 MB, 20,000 operations about 20 MB
+GRACE_SECONDS = 1.0  # A call waits at most this long for the search, and at most this long for the read of each file
+DECODING_SECONDS = 1.0  # After this time a call begins no further file. A file of 20 MB takes 5 s
 
 FilePlace = tuple[int, int, int, int]
 """Identity of a file's content: device, inode, size in bytes, and modification time in nanoseconds."""
@@ -72,15 +69,6 @@ class _Found(msgspec.Struct, frozen=True):
     uid: int
 
 
-class _Reading(msgspec.Struct, frozen=True):
-    request: DumpRequest
-    found: _Found
-
-    @property
-    def uid(self) -> int:
-        return self.request.uid
-
-
 def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | None]:
     """Return one answer per request; None if the file system did not answer. Read new files in request order."""
     looks = _lookers.answers(requests, GRACE_SECONDS)
@@ -98,7 +86,7 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
         [file] = look
         result = _judge(request, file, len(claims[file.place[:2]]))
         if result == "pending" and time.monotonic() < until:
-            answers.append(_read(_Reading(request, file)))
+            answers.append(_read(msgspec.structs.replace(request, paths=[file.path]), file.place))
         else:
             answers.append(DumpAnswer(result, file.place))
     return answers
@@ -143,21 +131,20 @@ def _open(request: DumpRequest, path: str) -> int:
         os.close(fd)
 
 
-def _read(reading: _Reading) -> DumpAnswer | None:
+def _read(request: DumpRequest, place: FilePlace) -> DumpAnswer | None:
     """Read and decode a file; return None if its file system does not answer."""
-    [raw] = _readers.answers([reading], GRACE_SECONDS)
+    [raw] = _readers.answers([msgspec.structs.replace(request, known=place)], GRACE_SECONDS)
     if raw is None:
         return None
-    place = reading.found.place
     if len(raw) > MAX_DUMP_BYTES:
         return DumpAnswer("too_large", place)
     try:
-        summary = read_dump(raw, reading.request.rank)
+        summary = read_dump(raw, request.rank)
     except RefusedError as refused:
         return DumpAnswer(refused.reason, place)
     except MemoryError:
         return DumpAnswer("too_large", place)
-    return _believed(reading.request, summary, place)
+    return _believed(request, summary, place)
 
 
 def _believed(request: DumpRequest, summary: DumpSummary | None, place: FilePlace) -> DumpAnswer:
@@ -170,15 +157,18 @@ def _believed(request: DumpRequest, summary: DumpSummary | None, place: FilePlac
     return DumpAnswer("read", place, summary)
 
 
-def _content(reading: _Reading) -> bytes:
-    """Return at most MAX_DUMP_BYTES + 1 bytes; empty if another file replaced it, which the next look finds."""
+def _content(request: DumpRequest) -> bytes:
+    """Return at most MAX_DUMP_BYTES + 1 bytes of its one known file; empty if another file replaced it.
+
+    The next look finds that one.
+    """
     try:
-        fd = _open(reading.request, reading.found.path)
+        fd = _open(request, request.paths[0])
     except (OSError, ValueError):
         return b""
     try:
         status = os.fstat(fd)
-        if (status.st_dev, status.st_ino, status.st_uid) != (*reading.found.place[:2], reading.found.uid):
+        if (status.st_dev, status.st_ino) != (request.known or ())[:2] or status.st_uid != request.uid:
             return b""
         pieces, size = [], 0
         while size <= MAX_DUMP_BYTES and (piece := os.read(fd, MAX_DUMP_BYTES + 1 - size)):
@@ -192,4 +182,4 @@ def _content(reading: _Reading) -> bytes:
 
 
 _lookers: ByUser[DumpRequest, list[_Found]] = ByUser(_look)
-_readers: ByUser[_Reading, bytes] = ByUser(_content)
+_readers: ByUser[DumpRequest, bytes] = ByUser(_content)

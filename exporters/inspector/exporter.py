@@ -13,34 +13,27 @@ from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.distributions import DURATIONS, SLOW_PAIRS
 from exporters.inspector.families import FAMILIES
-from exporters.inspector.format.plausibility import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 from exporters.inspector.reading.last_lines import files_of, offered
-from exporters.inspector.reading.ownership import Ownership
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
+from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
-from exporters.inspector.reading.turn import Turn
-from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.speeds import speeds
-from exporters.inspector.totals.births import Births
-from exporters.inspector.totals.durations import JobDurations
+from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.rendering import InspectorSnapshot, render, speeds
+from exporters.inspector.totals.accumulators import JobDurations, Place
 from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance, Place
+from exporters.inspector.totals.inheritance import Births, Inheritance
+from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 
-SPEEDS_SECONDS = 2.0
-"""How often the ranks' speeds are updated, for the pages."""
-SILENCE_SECONDS = 5.0
-"""How often the ranks without records are looked over."""
+SPEEDS_SECONDS = 2.0  # How often the ranks' speeds are updated, for the pages
+SILENCE_SECONDS = 5.0  # How often the ranks without records are looked over
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
 """Of all directories together; where 4,096 files are followed their positions alone may take 6 MB."""
-SERIES_CAP = 60_000
-"""Above what the admission of accumulators lets through: only the backstop."""
+SERIES_CAP = 60_000  # Above what the admission of accumulators lets through: only the backstop
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update this much before the poll is due takes it: the next one would be a whole interval late."""
 
@@ -147,7 +140,7 @@ class InspectorExporter:
             reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
-            left_durations=self._left_durations.copy(),
+            left_durations=JobDurations(self._left_durations.by_series),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -207,27 +200,26 @@ class InspectorExporter:
         if errors:
             raise errors[0]
 
-    def _collect(self, slot: Slot) -> BaseException | None:
+    def _collect(self, slot: Slot) -> Exception | None:
         """Take in the turn of a reader that came back; return what it, or taking it in, raised."""
         task = slot.running
         if task is None or not task.done():
             return None
         slot.running = None
-        error = task.exception()
-        if error is None:
-            try:
-                self._take_in(slot, task.result())
-            except Exception as caught:  # noqa: BLE001  # raised once the other directories have had theirs
-                error = caught
-        slot.failed = error is not None
-        return error
+        try:
+            self._take_in(slot, task.result())
+        except Exception as error:  # noqa: BLE001  # raised once the other directories have had theirs
+            slot.failed = True
+            return error
+        slot.failed = False
+        return None
 
     def _take_in(self, slot: Slot, turn: Turn) -> None:
         slot.note(turn)
         for evidence in turn.evidence:
             self._ctx.ranks.observe_records(*evidence)
         for writer in (*turn.retired, *turn.ended):
-            self._left_durations.take(writer.writer_key, writer.durations, self._labels)
+            self._left_durations.take(writer.writer_key, writer.durations.items(), self._labels)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
@@ -241,7 +233,7 @@ class InspectorExporter:
             self._checkpoint()
 
     def _writers(self) -> list[WriterTotals]:
-        return [writer for slot in self._slots if slot.published is not None for writer in slot.published.writers]
+        return [writer for slot in self._slots for writer in slot.writers()]
 
     def _forget(self) -> None:
         """Let go of labels and inherited totals that no writer has any more."""
@@ -252,7 +244,7 @@ class InspectorExporter:
         self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
 
     def _ask_ranks(self) -> None:
-        """Ask for the labels that are missing, and which writers have left or expired.
+        """Ask for the labels that are missing.
 
         A label once given is kept, but when a job lost its id to the owner that the scheduler names.
         """
@@ -262,15 +254,11 @@ class InspectorExporter:
             self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
             self._inherited.forget(renamed)
             self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
-        for slot in self._slots:
-            writers = () if slot.published is None else slot.published.writers
-            slot.expired = [writer.writer_key for writer in writers if ranks.is_expired(writer.writer_key)]
-            slot.left = frozenset(writer.writer_key for writer in writers if ranks.has_left(writer.writer_key))
-            for writer in writers:
-                for comm, comm_rank in writer.places:
-                    place = (writer.writer_key, comm, comm_rank)
-                    if place not in self._labels and (label := ranks.label(*place)) is not None:
-                        self._labels[place] = label
+        for writer in self._writers():
+            for comm, comm_rank in writer.places:
+                place = (writer.writer_key, comm, comm_rank)
+                if place not in self._labels and (label := ranks.label(*place)) is not None:
+                    self._labels[place] = label
 
     def _look_at_births(self) -> tuple[Published, ...]:
         """Note which series there are now, and return what is shown; whether it is scraped makes no difference."""
@@ -293,7 +281,7 @@ SPEC = Spec(
     build=InspectorExporter,
     interval_seconds=INTERVAL_SECONDS,
     deadline_seconds=2.0,
-    families=(*FAMILIES, SLOW_PAIRS, DURATIONS),
+    families=FAMILIES,
     series_cap=SERIES_CAP,
     checkpoint_bytes=CHECKPOINT_BYTES,
 )

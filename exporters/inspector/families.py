@@ -4,180 +4,120 @@ from __future__ import annotations
 
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
-from exporters.inspector.reading.ownership import FileState
 from exporters.inspector.reading.reclaim import How
+from exporters.inspector.reading.record_files import FileState
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.pairs import MAX_PAIRS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
 _DERIVED = "; only with derived_series"
 
+# fmt: off
 OPERATIONS = Family(
-    "rankwatch_collective_operations_total",
-    "counter",
+    "rankwatch_collective_operations_total", "counter",
     "Collective operations that a rank completed, counted from Inspector's records with the GPU's own time.",
-    _SERIES,
-    _SERIES_COST,
-)
+    _SERIES, _SERIES_COST)
 BYTES = Family(
-    "rankwatch_collective_bytes_total",
-    "counter",
+    "rankwatch_collective_bytes_total", "counter",
     "Message bytes of these operations as NCCL counts them: what one rank sends (AllGather) or gets (ReduceScatter).",
-    _SERIES,
-    _SERIES_COST + _DERIVED,
-)
+    _SERIES, _SERIES_COST + _DERIVED)
 SECONDS = Family(
-    "rankwatch_collective_seconds_total",
-    "counter",
+    "rankwatch_collective_seconds_total", "counter",
     "Time that these operations took on the rank's GPU, with the wait for late ranks: the latest rank has the least.",
-    _SERIES,
-    _SERIES_COST,
-)
+    _SERIES, _SERIES_COST)
 BUS_BYTES = Family(
-    "rankwatch_collective_bus_bytes_total",
-    "counter",
+    "rankwatch_collective_bus_bytes_total", "counter",
     "Bus bandwidth times time of these operations; its rate over the rate of seconds is the mean bus bandwidth.",
-    _SERIES,
-    _SERIES_COST,
-)
+    _SERIES, _SERIES_COST)
 BUS_BANDWIDTH = Family(
-    "rankwatch_collective_bus_bandwidth_bytes_per_second",
-    "gauge",
+    "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
-    ("job_id", "rank", "comm", "collective"),
-    "1 per rank, communicator and collective seen",
-)
+    ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
 
 LATENESS = Family(
-    "rankwatch_collective_lateness_seconds_total",
-    "counter",
+    "rankwatch_collective_lateness_seconds_total", "counter",
     "Time that all other ranks of a communicator on one node waited for this rank alone, summed over the "
     "operations in which it arrived last.",
     ("job_id", "rank", "comm", "collective"),
-    "1 per rank and collective of a communicator that is wholly on this node",
-)
+    "1 per rank and collective of a communicator that is wholly on this node")
 LAST_ARRIVALS = Family(
-    "rankwatch_collective_last_arrivals_total",
-    "counter",
+    "rankwatch_collective_last_arrivals_total", "counter",
     "Operations in which this rank alone arrived last, of those matched over all ranks of its communicator.",
     ("job_id", "rank", "comm", "collective"),
-    "1 per rank and collective of a communicator that is wholly on this node",
-)
+    "1 per rank and collective of a communicator that is wholly on this node")
 MATCHED = Family(
-    "rankwatch_communicator_matched_operations_total",
-    "counter",
+    "rankwatch_communicator_matched_operations_total", "counter",
     "Operations with records from all ranks of the communicator, which were compared with each other.",
-    _ARRIVALS,
-    _ARRIVALS_COST,
-    aggregate="sum",
-)
+    _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 UNMATCHED = Family(
-    "rankwatch_communicator_unmatched_operations_total",
-    "counter",
+    "rankwatch_communicator_unmatched_operations_total", "counter",
     "Operations with records from only some ranks: they cannot show which rank was late.",
-    _ARRIVALS,
-    _ARRIVALS_COST + _DERIVED,
-    aggregate="sum",
-)
+    _ARRIVALS, _ARRIVALS_COST + _DERIVED, aggregate="sum")
 FLOOR = Family(
-    "rankwatch_communicator_floor_seconds_total",
-    "counter",
+    "rankwatch_communicator_floor_seconds_total", "counter",
     "Time of the matched operations on the rank that arrived last and did not wait: the fabric's own time.",
-    _ARRIVALS,
-    _ARRIVALS_COST,
-    aggregate="sum",
-)
+    _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 SPREAD = Family(
-    "rankwatch_communicator_spread_seconds_total",
-    "counter",
+    "rankwatch_communicator_spread_seconds_total", "counter",
     "Time of the matched operations on the rank that arrived first, less the floor: how far apart the ranks arrived.",
-    _ARRIVALS,
-    _ARRIVALS_COST,
-    aggregate="sum",
-)
+    _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 TRANSFER = Family(
-    "rankwatch_communicator_transfer_seconds",
-    "gauge",
+    "rankwatch_communicator_transfer_seconds", "gauge",
     "Lowest 10th-percentile operation time of any rank on this node (window >= 10 s and 3 operations): the transfer "
     "time without waiting. The minimum over nodes is the fabric's own time.",
-    _ARRIVALS,
-    "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node",
-)
+    _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
 LOST = Family(
-    "rankwatch_communicator_lost_operations_total",
-    "counter",
+    "rankwatch_communicator_lost_operations_total", "counter",
     "Collective operations without a record because the plugin's ring overflowed or its one slot was "
     "overwritten, summed over the communicator's ranks here. Operations below the plugin's least size do "
     "not count.",
-    ("job_id", "comm"),
-    "1 per communicator that has a series of collective operations",
-    aggregate="sum",
-)
+    ("job_id", "comm"), "1 per communicator that has a series of collective operations", aggregate="sum")
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
 DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
 
 P2P_OPERATIONS = Family(
-    "rankwatch_p2p_operations_total",
-    "counter",
+    "rankwatch_p2p_operations_total", "counter",
     "Sends and receives a rank completed, as far as Inspector recorded them with the GPU's own time.",
-    _P2P_SERIES,
-    _P2P_COST,
-)
+    _P2P_SERIES, _P2P_COST)
 P2P_BYTES = Family(
-    "rankwatch_p2p_bytes_total",
-    "counter",
+    "rankwatch_p2p_bytes_total", "counter",
     "Message bytes of these sends and receives, which are their bus bytes, too: the rate over that of seconds is the "
     "mean bandwidth.",
-    _P2P_SERIES,
-    _P2P_COST,
-)
+    _P2P_SERIES, _P2P_COST)
 P2P_SECONDS = Family(
-    "rankwatch_p2p_seconds_total",
-    "counter",
+    "rankwatch_p2p_seconds_total", "counter",
     "Time these ran on the rank's GPU, waiting for the peer included; a send and a receive fused in one kernel "
     "each have the pair's time.",
-    _P2P_SERIES,
-    _P2P_COST,
-)
+    _P2P_SERIES, _P2P_COST)
 P2P_BUS_BANDWIDTH = Family(
-    "rankwatch_p2p_bus_bandwidth_bytes_per_second",
-    "gauge",
+    "rankwatch_p2p_bus_bandwidth_bytes_per_second", "gauge",
     "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
     "too low where a send and a receive are fused in one kernel.",
-    ("job_id", "rank", "comm", "direction"),
-    "1 per rank, communicator and direction seen",
-)
+    ("job_id", "rank", "comm", "direction"), "1 per rank, communicator and direction seen")
 RECORDS = Family(
-    "rankwatch_inspector_records_total",
-    "counter",
+    "rankwatch_inspector_records_total", "counter",
     "Lines read from this node's Inspector files, by what became of them.",
-    ("result",),
-    f"{len(Result)} per node",
-)
+    ("result",), f"{len(Result)} per node")
 CAUSES = {
     Tally.MISSING_OVERFLOW: "overflow",
     Tally.MISSING_ONE_SLOT: "one_slot",
     Tally.MISSING_OTHERWISE: "filtered_or_lost",
 }
 MISSING_RECORDS = Family(
-    "rankwatch_inspector_missing_records_total",
-    "counter",
+    "rankwatch_inspector_missing_records_total", "counter",
     "Operations of a rank without a record although later ones have one, by cause. overflow: the plugin's "
     "ring was full. one_slot: its one slot was overwritten (2.28 and 2.29). filtered_or_lost: below its "
     "least size by design, or unknown.",
-    ("job_id", "rank", "cause"),
-    "2 per rank: its plugin has either one slot or a ring",
-)
+    ("job_id", "rank", "cause"), "2 per rank: its plugin has either one slot or a ring")
 SEEN_RECORDS = Family(
-    "rankwatch_inspector_seen_records_total",
-    "counter",
+    "rankwatch_inspector_seen_records_total", "counter",
     "Operations of a rank that have a record, timed or not. Seen / (seen + missing) is the coverage.",
-    ("job_id", "rank"),
-    "1 per rank",
-)
+    ("job_id", "rank"), "1 per rank")
 TIMINGS = {
     Tally.UNTIMED_KERNEL_CPU: "kernel_cpu",
     Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
@@ -185,102 +125,62 @@ TIMINGS = {
     Tally.UNTIMED_OTHER: "other",
 }
 UNTIMED_OPERATIONS = Family(
-    "rankwatch_inspector_untimed_operations_total",
-    "counter",
+    "rankwatch_inspector_untimed_operations_total", "counter",
     "Operations recorded without the GPU's own time, by the time that they have instead. They count in no "
     "bandwidth and are not missing.",
-    ("job_id", "rank", "timing"),
-    f"1 per rank and timing seen, at most {len(TIMINGS)}",
-)
+    ("job_id", "rank", "timing"), f"1 per rank and timing seen, at most {len(TIMINGS)}")
 LAG = Family(
-    "rankwatch_inspector_lag_bytes",
-    "gauge",
-    "Bytes in this node's Inspector files that are not read yet.",
-)
+    "rankwatch_inspector_lag_bytes", "gauge",
+    "Bytes in this node's Inspector files that are not read yet.")
 FILES = Family(
-    "rankwatch_inspector_files",
-    "gauge",
+    "rankwatch_inspector_files", "gauge",
     "Inspector files seen: followed, of other hosts (foreign), or not told apart yet (unidentified); and those of the "
     "followed that others than their user may write to or replace (writable_by_others): anybody may have written what "
     "they say; give each job a directory that only its user may enter.",
-    ("state",),
-    f"{len(FileState)} per node",
-)
+    ("state",), f"{len(FileState)} per node")
 SKIPPED = Family(
-    "rankwatch_inspector_skipped_total",
-    "counter",
+    "rankwatch_inspector_skipped_total", "counter",
     "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
     "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
     "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, pair: pairs of "
     "ranks, binding: kinds of record) the user and directory that hold most lose theirs: delete old files, or give "
     "each job its own directory.",
-    ("reason",),
-    "1 per reason seen",
-)
+    ("reason",), "1 per reason seen")
 HOLE_BYTES = Family(
-    "rankwatch_inspector_hole_bytes_total",
-    "counter",
-    "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.",
-)
+    "rankwatch_inspector_hole_bytes_total", "counter",
+    "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.")
 IMPLAUSIBLE_RECORDS = Family(
-    "rankwatch_inspector_implausible_records_total",
-    "counter",
+    "rankwatch_inspector_implausible_records_total", "counter",
     "Records faster than max_bus_bandwidth_gigabytes_per_second; exported too. Some RCCL give a tenth of the time.",
-    aggregate="sum",
-)
+    aggregate="sum")
 RECLAIMED_BYTES = Family(
-    "rankwatch_inspector_reclaimed_bytes_total",
-    "counter",
+    "rankwatch_inspector_reclaimed_bytes_total", "counter",
     "Disk space given back (exporters.inspector.reclaim): punched into what was read, or with files deleted.",
-    ("how",),
-    f"{len(How)} per node",
-)
+    ("how",), f"{len(How)} per node")
 RECLAIM_ERRORS = Family(
-    "rankwatch_inspector_reclaim_errors_total",
-    "counter",
+    "rankwatch_inspector_reclaim_errors_total", "counter",
     "Files whose disk space could not be given back, counted at each try: the error's name; not the file that was read "
     "(replaced); known by another name too (linked).",
-    ("reason",),
-    "1 per reason seen",
-)
+    ("reason",), "1 per reason seen")
 SILENT_RANKS = Family(
-    "rankwatch_inspector_silent_ranks",
-    "gauge",
+    "rankwatch_inspector_silent_ranks", "gauge",
     "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from us, by reason: no_plugin, "
     "no_dump_thread, prometheus_mode, no_interval, or a dump directory that is not read (other_directory).",
-    ("reason",),
-    "1 per reason that holds",
-    "sum",
-)
-
-FAMILIES = (
-    OPERATIONS,
-    BYTES,
-    SECONDS,
-    BUS_BYTES,
-    BUS_BANDWIDTH,
-    LATENESS,
-    LAST_ARRIVALS,
-    MATCHED,
-    UNMATCHED,
-    FLOOR,
-    SPREAD,
-    TRANSFER,
-    LOST,
-    P2P_OPERATIONS,
-    P2P_BYTES,
-    P2P_SECONDS,
-    P2P_BUS_BANDWIDTH,
-    RECORDS,
-    MISSING_RECORDS,
-    SEEN_RECORDS,
-    UNTIMED_OPERATIONS,
-    LAG,
-    FILES,
-    SKIPPED,
-    HOLE_BYTES,
-    IMPLAUSIBLE_RECORDS,
-    RECLAIMED_BYTES,
-    RECLAIM_ERRORS,
-    SILENT_RANKS,
-)
+    ("reason",), "1 per reason that holds", "sum")
+DURATIONS = Family(
+    "rankwatch_collective_operation_duration_seconds", "histogram",
+    "How long collectives of a job's ranks on this node ran, waiting for late ranks included; since the agent's start.",
+    ("job_id", "collective", "size", "le"),
+    f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
+    "operation_histogram",
+    "sum")
+SLOW_PAIRS = Family(
+    "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
+    "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
+    "and 20 messages or more: of a rank's pairs the 4 slowest and the 4 furthest below their own best. sender and "
+    "receiver are ranks in the communicator; direction says which of them rank is. A link that is slow is so at both "
+    "ends, a late rank is not at its own. Not of messages up to 512 KiB.",
+    ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
+    f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
+# fmt: on
+FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))

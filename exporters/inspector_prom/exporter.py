@@ -6,36 +6,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-import msgspec
-
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import ProcessKey, RankProcess, RankView
+from agent.sdk.ranks import ProcessKey, RankView
 from agent.sdk.system import ProcFS
-from exporters.inspector_prom.descriptors import (
-    MAX_FILES,
-    MAX_PROCESSES,
-    FileKey,
-    HeldMeans,
-    MeansHolder,
-    by_turns,
-    look,
-    writers,
-)
-from exporters.inspector_prom.families import FAMILIES, MeansSnapshot, MeansState, RankMeans, render
-from exporters.inspector_prom.means import MeansFile
+from exporters.inspector_prom import descriptors
+from exporters.inspector_prom.descriptors import HeldMeans
+from exporters.inspector_prom.families import FAMILIES, MeansFile, MeansSnapshot, MeansState, RankMeans, render
 from exporters.inspector_prom.reading import FoundMeans, MeansRequest
-from exporters.inspector_prom.settings import VARIABLES, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
 """How often descriptors are looked at of ranks that were not seen to be in this mode: nccl.conf may ask for it, too."""
-HELPER_SECONDS = 5.0
-"""The helper waits for no file system; it answers within its grace."""
-MAX_READ = 16
-"""Files read in one look: with all that they hold an answer of the helper's stays below its bound."""
+HELPER_SECONDS = 5.0  # The helper waits for no file system; it answers within its grace
+MAX_READ = 16  # Files read in one look: with all that they hold an answer of the helper's stays below its bound
 READER = HelperSpec(
     "inspector_prom", "exporters.inspector_prom.reading:look", list[FoundMeans | None], memory_bytes=64 * 1024 * 1024
 )
@@ -45,23 +31,8 @@ class InspectorPromConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tru
     """No directory is configured: a rank's own descriptors lead to its files."""
 
 
-class MeansProcess(msgspec.Struct, frozen=True):
-    """A rank process that runs and has written no records, with the ranks that it is."""
-
-    key: ProcessKey
-    process: RankProcess
-    views: tuple[RankView, ...]
-
-    @property
-    def uid(self) -> int:
-        """Its user; -1 where that is not known."""
-        facts = self.process.facts
-        return -1 if facts is None or facts.uid is None else facts.uid
-
-    @property
-    def environment(self) -> Mapping[str, str] | None:
-        """Return the variables of its environment that are kept."""
-        return None if self.process.facts is None else self.process.facts.environment
+Ranks = dict[ProcessKey, list[RankView]]
+"""The running rank processes without records, which this mode replaces, each with the ranks that it is."""
 
 
 class InspectorPromExporter:
@@ -71,7 +42,7 @@ class InspectorPromExporter:
         del config
         self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
-        self._files: dict[FileKey, MeansFile] = {}
+        self._files: dict[descriptors.FileKey, MeansFile] = {}
         self._found: dict[HeldMeans, FoundMeans] = {}
         self._skipped: Counter[str] = Counter()
         self._shown = MeansSnapshot()
@@ -82,7 +53,7 @@ class InspectorPromExporter:
         self._proc = ProcFS(ctx.roots.proc)
         self._thread = ctx.thread("inspector_prom")
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(VARIABLES)
+        ctx.ranks.keep_variables(descriptors.VARIABLES)
 
     async def update(self) -> None:
         """Look once; NoData where no rank is in this mode."""
@@ -108,119 +79,126 @@ class InspectorPromExporter:
         for file in self._files:
             self._ctx.admit.release(file)
 
-    async def _look_for_files(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
+    async def _look_for_files(self, here: Ranks, now: float) -> None:
         """Find what ranks hold: of those in this mode at each look, of the others now and then."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
+        looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
         due = [
-            rank
-            for rank in here.values()
-            if self._held.get(rank.key)
-            or asks_for_means(rank.environment)
-            or now - self._looked_at.get(rank.key, float("-inf")) >= OTHERS_SECONDS
+            key
+            for key in sorted(here, key=looked_at.__getitem__)
+            if self._held.get(key) or _asks(here[key]) or now - looked_at[key] >= OTHERS_SECONDS
         ]
-        due.sort(key=lambda rank: self._looked_at.get(rank.key, float("-inf")))
-        keys = [rank.key for rank in by_turns(due, lambda rank: rank.uid, MAX_PROCESSES)]
+        keys = descriptors.by_turns(due, lambda key: _uid(here[key]), descriptors.MAX_PROCESSES)
         self._looked_at.update(dict.fromkeys(keys, now))
-        self._held.update(await self._thread.call(partial(look, self._proc, keys)))
+        self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
-    async def _look_at_files(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
+    async def _look_at_files(self, here: Ranks, now: float) -> None:
         """Have the files looked at, and those read that stood still since the last look."""
+
+        def user(held: HeldMeans) -> int:
+            return _uid(here[held.key])
+
         every = [held for files in self._held.values() for held in files or ()]
-        chosen = by_turns(every, lambda held: here[held.key].uid, MAX_FILES)
+        chosen = descriptors.by_turns(every, user, descriptors.MAX_FILES)
         self._skipped["files"] += len(every) - len(chosen)
         for file in self._files.keys() - {held.file for held in chosen}:
             del self._files[file]
             self._ctx.admit.release(file)
-        wanted = [held for held in chosen if self._file(held).wants() is not None]
-        read = chosen if self._ctx.once else by_turns(wanted, lambda held: here[held.key].uid, MAX_READ)
-        requests = [self._request(held, here[held.key], set(read)) for held in chosen]
+        files = {held: self._files.setdefault(held.file, MeansFile()) for held in chosen}
+        wanted = [held for held in chosen if files[held].wants() is not None]
+        once, proc_root = self._ctx.once, str(self._ctx.roots.proc)
+        read = set(chosen if once else descriptors.by_turns(wanted, user, MAX_READ))
+        requests = [
+            MeansRequest(
+                proc_root, held.key.pid, user(held), held.fd, held.target, file.wants() if held in read else None, once
+            )
+            for held, file in files.items()
+        ]
         answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
         self._found = {held: found for held, found in zip(chosen, answers, strict=True) if found is not None}
         for held, found in self._found.items():
-            self._file(held).note(found.place, now, self._ctx.clock.time())
+            files[held].note(found.place, now, self._ctx.clock.time())
         raw = {held: found.raw for held, found in self._found.items() if found.raw is not None}
-        texts = await self._thread.call(partial(parse_all, raw)) if raw else {}
-        for held, text in texts.items():
-            self._take(held, text, here[held.key])
 
-    def _file(self, held: HeldMeans) -> MeansFile:
-        return self._files.setdefault(held.file, MeansFile())
+        def parsed() -> dict[HeldMeans, MeansText]:
+            return {held: parse(text) for held, text in raw.items()}
 
-    def _request(self, held: HeldMeans, rank: MeansProcess, read: set[HeldMeans]) -> MeansRequest:
-        at_rest = self._file(held).wants() if held in read else None
-        proc_root, once = str(self._ctx.roots.proc), self._ctx.once
-        return MeansRequest(proc_root, held.key.pid, rank.uid, held.fd, held.target, at_rest, once)
+        for held, text in (await self._thread.call(parsed) if raw else {}).items():
+            self._ctx.admit.release(held.file)
+            group = (user(held), here[held.key][0].label.job_id)
+            self._skipped += files[held].take(text, partial(self._ctx.admit.admit, held.file, group=group))
 
-    def _take(self, held: HeldMeans, text: MeansText, rank: MeansProcess) -> None:
-        """Take in the text of a file; its series are admitted again."""
-        self._ctx.admit.release(held.file)
-        group = (rank.uid, rank.views[0].label.job_id)
-        self._skipped += self._file(held).take(text, partial(self._ctx.admit.admit, held.file, group=group))
-
-    def _show(self, here: Mapping[ProcessKey, MeansProcess], now: float) -> None:
+    def _show(self, here: Ranks, now: float) -> None:
         """Say of each rank how it stands, and show what is proven to be its own."""
-        holders: defaultdict[tuple[int, int], list[MeansHolder]] = defaultdict(list)
+        holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
         for held, found in self._found.items():
-            holders[found.place[:2]].append(MeansHolder(held.key, here[held.key].uid))
+            holders[found.place[:2]].append(descriptors.MeansHolder(held.key, _uid(here[held.key])))
             owners[found.place[:2]] = found.owner_uid
-        proven = writers(holders, owners)
+        proven = descriptors.writers(holders, owners)
         states: Counter[MeansState] = Counter()
         shown, read = [], set()
-        for rank in here.values():
-            if not self._held.get(rank.key) and not asks_for_means(rank.environment):
+        for key, views in here.items():
+            if not self._held.get(key) and not _asks(views):
                 continue
-            for view in rank.views:
-                state, file = self._state(rank, view, proven, now)
+            for view in views:
+                state, file = self._state(key, view, proven, now)
                 states[state] += 1
-                if state in (MeansState.READ, MeansState.IDLE) or (
-                    state is MeansState.WAITING and will_write(rank.environment)
-                ):
-                    read.add(rank.key)
+                waits = state is MeansState.WAITING and descriptors.will_write(_environment(views))
+                if state in (MeansState.READ, MeansState.IDLE) or waits:
+                    read.add(key)
                 if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows))
         self._ctx.ranks.read_otherwise = frozenset(read)
         self._shown = MeansSnapshot(tuple(shown), states, +self._skipped)
 
     def _state(
-        self, rank: MeansProcess, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
+        self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
     ) -> tuple[MeansState, MeansFile | None]:
         """Return how it stands with one rank, and its file."""
-        files = self._held.get(rank.key, [])
+        files = self._held.get(key, [])
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
-        held = own_file(rank, view, files)
-        if held is None:
+        held = own_file(view, files)
+        found = None if held is None else self._found.get(held)
+        if held is None or (found is not None and proven.get(found.place[:2]) != key):
             return MeansState.UNPROVEN, None
-        found = self._found.get(held)
         if found is None:
             return MeansState.UNREADABLE, None
-        if proven.get(found.place[:2]) != rank.key:
-            return MeansState.UNPROVEN, None
-        file = self._file(held)
-        return (MeansState.READ if file.is_fresh(now, interval_seconds(rank.environment)) else MeansState.IDLE), file
+        file = self._files[held.file]
+        is_fresh = file.is_fresh(now, descriptors.interval_seconds(_environment([view])))
+        return (MeansState.READ if is_fresh else MeansState.IDLE), file
 
 
-def parse_all(raw: Mapping[HeldMeans, bytes]) -> dict[HeldMeans, MeansText]:
-    """What each of the files says."""
-    return {held: parse(text) for held, text in raw.items()}
-
-
-def ranks_here(views: Iterable[RankView]) -> dict[ProcessKey, MeansProcess]:
-    """Return the running rank processes without records: this mode replaces the records."""
+def ranks_here(views: Iterable[RankView]) -> Ranks:
+    """Return the running rank processes without records."""
     found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
         process = view.process
         if process.facts is not None and process.exited_at is None and process.progress_seconds is None:
             found[process.facts.key].append(view)
-    return {key: MeansProcess(key, each[0].process, tuple(each)) for key, each in found.items()}
+    return found
 
 
-def own_file(rank: MeansProcess, view: RankView, files: Iterable[HeldMeans]) -> HeldMeans | None:
+def _uid(views: list[RankView]) -> int:
+    """Return the user of a process; -1 where that is not known."""
+    facts = views[0].process.facts
+    return -1 if facts is None or facts.uid is None else facts.uid
+
+
+def _environment(views: list[RankView]) -> Mapping[str, str] | None:
+    facts = views[0].process.facts
+    return None if facts is None else facts.environment
+
+
+def _asks(views: list[RankView]) -> bool:
+    return descriptors.asks_for_means(_environment(views))
+
+
+def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
     """The file of one rank of a process: its only one, or that of the rank's own GPU; None where that is unknown."""
-    held = list(files)
-    if len(rank.process.slots or ()) == 1 and len(held) == 1:
+    if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}
     own = [each for each in held if each.uuid in gpus]

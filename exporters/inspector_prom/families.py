@@ -1,15 +1,65 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""What is known of the files over several looks, and the metric families of what they say. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, comm_label
 from agent.sdk.ranks import RankLabel
-from exporters.inspector_prom.text import MeansKind, MeansRow
+from exporters.inspector_prom.reading import Place
+from exporters.inspector_prom.text import MeansKind, MeansRow, MeansText
+
+STALE_INTERVALS = 3
+"""Values not rewritten for this many intervals are old: the plugin leaves the last values of an idle GPU there."""
+SERIES_PER_ROW = 2
+
+Admit = Callable[[int], bool]  # Requests a number of additional series; returns False when the limit is reached
+
+
+class MeansFile(msgspec.Struct):
+    """``seen``: where the file was at the last look, ``read``: where it was when ``rows`` were read from it.
+
+    ``seen_at`` and ``read_at``: when it had been written by then: monotonic time, and seconds since the epoch.
+    """
+
+    seen: Place | None = None
+    seen_at: tuple[float, float] = (float("-inf"), 0.0)
+    read: Place | None = None
+    read_at: tuple[float, float] = (float("-inf"), 0.0)
+    rows: dict[MeansKind, MeansRow] = {}
+
+    @property
+    def written_seconds(self) -> float:
+        """When its rows were written, since the epoch."""
+        return self.read_at[1]
+
+    def wants(self) -> Place | None:
+        """Where the file must be found for it to be read; None: there is nothing new in it."""
+        return self.seen if self.seen != self.read else None
+
+    def note(self, place: Place, now: float, now_seconds: float) -> None:
+        """Take in where the file is at the monotonic time ``now``.
+
+        How old a file is that is seen for the first time, its modification time tells; after that our own clock does.
+        """
+        if place != self.seen:
+            age = max(now_seconds - place[3] / 1e9, 0.0) if self.seen is None else 0.0
+            self.seen, self.seen_at = place, (now - age, now_seconds - age)
+
+    def take(self, text: MeansText, admit: Admit) -> Counter[str]:
+        """Take in what it holds where it was seen last; return what was skipped, by reason."""
+        self.read, self.read_at = self.seen, self.seen_at
+        self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
+        return text.skipped + Counter(series=len(text.rows) - len(self.rows))
+
+    def is_fresh(self, now: float, interval_seconds: float) -> bool:
+        """Return whether it has rows of the last STALE_INTERVALS."""
+        return bool(self.rows) and now - self.read_at[0] <= STALE_INTERVALS * interval_seconds
+
 
 _KIND = ("comm", "comm_name", "ranks", "nodes", "operation", "message_size", "algo_proto")
 _COST = "1 per kind of operation of a rank in Prometheus mode"
@@ -25,50 +75,35 @@ class MeansState(StrEnum):
     UNREADABLE = "unreadable"
 
 
+# fmt: off
 BANDWIDTH = Family(
-    "rankwatch_inspector_mean_bus_bandwidth_bytes_per_second",
-    "gauge",
+    "rankwatch_inspector_mean_bus_bandwidth_bytes_per_second", "gauge",
     "Of ranks whose Inspector is in Prometheus mode: the geometric mean of the bus bandwidth of a rank's operations "
     "between the plugin's last two writes (30 s or more; the last 1024 of a communicator), waiting included; of 2.29 "
     "that of the last operation. 2.29 tells comm, 2.30 comm_name: communicators of one name and size are one series.",
-    ("job_id", "rank", *_KIND),
-    _COST,
-)
+    ("job_id", "rank", *_KIND), _COST)
 SECONDS = Family(
-    "rankwatch_inspector_mean_operation_seconds",
-    "gauge",
+    "rankwatch_inspector_mean_operation_seconds", "gauge",
     "Likewise the arithmetic mean of the time that these operations took, as the plugin measured it.",
-    ("job_id", "rank", *_KIND),
-    _COST,
-)
+    ("job_id", "rank", *_KIND), _COST)
 WRITTEN = Family(
-    "rankwatch_inspector_means_timestamp_seconds",
-    "gauge",
+    "rankwatch_inspector_means_timestamp_seconds", "gauge",
     "When the plugin last wrote these means: in the interval before that the rank completed an operation. Absent, as "
     "they are, when it has written none for three intervals.",
-    ("job_id", "rank"),
-    "1 per rank in Prometheus mode",
-    "max",
-)
+    ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
 RANKS = Family(
-    "rankwatch_inspector_means_ranks",
-    "gauge",
+    "rankwatch_inspector_means_ranks", "gauge",
     "Ranks whose Inspector is in Prometheus mode, by state: read; idle: nothing written for three intervals; waiting: "
     "no file yet; unproven: several processes hold its file, or it has several GPUs and it is not known which is the "
     "rank's; unreadable.",
-    ("state",),
-    "1 per state that holds",
-    "sum",
-)
+    ("state",), "1 per state that holds", "sum")
 SKIPPED = Family(
-    "rankwatch_inspector_means_skipped_total",
-    "counter",
+    "rankwatch_inspector_means_skipped_total", "counter",
     "What was not taken of files of Inspector's Prometheus mode, by reason: lines without sense (malformed, cut, "
     "line_size), of a kind that stands there twice (twice), or with a value that cannot be (value); rows that found no "
     "room (series); files above the bounds (file_size, files).",
-    ("reason",),
-    "1 per reason seen",
-)
+    ("reason",), "1 per reason seen")
+# fmt: on
 FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, RANKS, SKIPPED)
 
 
@@ -99,12 +134,9 @@ def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:
                 seconds.add(labels, row.seconds)
-    ranks, skipped = RANKS.rows(), SKIPPED.rows()
-    for state, count in sorted(snapshot.states.items()):
-        ranks.add((state.value,), count)
-    for reason, count in sorted(snapshot.skipped.items()):
-        skipped.add((reason,), count)
-    return [rows.metric for rows in (bandwidth, seconds, written, ranks, skipped)]
+    yield from (bandwidth.metric, seconds.metric, written.metric)
+    yield RANKS.by_label(dict(sorted(snapshot.states.items())))
+    yield SKIPPED.by_label(dict(sorted(snapshot.skipped.items())))
 
 
 def _labels(key: MeansKind) -> tuple[str, ...]:

@@ -15,8 +15,7 @@ from agent.helper.by_user import ByUser
 from agent.system.inside import open_regular
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
-GRACE_SECONDS = 1.0
-"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
+GRACE_SECONDS = 1.0  # A call waits this long for its threads, in all; a healthy file system answers in milliseconds
 Place = tuple[int, int, int, int]
 """Which file it was and when: device, inode, size, and time of the last change in nanoseconds."""
 

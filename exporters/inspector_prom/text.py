@@ -1,8 +1,7 @@
 """What one of the plugin's files says: a row for each kind of operation, with a bandwidth and a time. Pure.
 
 Labels are not escaped there: a communicator's name with a quote in it makes a file that Prometheus' own parsers refuse.
-So each line is read by itself, its labels apart where `",name="` stands, and what makes no sense is counted.
-"""
+So each line is read by itself, its labels apart where `",name="` stands, and what makes no sense is counted."""
 
 from __future__ import annotations
 
@@ -15,14 +14,10 @@ import msgspec
 
 MAX_TEXT_BYTES = 128 * 1024
 """Of a file, about 280 rows; the plugin writes one for each kind of operation and each mebibyte of message size."""
-MAX_LINE_BYTES = 2048
-"""As the plugin's own."""
-MAX_NAME_CHARACTERS = 255
-"""Of a communicator's name, as the plugin takes them."""
-MAX_GIGABYTES_PER_SECOND = 1e5
-"""Beyond any wire, and beyond any memory."""
-MAX_MICROSECONDS = 1e12
-"""Eleven days: no operation takes this long; a longer time is a clock error."""
+MAX_LINE_BYTES = 2048  # As the plugin's own
+MAX_NAME_CHARACTERS = 255  # Of a communicator's name, as the plugin takes them
+MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
+MAX_MICROSECONDS = 1e12  # Eleven days: no operation takes this long; a longer time is a clock error
 OPERATIONS = frozenset(
     {
         *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from weakref import WeakSet
 
 import msgspec
@@ -17,13 +17,15 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
+from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer, Reach
 from exporters.ras.asking.jobs import (
     JobStanding,
     LocalProcess,
     OwnedJob,
     Question,
     Rules,
+    Visit,
+    Visits,
     libraries,
     local_processes,
     standings,
@@ -32,10 +34,7 @@ from exporters.ras.asking.jobs import (
 )
 from exporters.ras.asking.monitor import Monitors
 from exporters.ras.asking.policy import may_monitor
-from exporters.ras.asking.reached import Reach
-from exporters.ras.asking.reports import Reports
-from exporters.ras.asking.saved import SavedJob
-from exporters.ras.asking.visits import Due, Visit, Visits
+from exporters.ras.asking.reports import Reports, SavedJob, to_save
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
@@ -44,8 +43,7 @@ from exporters.ras.report.model import Report
 from exporters.ras.show.evidence import offer_reports
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
-INTERVAL_SECONDS = 2.0
-"""How often /proc is looked at; queries are rarer."""
+INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
@@ -53,14 +51,10 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 2.0
-"""For how many intervals a report is shown after the next one was due."""
-KEPT_FAILURES = 2
-"""Failed queries in a row after which the next is not waited for any more."""
-SINGLE_PASS_LOOKS = 50
-SINGLE_PASS_LOOK_SECONDS = 0.1
-"""How many times a single pass looks until the ranks are found, and the seconds in between."""
-
+STALE_INTERVALS = 2.0  # For how many intervals a report is shown after the next one was due
+KEPT_FAILURES = 2  # Failed queries in a row after which the next is not waited for any more
+SINGLE_PASS_LOOKS = 50  # how many times a single pass looks until the ranks are found
+SINGLE_PASS_LOOK_SECONDS = 0.1  # in between
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
 """All rounds that have not ended: after a reload the exporter before may still read a query to its end."""
@@ -74,6 +68,7 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
+        self._logged: set[tuple[OwnedJob, bool]] = set()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -87,11 +82,10 @@ class RasExporter:
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
-        self._helper = ctx.helper(READER)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         self._reach = Reach(self._thread, self._search)
         offer_reports(ctx.evidence, self._kept.named, self._processes)
-        self._inquiry = Inquiry(self._thread, self._helper, self._reach, self._is_as_seen, ctx.log)
+        self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._reach, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
         """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
@@ -126,9 +120,9 @@ class RasExporter:
         return RasSnapshot(
             up=self._up(visits),
             visits={
-                question.job_id: (visit.interval_seconds, visit.failures)
-                for question, visit in visits.items()
-                if question.job_id and visit.interval_seconds is not None
+                question.job.job_id: (visit.interval_seconds, visit.failures)
+                for question, visit in visits
+                if question.job.job_id and visit.interval_seconds is not None
             },
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
@@ -165,10 +159,10 @@ class RasExporter:
     async def _ask_all(self) -> None:
         """Query one job after the other, each after a new look at /proc, until none is due."""
         while (due := self._due()) is not None:  # at once, so that the processes that it names are still there
-            await self._ask(due)
+            await self._ask(*due)
             await self._look()
 
-    def _due(self) -> Due | None:
+    def _due(self) -> tuple[Question, Visit] | None:
         if self._drained:
             return None
         return self._visits.due(to_ask(self._standings()), self._ctx.clock.monotonic())
@@ -213,8 +207,7 @@ class RasExporter:
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _ask(self, due: Due) -> None:
-        question, visit = due.question, due.visit
+    async def _ask(self, question: Question, visit: Visit) -> None:
         processes, site = self._processes(), self._sites[question.endpoint]
         members = [process for process in processes.values() if process.job == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
@@ -223,13 +216,14 @@ class RasExporter:
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
-        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.owner)
-        aim = Aim(question.endpoint, site, wanted, pids, question.job_id)
+        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.job.owner)
+        aim = Aim(question.endpoint, site, wanted, pids, question.job.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
         answers = await self._inquiry.reports(aim, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
-        self._visits.note(due, best and (best.report, best.seconds), world_size_of(members), clock.monotonic())
+        answer = best and (best.report, best.seconds)
+        self._visits.note(question, visit, answer, world_size_of(members), clock.monotonic())
         until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         if visit.failures <= KEPT_FAILURES:
             self._kept.postpone(question.job, until)
@@ -257,7 +251,8 @@ class RasExporter:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
         if not (kept := self._kept.keep(owner, report, until, asked_seconds)):
             self._inquiry.skipped["refused"] += 1
-        if self._kept.is_news(owner.job, kept):
+        if (owner.job, kept) not in self._logged:
+            self._logged.add((owner.job, kept))
             about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
             if kept:
                 self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
@@ -266,16 +261,18 @@ class RasExporter:
 
     def _forget(self) -> None:
         """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
-        self._kept.forget({process.job for process in self._processes().values()})
+        jobs = {process.job for process in self._processes().values()}
+        self._kept.forget(jobs)
+        self._logged = {(job, kept) for job, kept in self._logged if job in jobs}
         if self._round is None or self._round.done():
             self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())
-        self._ctx.state.publish(msgspec.msgpack.encode(self._kept.to_save()))
+        self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
-    def _up(self, visits: Mapping[Question, Visit]) -> dict[str, bool]:
+    def _up(self, visits: Iterable[tuple[Question, Visit]]) -> dict[str, bool]:
         """By address: whether the last query of every job there gave a report."""
         up: dict[str, bool] = {}
-        for question, visit in visits.items():
+        for question, visit in visits:
             if visit.up is not None:
                 up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
         return up

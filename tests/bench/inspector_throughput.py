@@ -26,8 +26,8 @@ from inspector_lines import SOURCES, write_log
 
 from agent.core.clock import SystemClock
 from exporters.inspector.format.records import decode_lines
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import READ_BYTES, DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 RUNS = 5
 
@@ -57,7 +57,7 @@ def read_all(directory: Path) -> int:
     reader.close()
     if turn.published is None:
         raise RuntimeError("nothing published")
-    return sum(total.sums.operations for writer in turn.published.writers for total in writer.totals)
+    return sum(own.operations for writer in turn.published.writers for key, own in writer.totals.items())
 
 
 def load_all(directory: Path) -> int:

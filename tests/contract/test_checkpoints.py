@@ -29,7 +29,7 @@ from agent.sdk.metrics import Metric
 from agent.sdk.ranks import RankTable
 from exporters.amdgpu.baseline import Known
 from exporters.inspector.exporter import Checkpoint
-from exporters.inspector.format.context import FileContext
+from exporters.inspector.format.passes import FileContext
 from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.job_log.reader import LogSection
@@ -38,7 +38,7 @@ from exporters.madengine.exporter import SavedTasks
 from exporters.nixl_ep.job_run import SavedRuns
 from exporters.nvml.gpus import Remembered
 from exporters.nvrx.events import SavedLines
-from exporters.ras.asking.saved import SavedJob
+from exporters.ras.asking.reports import SavedJob
 from exporters.rdma.baseline import Baseline
 
 RECORDED = DATA / "checkpoint"

@@ -19,7 +19,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
 from agent.ranks import families as rank_families, health, liveness_page
-from exporters.inspector.format.series import SIZE_BOUNDS
+from exporters.inspector.format.records import SIZE_BOUNDS
 from grafana import build, job, job_goodput, queries
 
 ROOT = Path(__file__).parents[2]

@@ -30,7 +30,6 @@ TURN_SECONDS = 20.0
 """Within which a turn has ended on a busy machine."""
 
 WHOLE_TURN = {
-    "Writers.take_left",
     "DirectoryReader.owned",
     "DirectoryReader.owned.<locals>.<dictcomp>",
     "Reclaimer.run",

@@ -21,7 +21,7 @@ FLOORS = {
     ),
     "agent/ranks": (("rank",), ("naming",), ("liveness",), ("*",)),
     "agent/simulate": (("*",),),
-    "exporters/inspector": (("format",), ("lateness", "transfers"), ("totals",), ("reading",), ("*",)),
+    "exporters/inspector": (("format",), ("totals",), ("reading",), ("*",)),
     "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("asking",), ("show",), ("*",)),
 }

@@ -16,7 +16,7 @@ from agents import Agent
 from jobs import ROOT, SimulatedJob
 from nodes import Node, wait_until
 
-from exporters.inspector.totals.births import BIRTH_SECONDS
+from exporters.inspector.totals.inheritance import BIRTH_SECONDS
 
 VICTIM, MALLORY, AGENT = 1000, 1001, 990
 JOB = "4711"

@@ -20,7 +20,7 @@ from exporters.ras.asking.policy import Pace, Role, Timing, after_query, looks_i
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import silences
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.hangs import JobReport
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import COLLECTIVES, Report
 from exporters.ras.show.families import RasSnapshot, render
@@ -107,7 +107,8 @@ def families(
         skipped=Counter(),
         listeners={},
         jobs=tuple(
-            JobStanding(job_id, role, None, None if role != "none" else "not_elected") for job_id, role in known
+            JobStanding(OwnedJob(job_id), role, None, None if role != "none" else "not_elected")
+            for job_id, role in known
         ),
         libraries=frozenset((job_id, "nccl", VERSION) for job_id, _ in known),
         reports=reports,

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from client_metrics import encode
 
 from agent.sdk.metrics import Family, Metric
-from exporters.flight_recorder import families as flight_recorder
+from exporters.flight_recorder import book as flight_recorder
 from exporters.inspector_prom import families as inspector_prom
 from exporters.madengine import families as madengine
 from exporters.nixl_ep import families as nixl_ep

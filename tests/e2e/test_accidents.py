@@ -20,7 +20,7 @@ from jobs import ROOT, SimulatedJob
 from machines import Machine, alive, records
 from nodes import Node, wait_until, why_no_nodes
 
-from exporters.inspector.totals.births import BIRTH_SECONDS
+from exporters.inspector.totals.inheritance import BIRTH_SECONDS
 
 DATA = Path(__file__).parents[1] / "data" / "inspector"
 RANKS = 4

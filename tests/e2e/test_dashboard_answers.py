@@ -25,8 +25,7 @@ from prometheus import ROOT, Prometheus, why_no_prometheus
 from rules import DEPLOY, RULES
 
 from agent.sdk.metrics import Family, Metric
-from exporters.inspector.distributions import SLOW_PAIRS
-from exporters.inspector.families import P2P_OPERATIONS, P2P_SECONDS
+from exporters.inspector.families import P2P_OPERATIONS, P2P_SECONDS, SLOW_PAIRS
 
 WHY_NOT = (None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1") or why_no_prometheus()
 pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(400)]

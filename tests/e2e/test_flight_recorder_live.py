@@ -18,7 +18,7 @@ from flight_dumps import DATA, recorded
 from neighbours import JOB, MALLORY, VICTIM, SharedNode, end, shared_node
 from nodes import wait_until, why_no_nodes
 
-from exporters.flight_recorder import families
+from exporters.flight_recorder import book as families
 from exporters.flight_recorder.exporter import LOOK_SECONDS
 
 SCENARIO = "gpu_error_1st"

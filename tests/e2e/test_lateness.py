@@ -12,7 +12,7 @@ from inspector_lateness import worked_out
 from machines import Machine, alive
 from nodes import wait_until
 
-from exporters.inspector.totals.births import BIRTH_SECONDS
+from exporters.inspector.totals.inheritance import BIRTH_SECONDS
 
 LATENESS = "rankwatch_collective_lateness_seconds_total"
 LAST = "rankwatch_collective_last_arrivals_total"

@@ -18,7 +18,7 @@ from recordings import FIRST_PID, HOSTS, Record
 from replays import EPOCH_US, JOB, play
 from rules import GROUPS, RULES, promtools, run_promtool, why_no_promtool
 
-from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES
+from exporters.inspector.format.passes import DEFAULT_RING_LINES
 
 FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 RING_LINES = (128, 256, 1000, DEFAULT_RING_LINES)

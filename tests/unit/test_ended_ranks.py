@@ -113,17 +113,6 @@ def test_ended_ranks(table: Table) -> None:
     assert table.ranks.is_expired(writer_key(1))
 
 
-def test_a_writer_has_left_with_its_process(table: Table) -> None:
-    """Nothing more comes from a writer whose process is gone; of one that is not known nobody can say so."""
-    key = table.add(1, environment(1))
-    for pid in (1, 2):
-        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, pid, 8)], None)
-    table.ranks.link(writer_key(1), key)
-    assert not table.ranks.has_left(writer_key(1))
-    table.ranks.observe_exit(key, KILLED)
-    assert [table.ranks.has_left(writer_key(pid)) for pid in (1, 2, 3)] == [True, False, False]
-
-
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
 
 

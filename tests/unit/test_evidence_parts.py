@@ -43,8 +43,13 @@ from exporters.job_log.progress import TrainingProgress
 from exporters.job_log.tally import FirstEvent, ShownLog
 
 LINE = (
-    b'{"header": {"id": "0xabc", "comm_name": "world", "rank": 3}, '
-    b'"coll_perf": {"coll": "AllReduce", "coll_sn": 812, "coll_msg_size_bytes": 8388608}}\n'
+    b'{"header": {"id": "0xabc", "comm_name": "world", "rank": 3, "n_ranks": 8}, '
+    b'"coll_perf": {"coll": "AllReduce", "coll_sn": 812, "coll_msg_size_bytes": 8388608, "coll_exec_time_us": 9, '
+    b'"coll_timing_source": "kernel_gpu"}}\n'
+)
+P2P_LINE = (
+    b'{"header": {"id": "0xabc", "rank": 3, "n_ranks": 8}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1, '
+    b'"p2p_msg_size_bytes": 8, "p2p_exec_time_us": 9, "p2p_timing_source": "kernel_gpu"}}\n'
 )
 
 
@@ -106,8 +111,7 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("lines", "said"), [
     (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
-    (LINE + b'{"header": {"id": "0xabc"}, "p2p_perf": {"p2p": "Send", "p2p_sn": 7, "p2p_peer": 1}}\n',
-     "Send no. 7 with 1, in 0xabc"),
+    (LINE + P2P_LINE, "Send no. 7 with 1, in 0xabc"),
     (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
     (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),
     (LINE + b'{"odd":' + b"[" * 9000 + b"\n", "AllReduce no. 812, 8388608 bytes, in world"),

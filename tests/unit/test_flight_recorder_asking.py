@@ -13,8 +13,8 @@ from rank_table import environment, owned
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
 from agent.sdk.ranks import RankLabel, RankView
-from exporters.flight_recorder.asking import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
+from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 
 SILENCE = 180.0
 ME = os.getuid()

@@ -9,16 +9,15 @@ from hypothesis import given, strategies as st
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.context import FileContext
-from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness.arrivals import Arrivals
+from exporters.inspector.format.passes import FileContext
+from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result, SeriesKey
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.totals import aggregate as module, shared as shared_module
-from exporters.inspector.totals.accumulators import REORDER, Accumulator, Sequence
+from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.aggregate import MAX_BINDINGS, Aggregate, Saved
-from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.places import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.losses import REORDER, Sequence, Tally
+from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 
 WRITER_KEY = WriterKey(1, 2, 0, "gpu-node-00", 7)
 
@@ -201,8 +200,14 @@ def test_missing_records(first: int | None, batches: list[list[int]], missing: i
     sequence, counts = Sequence(first), []
     for batch in batches:
         sequence.add(min(batch), max(batch), len(batch))
-        counts.append(sequence.settle())
+        counts.append(settled(sequence))
     assert (counts[-1], counts) == (missing, sorted(counts))
+
+
+def settled(sequence: Sequence) -> int:
+    """All that is missing, when no record is under way."""
+    sequence.missing = sequence.gaps()
+    return sequence.missing
 
 
 @given(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 60))
@@ -212,8 +217,8 @@ def test_missing_is_what_was_left_out(numbers: set[int], batch: int) -> None:
     for start in range(0, len(ordered), batch):
         part = ordered[start : start + batch]
         sequence.add(part[0], part[-1], len(part))
-        sequence.settle()
-    assert sequence.settle() == max(numbers) + 1 - len(numbers)
+        settled(sequence)
+    assert settled(sequence) == max(numbers) + 1 - len(numbers)
 
 
 def test_window_keeps_the_last_value() -> None:
@@ -251,7 +256,7 @@ def test_garbage_is_not_remembered() -> None:
     """A kind of record that cannot be true takes no room."""
     aggregate = fresh()
     assert feed([record(coll_msg_size_bytes=-1)], aggregate) == {Result.GARBAGE: 1}
-    assert aggregate.remembered() == 0
+    assert len(aggregate.bindings) == 0
 
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:

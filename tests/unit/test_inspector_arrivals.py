@@ -1,10 +1,17 @@
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 from hypothesis import given, strategies as st
 
-from exporters.inspector.format.series import MAX_TOTAL
-from exporters.inspector.lateness.arrivals import CLOCK_DOUBT_US, CLOCK_TIE_US, Arrivals, judge, latest
+from exporters.inspector.format.records import MAX_TOTAL
+from exporters.inspector.totals.arrivals import Arrivals, judge
+
+
+def latest(times: Sequence[int]) -> tuple[int, int] | None:
+    """The member that came last alone, and how long the others waited for it."""
+    return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
+
 
 TIMES = st.lists(st.integers(1, 100_000), min_size=2, max_size=8)
 
@@ -25,30 +32,7 @@ TIMES = st.lists(st.integers(1, 100_000), min_size=2, max_size=8)
 )
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
     """The shortest time names the last one, by what the second shortest is longer; a tie is nobody's."""
-    assert latest(times, sorted(times), None) == last
-
-
-@pytest.mark.parametrize(
-    ("starts", "last"),
-    [
-        ((0, 5, 1930), (2, 1925)),  # the same member, with the time of the clock
-        ((0, 1930, 1925), (2, 1920)),  # too close to tell: kernel times decide
-        ((0, 1925 - CLOCK_TIE_US, 1925), (2, 1920)),
-        ((0, 1925 - CLOCK_TIE_US - 819, 1925), (2, 1920)),  # a lead of 919: a millisecond and one less than 1920
-        ((0, 1925 - CLOCK_TIE_US - 820, 1925), (2, CLOCK_TIE_US + 820)),
-        ((0, 1921 + CLOCK_DOUBT_US, 0), (2, 1920)),  # somebody set the clock
-    ],
-)
-def test_start_times_are_believed_near_what_kernel_times_say(
-    starts: tuple[int, ...], last: tuple[int, int] | None
-) -> None:
-    """Start times decide when they lie apart and agree with the kernels' times to a millisecond."""
-    assert latest((2000, 2010, 80), (80, 2000, 2010), starts) == last
-
-
-def test_start_times_correct_who_came_last() -> None:
-    """Where transfers end apart from each other the shortest time misleads, and the start times do not."""
-    assert latest((900, 1100, 300), (300, 900, 1100), (0, 700, 100)) == (1, 600)
+    assert latest(times) == last
 
 
 @pytest.mark.slow
@@ -70,9 +54,9 @@ def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
 @given(TIMES, st.randoms())
 def test_the_order_of_members_does_not_matter(times: list[int], random: Random) -> None:
     """The same member came last wherever it stands."""
-    before, places = latest(times, sorted(times), None), list(range(len(times)))
+    before, places = latest(times), list(range(len(times)))
     random.shuffle(places)
-    after = latest([times[place] for place in places], sorted(times), None)
+    after = latest([times[place] for place in places])
     assert (None if after is None else (places[after[0]], after[1])) == before
 
 

@@ -13,12 +13,11 @@ from test_inspector_formats import p2p
 from test_inspector_slots import OTHER_SERIES, two_directories, write
 
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.lateness.arrivals import Arrivals
 from exporters.inspector.reading.slot import STALE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot
-from exporters.inspector.totals.births import BIRTH_SECONDS, Births, Kind
-from exporters.inspector.totals.frozen import Sums
-from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.accumulators import Accumulator
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind
 
 SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
@@ -199,7 +198,7 @@ def test_withheld_series(tmp_path: Path) -> None:
 def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
     """What a slow directory's writers had shown before the restart is not new when they come; what is gone is."""
     fast, slow = writer(1), writer(2, comm="fff")
-    labels = {(one.writer_key, one.totals[0].key.comm, 0): RankLabel("job", "1") for one in (fast, slow)}
+    labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}
     births = Births([slow], Inheritance())
     births.look([fast], labels, Inheritance(), 0.0, whole=False)
     births.look([], labels, Inheritance(), BIRTH_SECONDS, whole=False)
@@ -221,11 +220,9 @@ def test_losses_are_not_old_before_they_are_shown() -> None:
 def test_lateness_waits_for_each_size_class() -> None:
     """A rank's lateness leaves out a new size class as long as the communicator's matched operations do."""
     one = writer(1)
-    old, new = (one.totals[0].key._replace(size=size) for size in ("8192", "32768"))
+    old, new = (next(iter(one.totals))._replace(size=size) for size in ("8192", "32768"))
     arrivals = Arrivals(last=3, lateness_us=3_000_000, matched=5)
-    totals = tuple(
-        msgspec.structs.replace(one.totals[0], key=key, sums=Sums(5, 5, 5, 5, arrivals)) for key in (old, new)
-    )
+    totals = {key: Accumulator(5, 5, 5, 5, arrivals) for key in (old, new)}
     one = msgspec.structs.replace(one, totals=totals)
     young = frozenset({(Kind.ARRIVALS, ("job", "1", "abc", "AllReduce", "32768"))})
     labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}

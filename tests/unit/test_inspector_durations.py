@@ -11,10 +11,9 @@ from test_inspector_formats import Sink, p2p
 from agent.sdk.metrics import COUNT, SUM
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
-from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.aggregate import Aggregate
-from exporters.inspector.totals.durations import (
+from exporters.inspector.totals.accumulators import (
     BOUND_LABELS,
     BOUNDS_US,
     MAX_HISTOGRAMS,
@@ -22,6 +21,7 @@ from exporters.inspector.totals.durations import (
     JobDurations,
     JobSeries,
 )
+from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
 
@@ -54,8 +54,8 @@ def test_bounds_are_inclusive() -> None:
     """A time that is a bound is in its bucket, one a microsecond longer in the next; every time is somewhere."""
     durations = Durations()
     durations.add([BOUNDS_US[0], BOUNDS_US[0] + 1, BOUNDS_US[-1], BOUNDS_US[-1] + 1, 0])
-    counts = durations.cumulative()
-    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 3, 4, 5)
+    counts = durations.counts
+    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
     assert BOUND_LABELS[0] == "1e-05"
     assert BOUND_LABELS[-2:] == ("5.0", "+Inf")
     assert [float(label) for label in BOUND_LABELS] == sorted(map(float, BOUND_LABELS))
@@ -136,7 +136,7 @@ def test_communicators_that_end_take_theirs_along() -> None:
     assert [key.collective for key in aggregate.durations] == ["AllReduce"]
     ended = aggregate.end(frozenset({"abc"}))
     assert not aggregate.durations
-    assert [own.cumulative()[-1] for own in ended.durations.values()] == [1]
+    assert [sum(own.counts) for own in ended.durations.values()] == [1]
 
 
 def test_no_more_histograms_than_the_bound() -> None:
@@ -144,7 +144,6 @@ def test_no_more_histograms_than_the_bound() -> None:
     jobs = JobDurations()
     for number in range(MAX_HISTOGRAMS + 1):
         jobs.by_series[JobSeries(f"{number:04}", "AllReduce", "8192")] = Durations()
-    assert len(jobs.shown()) == MAX_HISTOGRAMS
     snapshot = InspectorSnapshot((), {}, Inheritance(), 0, left_durations=jobs)
     (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
     assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
@@ -159,9 +158,9 @@ def test_copies_stand_still() -> None:
         SeriesKey("abc", 0, "AllReduce", "8192"),
         {(WriterKey(1, 2, 0, "h", 7), "abc", 0): RankLabel("7", "0")},
     )
-    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own.copy())], labels)
-    copied = jobs.copy()
+    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own.plus(None))], labels)
+    copied = JobDurations(jobs.by_series)
     own.add([10])
     jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own)], labels)
-    counts = [one.by_series["7", "AllReduce", "8192"].cumulative()[-1] for one in (copied, jobs)]  # type: ignore[index]
+    counts = [sum(one.by_series["7", "AllReduce", "8192"].counts) for one in (copied, jobs)]  # type: ignore[index]
     assert counts == [1, 3]

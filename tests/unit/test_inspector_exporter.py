@@ -18,10 +18,11 @@ from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, WriterKey
 from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.reading.published import Published
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.frozen import Sums, Totals, WriterTotals
+from exporters.inspector.totals.accumulators import Accumulator
+from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance, RankTally, SeriesLabels
 from exporters.inspector.totals.losses import Tally
 
@@ -76,10 +77,6 @@ class Ranks:
     def without_records(self, seconds: float) -> list[Any]:
         """The processes that the test names."""
         return self.silent
-
-    def has_left(self, writer_key: WriterKey) -> bool:
-        """Whether the test let its process exit."""
-        return writer_key in self.left
 
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""
@@ -371,21 +368,20 @@ def writer(
     pid: int, size: str = "8192", comm: str = "abc", *, caught_up: bool = True, progress_us: int = 0
 ) -> WriterTotals:
     """A writer with one accumulator."""
-    total = Totals(SeriesKey(comm, 0, "AllReduce", size), Sums(pid, 10, 20, 30))
     return WriterTotals(
         WriterKey(1, pid, 0, "here", pid),
         caught_up,
         progress_us,
         frozenset({(comm, 0)}),
-        (total,),
-        ((comm, 0, "AllReduce", pid * 5, 10),),
-        ((comm, 0, Tally.MISSING_OTHERWISE, pid),),
+        {SeriesKey(comm, 0, "AllReduce", size): Accumulator(pid, 10, 20, 30)},
+        {(comm, 0, "AllReduce"): (pid * 5, 10)},
+        {(comm, 0, Tally.MISSING_OTHERWISE): pid},
     )
 
 
 def labelled(*writers: WriterTotals, rank: str = "1") -> dict[tuple[WriterKey, str, int], RankLabel]:
     """All of these writers are one rank."""
-    return {(one.writer_key, one.totals[0].key.comm, 0): RankLabel("job", rank) for one in writers}
+    return {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", rank) for one in writers}
 
 
 def test_a_summand_behind_withholds_the_sum() -> None:
@@ -459,7 +455,7 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
 def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
     """What expired writers left is no whole sum while a reader that may continue it is silent."""
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
-    inherited = Inheritance({key: Sums(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
+    inherited = Inheritance({key: Accumulator(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)
     snapshot = InspectorSnapshot((view(one),), labelled(one), inherited, unpublished=True)
     values = shown(snapshot)

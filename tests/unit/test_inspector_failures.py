@@ -8,19 +8,19 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from fake_clock import FakeClock
 from inspector_records import expected_sums, line
 
+from agent.sdk.ranks import WriterKey
 from agent.tail.reader import LineReader
-from exporters.inspector.format.records import Header, Result
+from exporters.inspector.format.records import Result
 from exporters.inspector.reading import intake, reader as module, record_files
-from exporters.inspector.reading.failures import MAX_RETRY_SECONDS, RETRY_SECONDS
-from exporters.inspector.reading.ownership import Ownership
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.turn import Turn
+from exporters.inspector.reading.record_files import MAX_RETRY_SECONDS, RETRY_SECONDS, Ownership
+from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.aggregate import Aggregate
 
 EVERYONE = Ownership(everyone=True)
@@ -58,7 +58,7 @@ def all_of(reader: DirectoryReader) -> Turn:
 def operations(view: Published | None) -> dict[int, int]:
     """Operations by the pid of their writer."""
     assert view is not None
-    return {one.writer_key.pid: sum(total.sums.operations for total in one.totals) for one in view.writers}
+    return {one.writer_key.pid: sum(own.operations for key, own in one.totals.items()) for one in view.writers}
 
 
 def nested(depth: int, sn: int) -> bytes:
@@ -138,38 +138,36 @@ def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 def break_hold(patch: pytest.MonkeyPatch, error: Exception) -> None:
     """The beginning of a batch of the bad writer raises."""
-    real = Aggregate.hold
-
-    def hold(self: Aggregate, header: Header, *, p2p: bool) -> None:
-        if self.writer_key.pid == BAD_PID:
-            raise error
-        real(self, header, p2p=p2p)
-
-    patch.setattr(Aggregate, "hold", hold)
+    break_ring(patch, error, "hold")
 
 
 def break_release(patch: pytest.MonkeyPatch, error: Exception) -> None:
     """The end of a batch of the bad writer raises."""
-    real = Aggregate.release
+    break_ring(patch, error, "release")
 
-    def release(self: Aggregate, *arguments: Any, **more: Any) -> None:
-        if self.writer_key.pid == BAD_PID:
-            raise error
-        real(self, *arguments, **more)
 
-    patch.setattr(Aggregate, "release", release)
+def break_ring(patch: pytest.MonkeyPatch, error: Exception, name: str) -> None:
+    """What is noted of a batch in the losses of the bad writer raises."""
+    real = Aggregate.__init__
+
+    def make(self: Aggregate, writer_key: WriterKey, *arguments: Any, **more: Any) -> None:
+        real(self, writer_key, *arguments, **more)
+        if writer_key.pid == BAD_PID:
+            patch.setattr(self.losses, name, Mock(side_effect=error))
+
+    patch.setattr(Aggregate, "__init__", make)
 
 
 def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
     """Telling whose the bad file is raises."""
-    real = record_files.named_hostname
+    real = record_files.RecordFiles._state
 
-    def named_hostname(path: str) -> str | None:
-        if path.endswith(f"-pid{BAD_PID}.log"):
+    def state(self: record_files.RecordFiles, record_file: record_files.RecordFile, ownership: Ownership) -> Any:
+        if f"-pid{BAD_PID}" in record_file.file.path:
             raise error
-        return real(path)
+        return real(self, record_file, ownership)
 
-    patch.setattr(record_files, "named_hostname", named_hostname)
+    patch.setattr(record_files.RecordFiles, "_state", state)
 
 
 BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]
@@ -229,11 +227,11 @@ def test_what_was_not_read_is_read_later(tmp_path: Path, breaks: Break, error: E
 def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
     """Published totals in the form of ``expected_sums``."""
     return {
-        (one.writer_key.hostname, one.writer_key.pid, *total.key): [
-            total.sums.operations, total.sums.message_bytes, total.sums.microseconds, total.sums.bus_bytes,
+        (one.writer_key.hostname, one.writer_key.pid, *key): [
+            own.operations, own.message_bytes, own.microseconds, own.bus_bytes,
         ]
         for one in view.writers
-        for total in one.totals
+        for key, own in one.totals.items()
     }  # fmt: skip
 
 

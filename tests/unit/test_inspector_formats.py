@@ -11,15 +11,21 @@ from inspector_expected import expected, unpacked
 from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.context import MAX_BATCH_LINES, FileContext
-from exporters.inspector.format.passes import MAX_STEP_US
+from exporters.inspector.format.passes import (
+    DEFAULT_RING_LINES,
+    MAX_BATCH_LINES,
+    MAX_RING_LINES,
+    MAX_STEP_US,
+    FileContext,
+    RingSizes,
+    ring_sizes,
+)
 from exporters.inspector.format.records import Result
-from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, MAX_RING_LINES, RingSizes, ring_sizes
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.reading.ownership import Ownership
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
 
@@ -48,10 +54,10 @@ def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
     """Published totals by host, pid and series, those of all generations of a file together."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
-        for total in writer.totals:
-            own = sums.setdefault((writer.writer_key.hostname, writer.writer_key.pid, *total.key), [0, 0, 0, 0])
-            new = (total.sums.operations, total.sums.message_bytes, total.sums.microseconds, total.sums.bus_bytes)
-            own[:] = map(sum, zip(own, new, strict=True))
+        for key, own in writer.totals.items():
+            known = sums.setdefault((writer.writer_key.hostname, writer.writer_key.pid, *key), [0, 0, 0, 0])
+            new = (own.operations, own.message_bytes, own.microseconds, own.bus_bytes)
+            known[:] = map(sum, zip(known, new, strict=True))
     return sums
 
 
@@ -59,7 +65,7 @@ def tallies_of(view: Published) -> Counter[str]:
     """Published counts of ranks, summed up; nothing that is zero."""
     counts: Counter[str] = Counter()
     for writer in view.writers:
-        for _, _, tally, count in writer.tallies:
+        for (_, _, tally), count in writer.tallies.items():
             counts[tally.removeprefix("missing_")] += count
     return +counts
 

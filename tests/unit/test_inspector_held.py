@@ -12,8 +12,8 @@ from inspector_records import append, line
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits
 from exporters.inspector.reading import record_files
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 
 def identity(path: Path) -> tuple[int, int]:
@@ -31,7 +31,7 @@ def operations(reader: DirectoryReader, ownership: Ownership) -> int:
     """The operations of all writers after one turn."""
     published = reader.turn(ownership, last=True).published
     assert published is not None
-    return sum(total.sums.operations for writer in published.writers for total in writer.totals)
+    return sum(own.operations for writer in published.writers for key, own in writer.totals.items())
 
 
 @pytest.mark.parametrize("folder", ["", "job"])

@@ -9,9 +9,8 @@ from inspector_expected import unpacked
 from inspector_lateness import Found, Late, worked_out
 from inspector_records import DATA
 
-from exporters.inspector.lateness.arrivals import Arrivals
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
 
 TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
 
@@ -26,13 +25,13 @@ def found(directory: Path) -> Found:
     assert view is not None
     late: Late = defaultdict(lambda: [0, 0])
     communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
-    for total in (total for writer in view.writers for total in writer.totals if total.sums.arrivals is not None):
-        own = total.sums.arrivals or Arrivals()
+    every = (each for writer in view.writers for each in writer.totals.items())
+    for key, own in ((key, sums.arrivals) for key, sums in every if sums.arrivals is not None):
         for index, value in enumerate((own.last, own.lateness_us)):
-            late[total.key.comm, total.key.collective, total.key.comm_rank][index] += value
-        if total.key.comm_rank == 0:
+            late[key.comm, key.collective, key.comm_rank][index] += value
+        if key.comm_rank == 0:
             for index, value in enumerate((own.matched, own.unmatched, own.floor_us, own.spread_us)):
-                communicators[total.key.comm, total.key.collective][index] += value
+                communicators[key.comm, key.collective][index] += value
     return Found(dict(late), dict(communicators))
 
 
@@ -67,7 +66,7 @@ def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
 
 
 def test_traces_name_the_late_rank(tmp_path: Path) -> None:
-    """Start times of verbose lines name the same rank, and how late it was, 2 ms."""
+    """Verbose lines name the same rank, and how late it was, 2 ms."""
     late = found(unpacked(DATA / "late_verbose", tmp_path))
     assert late.share_last(TP)[2] > 0.95
     assert max(share for rank, share in enumerate(late.share_last(TP)) if rank != 2) < 0.03

@@ -12,10 +12,11 @@ from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
 
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.format.series import SeriesKey
+from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.reader import BATCH_IDLE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot
-from exporters.inspector.totals.frozen import Sums, Totals, WriterTotals
+from exporters.inspector.totals.accumulators import Accumulator
+from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance
 
 LOST = "rankwatch_communicator_lost_operations_total"
@@ -114,8 +115,8 @@ def losing(
     pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
 ) -> WriterTotals:
     """A writer with one accumulator that lost so many operations."""
-    total = Totals(SeriesKey("abc", 0, collective, size), Sums(1, 1, 1, 1))
-    return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=(total,), lost=(("abc", 0, lost),))
+    totals = {SeriesKey("abc", 0, collective, size): Accumulator(1, 1, 1, 1)}
+    return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=totals, lost={("abc", 0): lost})
 
 
 @pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness import matching as module
-from exporters.inspector.lateness.arrivals import Arrivals
-from exporters.inspector.lateness.matching import (
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.totals import matching as module
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
     MAX_OPEN,
     MAX_OPEN_ALONE,
@@ -56,7 +56,7 @@ def join(
 
 def note(member: BoardMember, operations: dict[int, int]) -> None:
     """Give operations, times by number."""
-    member.note(list(operations), max(operations), list(operations.values()), [])
+    member.note(list(operations), max(operations), list(operations.values()))
 
 
 def pair() -> tuple[Matching, Totals, list[BoardMember]]:
@@ -219,22 +219,6 @@ def test_a_writer_that_is_gone_is_not_restored() -> None:
     assert restored.save() == []
 
 
-@pytest.mark.parametrize("hostname", ["here", "there"])
-@pytest.mark.parametrize("traced", [{0}, {0, 1}])
-def test_start_times_go_with_their_operations(hostname: str, traced: set[int]) -> None:
-    """Start times decide only where all members have them by one clock, and none stays when its operation is done."""
-    matching, totals = Matching(), Totals()
-    writer_keys = [WRITER_KEYS[0], WRITER_KEYS[1]._replace(hostname=hostname)]
-    members = [join(matching, totals, rank, 2, writer_key=writer_keys[rank]) for rank in range(2)]
-    for rank, (time, start) in enumerate([(2000, 7000), (2010, 7900)]):  # by kernel times nobody was last
-        members[rank].note([0], 0, [time], [start] if rank in traced else [])
-    members[0].note([1], 1, [10], [8000])
-    matching.settle()
-    believed = hostname == "here" and traced == {0, 1}
-    assert totals.of[writer_keys[1]].lateness_us == (900 if believed else 0)
-    assert [set(member.starts) for member in members] == [{1}, set()]
-
-
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that joins without end is refused while there is room for another, whose rank it does not take over."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
@@ -281,23 +265,6 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
     again = Matching()
     again.restore(matching.save(), totals.credit_of)
     assert {board.kind.uid for board in again.save()} <= {1000, 1001}
-
-
-def test_nobody_waits_for_a_member_that_is_gone() -> None:
-    """What it has no record of is unmatched at once; what it has is matched when the others come to it."""
-    matching, totals, (one, two) = pair()
-    note(one, {0: 9, 1: 9, 2: 9})
-    note(two, {1: 9, 3: 9})
-    matching.settle()
-    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9)
-    matching.settle({WRITER_KEYS[1]})
-    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (1, 2)
-    assert (len(one.times), len(two.times)) == (0, 1)
-    note(one, {3: 9, 4: 9})
-    matching.settle({WRITER_KEYS[1]})
-    matching.settle({WRITER_KEYS[1]})
-    assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (2, 3)
-    assert matching.save() == []
 
 
 def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:

@@ -11,15 +11,14 @@ from test_inspector_formats import Sink, p2p
 
 from agent.sdk.metrics import FairBudget
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.distributions import SLOW_PAIRS
+from exporters.inspector.families import SLOW_PAIRS
 from exporters.inspector.format.records import KERNEL_TIMING, P2P_RECV, P2P_SEND, P2PPerf
-from exporters.inspector.reading.published import Published
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
-from exporters.inspector.totals.shared import Shared
-from exporters.inspector.transfers.pairs import (
+from exporters.inspector.totals.pairs import (
     FADE,
     IDLE_ROLLS,
     LEAST_BYTES,
@@ -34,6 +33,7 @@ from exporters.inspector.transfers.pairs import (
     Pair,
     Pairs,
 )
+from exporters.inspector.totals.shared import Shared
 
 SIZE = 1_000_000
 SIZE_CLASS = "2097152"
@@ -72,7 +72,7 @@ def window(pairs: Pairs, times: dict[int, int], own: End | None = None, ranks: i
 
 def shown(pairs: Pairs) -> dict[int, float]:
     """GB/s by peer."""
-    return {one.key.peer: one.bandwidth / GIGABYTES_PER_SECOND for one in pairs.shown()}
+    return {key[4]: bandwidth / GIGABYTES_PER_SECOND for key, bandwidth in pairs.shown().items()}
 
 
 def test_what_is_shown_survives_waiting_for_the_peer() -> None:
@@ -206,13 +206,13 @@ def test_no_more_samples_than_the_bound() -> None:
     pair = Pair()
     for _ in range(MAX_SAMPLES):
         pair.add(1.0)
-    assert pair.samples() == MAX_SAMPLES
+    assert len(pair.sample) == MAX_SAMPLES
     pair.add(1.0)
-    assert pair.samples() == MAX_SAMPLES // 2 + 1
+    assert len(pair.sample) == MAX_SAMPLES // 2 + 1
     pair = Pair()
     for number in range(10_000):
         pair.add(float(number))
-        assert pair.samples() <= MAX_SAMPLES
+        assert len(pair.sample) <= MAX_SAMPLES
     for _ in range(WINDOW_ROLLS):
         pair.roll()
     assert pair.bandwidth == pytest.approx(9_000, rel=0.03)
@@ -261,7 +261,7 @@ def test_series_of_records() -> None:
         ("7", "42", comm, "send", str(comm_rank), "2", SIZE_CLASS): SIZE * 1e6 / 10,
         ("7", "42", comm, "recv", "2", str(comm_rank), SIZE_CLASS): SIZE * 1e6 / 10,
     }
-    assert published.withheld().writers[0].pairs == ()
+    assert published.withheld().writers[0].pairs == {}
 
 
 def test_pairs_end_with_their_communicator_and_their_writer() -> None:

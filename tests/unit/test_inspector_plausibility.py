@@ -8,11 +8,11 @@ import pytest
 from fake_clock import FakeClock
 from inspector_records import append, line
 
-from exporters.inspector.format.plausibility import Plausibility
 from exporters.inspector.format.records import Result
-from exporters.inspector.reading.ownership import Ownership
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import Ownership
+from exporters.inspector.reading.turn import Published
+from exporters.inspector.totals.shared import Shared
 
 BUS_BYTES = 1_500_000_000
 """Of an AllReduce of 1e9 bytes over 4 ranks: 2 * 3 / 4 times the size; at 2000 GB/s 750 us."""
@@ -32,9 +32,9 @@ def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True))
     assert (view.implausible, view.results) == (implausible, {Result.ACCEPTED: len(times)})
-    [total] = view.writers[0].totals
-    assert (total.sums.operations, total.sums.microseconds) == (len(times), sum(times))
-    assert total.sums.bus_bytes == len(times) * BUS_BYTES
+    [own] = view.writers[0].totals.values()
+    assert (own.operations, own.microseconds) == (len(times), sum(times))
+    assert own.bus_bytes == len(times) * BUS_BYTES
 
 
 def test_garbage_is_not_implausible(tmp_path: Path) -> None:
@@ -53,6 +53,6 @@ def test_the_count_survives_the_agent(tmp_path: Path) -> None:
     first = DirectoryReader(tmp_path, clock, lambda *_: True, from_beginning=True)
     section = first.turn(Ownership(everyone=True), last=True).section
     append(log, line(1, coll_msg_size_bytes=10**9, coll_exec_time_us=1600))
-    bound = Plausibility(900.0)  # 1667 us
-    second = DirectoryReader(tmp_path, clock, lambda *_: True, restored=section, plausibility=bound)
+    shared = Shared(900.0)  # 1667 us
+    second = DirectoryReader(tmp_path, clock, lambda *_: True, restored=section, shared=shared)
     assert published(second).implausible == 2

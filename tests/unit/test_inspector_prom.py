@@ -25,10 +25,20 @@ from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankTable
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import HeldMeans, MeansHolder, by_turns, held_by, writers
+from exporters.inspector_prom.descriptors import (
+    PLUGIN,
+    THREAD,
+    HeldMeans,
+    MeansHolder,
+    asks_for_means,
+    by_turns,
+    held_by,
+    interval_seconds,
+    will_write,
+    writers,
+)
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FoundMeans, MeansRequest, look_at
-from exporters.inspector_prom.settings import PLUGIN, THREAD, asks_for_means, interval_seconds, will_write
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
 ME = os.getuid()
@@ -425,7 +435,7 @@ def test_series_are_bounded(tmp_path: Path) -> None:
 
 def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above so many files each user's first come first; those left out are counted and unreadable."""
-    monkeypatch.setattr(exporter, "MAX_FILES", 3)
+    monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
         node.add_rank(rank, uid=OTHER if rank == 3 else ME)
         node.hold(node.write(100, rank), rank)
@@ -443,7 +453,7 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
         node.hold(node.write(100, rank), rank)
     assert node.look(looks=2)["means_ranks/read"] == 2.0
     assert node.look()["means_ranks/read"] == 3.0
-    monkeypatch.setattr(exporter, "MAX_PROCESSES", 2)
+    monkeypatch.setattr(descriptors, "MAX_PROCESSES", 2)
     for rank in range(3, 6):
         node.add_rank(rank)
         node.hold(node.write(100, rank), rank)

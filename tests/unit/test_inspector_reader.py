@@ -8,18 +8,16 @@ from inspector_records import DATA, append, expected_sums, line
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
-from exporters.inspector.reading.ownership import (
+from exporters.inspector.reading.reader import DirectoryReader
+from exporters.inspector.reading.record_files import (
     FileState,
     Ownership,
     is_local,
     is_log,
     named_hostname,
-    state_of,
     written_hostname,
 )
-from exporters.inspector.reading.published import Published
-from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.turn import Turn
+from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
 
 HERE = Ownership(hostnames=frozenset({"here"}))
@@ -54,20 +52,25 @@ def published(turn: Turn) -> Published:
 def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
     """Published totals in the form of ``expected_sums``."""
     return {
-        (writer.writer_key.hostname, writer.writer_key.pid, *total.key): [
-            total.sums.operations,
-            total.sums.message_bytes,
-            total.sums.microseconds,
-            total.sums.bus_bytes,
+        (writer.writer_key.hostname, writer.writer_key.pid, *key): [
+            own.operations,
+            own.message_bytes,
+            own.microseconds,
+            own.bus_bytes,
         ]
         for writer in view.writers
-        for total in writer.totals
+        for key, own in writer.totals.items()
     }
+
+
+def operations_of(writer: WriterTotals) -> int:
+    """All operations of a writer's totals."""
+    return sum(own.operations for own in writer.totals.values())
 
 
 def missing_of(writer: WriterTotals) -> int:
     """The records missing of a writer, whatever the cause."""
-    return sum(count for _, _, tally, count in writer.tallies if tally.startswith("missing"))
+    return sum(count for (_, _, tally), count in writer.tallies.items() if tally.startswith("missing"))
 
 
 @pytest.mark.parametrize("folder", ["base8", "straggler_tp", "multi_rank_process"])
@@ -149,9 +152,10 @@ def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
     section = read(make(tmp_path, clock)).section
     path.write_bytes(line(50))
     view = published(read(make(tmp_path, clock, section)))
-    assert [
-        (writer.writer_key.generation, writer.totals[0].sums.operations, writer.caught_up) for writer in view.writers
-    ] == [(0, 2, True), (1, 1, True)]
+    assert [(writer.writer_key.generation, operations_of(writer), writer.caught_up) for writer in view.writers] == [
+        (0, 2, True),
+        (1, 1, True),
+    ]
 
 
 def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
@@ -164,7 +168,7 @@ def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
     assert published(read(reader)).writers[0].caught_up
     path.write_bytes(line(9))
     clock.advance(1.0)
-    assert sorted(writer.totals[0].sums.operations for writer in published(read(reader)).writers) == [1, 1]
+    assert sorted(operations_of(writer) for writer in published(read(reader)).writers) == [1, 1]
 
 
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
@@ -207,7 +211,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     assert len(published(read(reader, held)).writers) == 1
     append(path, line(1, hostname="container", pid=1))
     clock.advance(1.0)
-    assert published(read(reader)).writers[0].totals[0].sums.operations == 2
+    assert operations_of(published(read(reader)).writers[0]) == 2
 
 
 def test_foreign_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +312,7 @@ def test_retired_writer(tmp_path: Path) -> None:
     assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
     append(path, line(5))
     [again] = published(read(reader)).writers
-    assert (again.totals[0].sums.operations, missing_of(again)) == (1, 0)
+    assert (operations_of(again), missing_of(again)) == (1, 0)
 
 
 def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,32 +378,18 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
     assert written_hostname(head) == hostname
 
 
-@pytest.mark.parametrize(("hostname", "ownership", "state"), [
-    ("here", HERE, FileState.FOLLOWED),
-    ("there", HERE, FileState.FOREIGN),
-    (None, HERE, FileState.UNIDENTIFIED),
-    ("there", EVERYONE, FileState.FOLLOWED),
-    (None, EVERYONE, FileState.FOLLOWED),
-    ("there", Ownership(held={(1, 2): ""}), FileState.FOLLOWED),
-    ("there", Ownership(held={(1, 3): ""}), FileState.FOREIGN),
-])  # fmt: skip
-def test_state_of_a_file(hostname: str | None, ownership: Ownership, state: FileState) -> None:
-    """A file is ours if held by a local process or written by a local host."""
-    assert state_of((1, 2), hostname, ownership) is state
-
-
 def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One kind of record above the bound of all writers together makes each forget; nothing is lost by it."""
+    """One kind of record above the bound of all writers together makes who has most forget; nothing is lost by it."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
     reader = make(tmp_path, FakeClock())
     reader.turn(HERE)
-    assert sum(one.remembered() for one in reader._writers) == 3
+    assert sum(len(one.bindings) for one in reader._writers) == 3
     append(path, line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
     view = published(read(reader))
-    assert sum(one.remembered() for one in reader._writers) == 0
-    assert sum(total.sums.operations for writer in view.writers for total in writer.totals) == 4
+    assert sorted(len(one.bindings) for one in reader._writers)[0] == 0
+    assert sum(own.operations for writer in view.writers for key, own in writer.totals.items()) == 4
 
 
 @pytest.mark.slow
@@ -411,7 +401,7 @@ def test_ten_thousand_foreign_files(tmp_path: Path) -> None:
     reader = make(tmp_path, FakeClock())
     view = published(reader.turn(Ownership(hostnames=frozenset({"node0007"})), last=True))
     assert view.files == {FileState.FOREIGN: 9992, FileState.FOLLOWED: 1, FileState.UNIDENTIFIED: 7}
-    assert [total.sums.operations for writer in view.writers for total in writer.totals] == [1]
+    assert [own.operations for writer in view.writers for key, own in writer.totals.items()] == [1]
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])

@@ -16,9 +16,9 @@ from agent.sdk.system import ProcFS
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reclaim as module
-from exporters.inspector.reading.ownership import Ownership
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SECONDS, How, Reclaim, Reclaimer
+from exporters.inspector.reading.record_files import Ownership
 
 DAY_SECONDS = 86_400.0
 EVERYONE = Ownership(everyone=True)

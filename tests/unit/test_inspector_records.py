@@ -8,16 +8,16 @@ from hypothesis import given, strategies as st
 from exporters.inspector.format.records import (
     BROKEN,
     MAX_RANKS,
-    NO_TRACE,
     P2P_RECV,
     P2P_SEND,
+    SIZE_BOUNDS,
+    SIZE_LABELS,
     InspectorRecord,
     bus_bytes_per_operation,
     communicator,
     decode_lines,
-    start_times,
+    size_label,
 )
-from exporters.inspector.format.series import SIZE_BOUNDS, SIZE_LABELS, size_label
 
 HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
 METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'
@@ -59,7 +59,6 @@ def test_unknown_keys_are_ignored() -> None:
     assert isinstance(record, InspectorRecord)
     for part in ("header", "metadata", "coll_perf"):
         found = msgspec.structs.asdict(getattr(record, part))
-        found.pop("event_trace_ts", None)
         assert found.items() <= expected[part].items()
 
 
@@ -113,29 +112,3 @@ def test_size_classes() -> None:
         "8192", "8192", "8192", "32768", "32768", "131072",
     ]  # fmt: skip
     assert (size_label(32 * 1024**3), size_label(32 * 1024**3 + 1)) == ("34359738368", "+Inf")
-
-
-@pytest.mark.parametrize(("trace", "start"), [
-    ({"kernel_events": [{"kernel_start_ts": 9}, {"kernel_start_ts": 7}, {"kernel_start_ts": 0}]}, 7),
-    ({"kernel_events": [{"kernel_start_ts": 0}, {}]}, 0),
-    ({"kernel_events": [{"kernel_start_ts": -3}]}, 0),
-    ({"kernel_events": [{"kernel_start_ts": "soon"}]}, 0),
-    ({"kernel_events": {}}, 0),
-    (None, 0),
-    ([], 0),
-])  # fmt: skip
-def test_start_times(trace: object, start: int) -> None:
-    """An operation starts with its first channel; a trace of another form costs the start time and nothing else."""
-    perf = {"coll": "AllReduce", "coll_sn": 1, "coll_msg_size_bytes": 1, "coll_exec_time_us": 1}
-    perf |= {"coll_timing_source": "kernel_gpu", "event_trace_ts": trace}
-    [record] = decode_lines(json.dumps({"coll_perf": perf}).encode() + b"\n")
-    assert record.coll_perf is not None
-    assert record.coll_perf.event_trace_ts is not NO_TRACE
-    assert start_times([record.coll_perf]) == [start]
-
-
-def test_operations_without_trace() -> None:
-    """Most lines have none."""
-    [record] = decode_lines(line(HEADER, METADATA, COLLECTIVE))
-    assert record.coll_perf is not None
-    assert record.coll_perf.event_trace_ts is NO_TRACE

@@ -5,6 +5,7 @@ from __future__ import annotations
 from test_inspector_exporter import Bench, view, writer
 
 from agent.sdk.ranks import RankLabel
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.inheritance import Inheritance, RankTally
 from exporters.inspector.totals.losses import Tally
 
@@ -24,8 +25,8 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
 class _Slot:
     """A reader's slot with something published."""
 
-    def __init__(self, published: object) -> None:
-        self.published, self.expired = published, []
+    def __init__(self, published: Published) -> None:
+        self.writers = lambda: published.writers
 
 
 def test_a_rename_loses_no_totals_of_a_writer_about_to_be_retired() -> None:

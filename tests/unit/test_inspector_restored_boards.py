@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness import matching
-from exporters.inspector.lateness.matching import Matching
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.totals import matching
+from exporters.inspector.totals.matching import Matching
 
 
 def key(rank: int, comm: str) -> SeriesKey:
@@ -26,14 +26,14 @@ def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.Monkey
     before = Matching()
     greedy = before.join(writer(1), key(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
     assert greedy is not None
-    greedy.note(list(range(90)), 89, [1] * 90, [])
+    greedy.note(list(range(90)), 89, [1] * 90)
     after = Matching()
     after.restore(before.save(), lambda _writer, _key: lambda _: None)
     again = after.join(writer(1), key(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
     mine = after.join(writer(2), key(0, "v"), 2, lambda _: None, (1000, "/v"), 1000)
     assert again is not None
     assert mine is not None
-    mine.note(list(range(20)), 19, [1] * 20, [])
+    mine.note(list(range(20)), 19, [1] * 20)
     after.settle()
     assert (len(again.times), len(mine.times)) == (0, 20)
 
@@ -47,7 +47,7 @@ def test_after_a_restart_a_user_holds_what_he_held() -> None:
             place = boards.join(writer(first + count), key(0, f"c{first + count}"), 2, lambda _: None, (1, "/m"), 1)
             if place is None:
                 return count
-            place.note([1], 1, [1], [])
+            place.note([1], 1, [1])
             count += 1
 
     before = Matching()

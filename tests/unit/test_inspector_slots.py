@@ -18,7 +18,7 @@ from agent.core.clock import Clock
 from agent.ranks.table import RankTable
 from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import Checkpoint
-from exporters.inspector.format.ring_sizes import MIN_WATCHED_LINES, ring_sizes
+from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaimer
 from exporters.inspector.reading.silence import RECORDING_VARIABLES

@@ -8,13 +8,13 @@ from test_inspector_aggregate import WRITER_KEY, feed, fresh, record
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import TRANSFER
-from exporters.inspector.reading.published import Published
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.accumulators import MAX_ROLLS, MAX_SAMPLES, MIN_SAMPLES, ROLLS, TransferWindow
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
-from exporters.inspector.transfers.window import MAX_ROLLS, MAX_SAMPLES, MIN_SAMPLES, ROLLS, TransferWindow
 
 
 def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
@@ -50,7 +50,7 @@ def test_a_window_ends_after_a_minute() -> None:
     window.roll()
     window.roll()
     assert window.last_us is None
-    assert window.kept() == MIN_SAMPLES - 1
+    assert len(window.times) == MIN_SAMPLES - 1
 
 
 def test_a_window_that_goes_on_keeps_what_it_has() -> None:
@@ -79,7 +79,7 @@ def test_many_operations(batch: int) -> None:
     window = TransferWindow()
     for begin in range(0, len(times), batch):
         window.add(times[begin : begin + batch])
-        assert window.kept() <= MAX_SAMPLES
+        assert len(window.times) <= MAX_SAMPLES
     window.roll()
     window.roll()
     assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
@@ -88,9 +88,9 @@ def test_many_operations(batch: int) -> None:
 def test_samples_at_the_bound() -> None:
     """So many times are kept; one more, and every second is."""
     window = rolled([300] * MAX_SAMPLES, 1)
-    assert window.kept() == MAX_SAMPLES
+    assert len(window.times) == MAX_SAMPLES
     window.add([300])
-    assert window.kept() == MAX_SAMPLES // 2 + 1
+    assert len(window.times) == MAX_SAMPLES // 2 + 1
 
 
 # As a series.

@@ -34,12 +34,11 @@ from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEven
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
 from exporters.process.usage.groups import GroupPaths, GroupReader
-from exporters.ras.local import elf_version as library_module
-from exporters.ras.local.addresses import parse_fib_trie, parse_if_inet6
-from exporters.ras.local.elf_version import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
-from exporters.ras.local.nccl_conf import parse
-from exporters.ras.local.settings import MAX_FACTOR, read_settings
-from exporters.ras.local.sockets import parse_sockets
+from exporters.ras.local import library as library_module
+from exporters.ras.local.job_files import parse
+from exporters.ras.local.library import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
+from exporters.ras.local.listeners import MAX_FACTOR, read_settings
+from exporters.ras.local.sockets import parse_fib_trie, parse_if_inet6, parse_sockets
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter
 from exporters.storage.exporter import StorageConfig, StorageExporter
 from exporters.storage.probe import FreeSpace, Probe

@@ -5,26 +5,35 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from typing import NamedTuple
 
 import pytest
 from ras_server import JSON_ANSWERS, Serve, answering, served
 
 from exporters.ras.protocol import client
-from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, QueryError, QueryLimits, Reply
+from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, QueryError, QueryLimits
 
 QUICK = QueryLimits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
 SHORT = 64 * 1024
 
 
-async def whole(_: bool, pieces: AsyncIterator[bytes]) -> bytes:
-    """A large report, joined again."""
-    return b"".join([piece async for piece in pieces])
+class Reply(NamedTuple):
+    """A report, and the seconds it took."""
+
+    is_json: bool
+    body: bytes
+    seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: QueryLimits) -> Reply[bytes]:
+async def ask(endpoint: Endpoint, limits: QueryLimits) -> Reply:
     """Ask, and take whatever comes."""
-    return await client.ask(endpoint, limits, whole)
+
+    async def whole(is_json: bool, pieces: AsyncIterator[bytes]) -> tuple[bool, bytes]:
+        return is_json, b"".join([piece async for piece in pieces])
+
+    (is_json, body), seconds = await client.ask(endpoint, limits, whole)
+    return Reply(is_json, body, seconds)
 
 
 async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float]:

@@ -9,8 +9,7 @@ from test_ras_hangs import read, reduced
 
 from agent.sdk.evidence import EvidenceBoard
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.report.hangs import Watch, watch
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.hangs import JobReport, Watch, watch
 from exporters.ras.show import evidence
 
 HELD_UP = read(reduced(1, {0: 8, 1: 7}))

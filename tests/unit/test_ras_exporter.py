@@ -17,7 +17,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
-from exporters.ras.asking import visits as visits_module
+from exporters.ras.asking import jobs as visits_module, policy
 from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
@@ -107,7 +107,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
         }
         for _ in range(2):
             found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-        assert [(each.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
+        assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
         assert found.queries == 2
 
 
@@ -141,7 +141,9 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     async with node.exporter() as exporter:
         found = await node.first_query(exporter)
     assert node.asked == 0
-    assert [(each.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", "unowned_listener")]
+    assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [
+        ("4711", "reporter", "unowned_listener")
+    ]
     assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
 
 
@@ -266,7 +268,7 @@ async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, m
     The process that the second report misses is greeted in the end.
     """
     node = shared
-    monkeypatch.setattr(visits_module, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
+    monkeypatch.setattr(policy, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
     node.accepting = [11, 21, 12, 11, 21, 12, 22]
     node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
     async with node.exporter() as exporter:

@@ -11,26 +11,28 @@ from client_metrics import samples
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import saved as saved_module
+from exporters.ras.asking import reports as saved_module
 from exporters.ras.asking.jobs import OwnedJob
-from exporters.ras.asking.reports import series_of
-from exporters.ras.asking.saved import SavedJob, SavedWatch, restored, to_save
-from exporters.ras.report import hangs, job_report, model as report_module
+from exporters.ras.asking.reports import SavedJob, SavedWatch, restored, series_of, to_save
+from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
+    ABORT_SHOWN_SECONDS,
     LEFT_SECONDS,
     MAX_SUSPECTS,
     UNHEARD_BYTES,
     UNHEARD_SECONDS,
     WATCH_BYTES,
+    Abort,
+    AbortedRank,
+    JobReport,
     Watch,
+    aborted,
     stalled,
     suspects,
     watch,
 )
-from exporters.ras.report.job_report import ABORT_SHOWN_SECONDS, Abort, AbortedRank, JobReport, aborted
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.marks import MARK_BYTES
-from exporters.ras.report.model import MAX_BEHIND, MAX_TROUBLED, Report
+from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
 from exporters.ras.show.communicator_families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -270,7 +272,7 @@ def test_watches_outlive_the_agent() -> None:
     assert watches["0xa0"].unheard == {6: 1000.0}
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
-    assert restored(saved) == {OwnedJob("7", "uid/1"): watches}
+    assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
 
 
 def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +289,7 @@ def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) 
 
 def test_damaged_marks_are_not_restored() -> None:
     """Marks of a length that no ranks have are left out, the others are taken."""
-    good, bad = SavedWatch("0x1", bytes(MARK_BYTES), 1.0, 1, 1.0), SavedWatch("0x2", bytes(MARK_BYTES + 1), 1.0, 1, 1.0)
+    good, bad = SavedWatch(bytes(MARK_BYTES), 1.0, hash="0x1"), SavedWatch(bytes(MARK_BYTES + 1), 1.0, hash="0x2")
     assert list(restored([SavedJob("7", "", [bad, good])])[OwnedJob("7")]) == ["0x1"]
 
 

@@ -20,11 +20,10 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperSpec
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import reached as reached_module
-from exporters.ras.asking.inquiry import MAX_ATTEMPTS, READER, Aim, Inquiry, QueryAnswer
-from exporters.ras.asking.reached import Reach
+from exporters.ras.asking import inquiry as reached_module
+from exporters.ras.asking.inquiry import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, Aim, Inquiry, QueryAnswer, Reach
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.protocol.client import MAX_HELD_BYTES, Endpoint, QueryLimits
+from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
 
+from agent.helper.by_user import ByUser
 from agent.helper.client import Helpers
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
@@ -103,56 +103,24 @@ def test_a_file_of_the_kernels_is_not_read(root: Path) -> None:
     proc = str(root.parents[1])
     (root / "empty").write_text("")
     os.truncate(root / "empty", 0)
-    assert job_files.read_one(FileRequest(proc, 10, 0, 0, ("/empty",))) == FileFacts({}, None)
-    assert job_files.read_one(FileRequest(proc, 10, 0, 0, ("/etc/nccl.conf",))) == FOUND
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/etc/nccl.conf",))) == FOUND
 
 
-@pytest.fixture
-def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Files of users from 100 on hang, until the event."""
-    gate, read = threading.Event(), job_files.read_one
+def test_a_file_system_that_hangs_costs_its_user_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile."""
+    gate = threading.Event()
 
     def read_or_hang(request: FileRequest) -> FileFacts:
-        if (request.uid or 0) >= 100:
+        if request.uid:
             gate.wait()
-        return read(request)
+        return job_files.read_one(request)
 
-    monkeypatch.setattr(job_files, "read_one", read_or_hang)
     monkeypatch.setattr(job_files, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(job_files, "_waiting", {})
-    yield gate
+    monkeypatch.setattr(job_files, "_readers", ByUser(read_or_hang))
+    both = [FileRequest(str(root.parents[1]), 10, uid, ("/etc/nccl.conf",)) for uid in (100, 0)]
+    assert read_files(both, b"") == [None, FOUND]
     gate.set()
-    for thread in job_files._waiting.values():
-        thread.join()
-
-
-def requests(root: Path, *groups: tuple[int, int]) -> list[FileRequest]:
-    """A request of each user and mount namespace."""
-    return [FileRequest(str(root.parents[1]), 10, uid, mounts, ("/etc/nccl.conf",)) for uid, mounts in groups]
-
-
-def test_a_file_system_that_hangs_costs_its_user_alone(root: Path, hanging: threading.Event) -> None:
-    """Others are answered meanwhile, and its user as soon as it goes on."""
-    both = requests(root, (100, 1), (1, 1))
-    assert read_files(both, b"") == [None, FOUND]
-    assert read_files(both, b"") == [None, FOUND]
-    hanging.set()
-    for thread in list(job_files._waiting.values()):
-        thread.join()
-    assert read_files(both, b"") == [FOUND, FOUND]
-
-
-def test_threads_that_hang_are_bounded(root: Path, hanging: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user has so many, and all together; beyond that nothing is begun, and below it others are served."""
-    most = job_files.MAX_WAITING_OF_USER
-    read_files(requests(root, *((100, mounts) for mounts in range(most + 1))), b"")
-    assert len(job_files._waiting) == most
-    assert read_files(requests(root, (1, 1)), b"") == [FOUND]
-    monkeypatch.setattr(job_files, "MAX_WAITING", most + 1)
-    read_files(requests(root, (101, 1), (102, 1)), b"")
-    assert [uid for uid, _ in job_files._waiting if uid != 1] == [100] * most + [101]
-    assert not hanging.is_set()
-    assert read_files(requests(root, (1, 1)), b"") == [None]
 
 
 class Wanting(ListenerSearch):
@@ -175,7 +143,7 @@ async def test_files_are_read_in_a_helper(root: Path, monkeypatch: pytest.Monkey
     """One request more than the bound waits for the next time; a helper that fails is asked again."""
     monkeypatch.setattr(files, "MAX_REQUESTS", 2)
     helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
-    (request,) = requests(root, (0, 0))
+    request = FileRequest(str(root.parents[1]), 10, 0, ("/etc/nccl.conf",))
     search = Wanting({ProcessKey(pid, 1): request for pid in (1, 2, 3)})
     reader = JobFiles(helper, thread, Logger("ras"))
     for expected in (2, 3):

@@ -12,18 +12,16 @@ from proc_tree import ProcTree
 
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.local import (
-    elf_version,
     job_files,
+    job_files as nccl_conf,
+    library as elf_version,
     library as library_module,
     listeners,
-    nccl_conf,
     sockets as sockets_module,
 )
-from exporters.ras.local.elf_version import MAX_SECTIONS, version_in
-from exporters.ras.local.job_files import FileFacts, FileRequest, read_one
-from exporters.ras.local.listeners import ListenerSearch, Server, Site
-from exporters.ras.local.nccl_conf import MAX_LINE, files_of, parse, read_conf
-from exporters.ras.local.settings import MAX_FACTOR, timeout_factor
+from exporters.ras.local.job_files import MAX_LINE, FileFacts, FileRequest, files_of, parse, read_conf, read_one
+from exporters.ras.local.library import MAX_SECTIONS, version_in
+from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
 
@@ -253,7 +251,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        request = FileRequest(str(tree.root), pid, 0, 0, library=f"/{name}/libnccl.so.2")
+        request = FileRequest(str(tree.root), pid, 0, library=f"/{name}/libnccl.so.2")
         assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 
@@ -393,18 +391,16 @@ def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTre
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row is found where it ends at the bound, in pieces of any size, and one byte beyond it is not."""
+    """Its row is found where it ends at the bound, and one byte beyond it is not."""
     server, client = V4, Endpoint("127.0.0.1", 40001)
     found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
     expected = sockets_module.Socket(server, client, 0, 99)
     size = (tree.root / "net/tcp").stat().st_size
-    for piece in (1, 7, size):
-        monkeypatch.setattr(sockets_module, "_PIECE_BYTES", piece)
-        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
-        assert sockets_module.connection(tree.root / "net", server, client) == expected
-        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
-        assert sockets_module.connection(tree.root / "net", server, client) is None
+    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
+    assert sockets_module.connection(tree.root / "net", server, client) == expected
+    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
+    assert sockets_module.connection(tree.root / "net", server, client) is None
 
 
 def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:

@@ -20,7 +20,7 @@ from exporters.ras.asking.policy import LAST_RETRY_SECONDS
 from exporters.ras.protocol.client import Endpoint
 
 SERVERS = frozenset({ProcessKey(11, 1)})
-ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
+ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")
 """To the greeting, the format and MONITOR."""
 DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
 SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
@@ -94,21 +94,21 @@ async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
 
 
 async def test_all_events_are_asked_for_and_counted() -> None:
-    """The stream is opened with the three commands, every event of it counted, and what alarms is a wake."""
+    """The stream is opened with the two commands, every event of it counted, and what alarms is a wake."""
     async with station() as here:
         writer = await here.begin()
-        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"SET FORMAT json\n", b"MONITOR all\n"], [True])
+        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
         writer.write(RECOVERED)
         await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
-        assert here.monitors.take_wakes() == {}
+        assert here.monitors.take_wakes() == set()
         writer.write(DEAD + b"garbage\n" + RECOVERED)
         found = await here.until(lambda now: now.events.total() == 3)
         assert (found.events, found.unread) == ({"PEER_RECOVERED": 2, "PEER_DEAD": 1}, {"unreadable": 1})
-        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
-        assert here.monitors.take_wakes() == {}
+        assert here.monitors.take_wakes() == {here.endpoint}
+        assert here.monitors.take_wakes() == set()
         writer.write(SILENT)
         await here.until(lambda now: now.events["PEER_UNRESPONSIVE"] == 1)
-        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+        assert here.monitors.take_wakes() == {here.endpoint}
 
 
 async def test_one_stream_runs_at_an_address() -> None:
@@ -122,16 +122,16 @@ async def test_one_stream_runs_at_an_address() -> None:
 
 
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
-    """An address that is followed no longer is left at once, without alarm; another begins anew, without resync."""
+    """An address that is followed no longer is left at once; another begins anew. Neither wakes."""
     async with station() as here:
         await here.begin()
         await here.monitors.follow({})
         assert here.up == []
         await here.begin()
-        assert (here.monitors.take_wakes(), here.monitors.snapshot().errors) == ({}, {})
+        assert (here.monitors.take_wakes(), here.monitors.snapshot().errors) == (set(), {})
 
 
-async def test_a_stream_that_ends_is_an_alarm_and_the_next_a_resync() -> None:
+async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
     """Its process has ended: that alarms. The next stream begins within a second, and what was missed is asked for."""
     async with station() as here:
         writer = await here.begin()
@@ -139,12 +139,12 @@ async def test_a_stream_that_ends_is_an_alarm_and_the_next_a_resync() -> None:
         await here.cut(writer)
         found = here.monitors.snapshot()
         assert (found.errors, found.unread) == ({"cut": 1}, {"cut": 1})
-        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+        assert here.monitors.take_wakes() == {here.endpoint}
         await here.follow()
         assert len(here.writers) == 1
         here.clock.advance(1.0)
         await here.begin()
-        assert (here.monitors.take_wakes(), here.up) == ({here.endpoint: "resync"}, [True])
+        assert (here.monitors.take_wakes(), here.up) == ({here.endpoint}, [True])
 
 
 async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
@@ -179,7 +179,7 @@ async def test_a_library_without_monitor_is_not_asked_again() -> None:
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        await answering((*ANSWERS[:2], b"ERROR: Unknown command MONITOR all\n"))(reader, writer)
+        await answering((ANSWERS[0], b"ERROR: Unknown command MONITOR all\n"))(reader, writer)
 
     async with station(old) as here:
         await here.follow()
@@ -212,7 +212,7 @@ async def test_a_flood_is_read_piece_by_piece() -> None:
         found = await here.until(lambda now: now.unread["unreadable"] >= 3 * PIECE_BYTES // 2)
         took = asyncio.get_running_loop().time() - began
         assert found.unread["unreadable"] * 2 <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
-        assert here.monitors.take_wakes() == {}
+        assert here.monitors.take_wakes() == set()
 
 
 async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -228,8 +228,7 @@ async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 @pytest.mark.parametrize(("serve", "stage"), [
     pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", id="another server"),
     pytest.param(answering([b"x" * 200_000]), "size", id="endless line"),
-    pytest.param(answering(ANSWERS[:1]), "command", id="cut before the format"),
-    pytest.param(answering(ANSWERS[:2]), "command", id="cut before MONITOR"),
+    pytest.param(answering(ANSWERS[:1]), "command", id="cut before MONITOR"),
     pytest.param(breaking, "cut", id="a reset"),
 ])  # fmt: skip
 async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str) -> None:
@@ -283,7 +282,7 @@ async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.
         await here.follow()
         found = await here.until(lambda now: now.errors.total() > 0)
         assert (asked, found.errors, found.unread, here.up) == (3, {"deadline": 1}, {}, [False])
-        assert here.monitors.take_wakes() == {here.endpoint: "alarm"}
+        assert here.monitors.take_wakes() == {here.endpoint}
 
 
 async def test_a_drain_ends_every_stream() -> None:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from agent.sdk.ranks import ProcessKey, RankLabel
-from exporters.ras.asking.jobs import JobStanding, LocalProcess, Question, Rules, standings, to_ask
+from exporters.ras.asking.jobs import JobStanding, LocalProcess, OwnedJob, Question, Rules, standings, to_ask
 from exporters.ras.asking.policy import (
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
@@ -16,7 +16,6 @@ from exporters.ras.asking.policy import (
     Pace,
     Role,
     Timing,
-    Wake,
     after_query,
     after_wake,
     first_wait_seconds,
@@ -35,6 +34,7 @@ HERE = Endpoint("127.0.0.1", 28028)
 ELSEWHERE = Endpoint("127.0.0.1", 28029)
 SOUND = Server((2, 29, 2), 1.0)
 NOW = 10_000.0
+A = OwnedJob("a")
 AUTO = Rules("auto", (2, 29, 2), once=False)
 
 
@@ -77,7 +77,7 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
 def test_a_sound_job_is_asked_where_it_listens() -> None:
     """The reporter asks at the address that a process of the job serves."""
     found = standing_of(process(5), {ELSEWHERE: site(6), HERE: site(5)})
-    assert (found, to_ask([found])) == (JobStanding("a", "reporter", HERE, None), {Question(HERE, "a"): "reporter"})
+    assert (found, to_ask([found])) == (JobStanding(A, "reporter", HERE, None), [Question(HERE, A, "reporter")])
 
 
 @pytest.mark.parametrize(("found", "sites", "rules", "why"), [
@@ -116,9 +116,9 @@ def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> Non
 def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:
     """Of two addresses of one job one is asked; of two jobs at one address each is asked for itself."""
     two_places = standings([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
-    assert to_ask(two_places) == {Question(HERE, "a"): "reporter"}
+    assert to_ask(two_places) == [Question(HERE, A, "reporter")]
     two_jobs = standings([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
-    assert to_ask(two_jobs) == {Question(HERE, "a"): "standby", Question(HERE, "b"): "reporter"}
+    assert to_ask(two_jobs) == [Question(HERE, A, "standby"), Question(HERE, OwnedJob("b"), "reporter")]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
@@ -177,17 +177,16 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
     pytest.param(Timing(3500.0, 50.0, 0.0), Pace(ranks=10_000), 3000.0, id="never more than a job can afford"),
     pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
 ])  # fmt: skip
-@pytest.mark.parametrize("wake", ["alarm", "resync"])
-def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float, wake: Wake) -> None:
+def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float) -> None:
     """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
-    found = after_wake(timing, wake, pace, 100.0, 0.5)
+    found = after_wake(timing, pace, 100.0, 0.5)
     assert (found.due_at, found.asked_at) == (pytest.approx(due), timing.asked_at)
-    assert found.alert_until == (400.0 if wake == "alarm" else timing.alert_until)
+    assert found.alert_until == 400.0
 
 
 def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
     """The time from a wake to its query is spread over two seconds."""
-    dues = [after_wake(Timing(140.0, 70.0), "alarm", Pace(), 100.0, jitter).due_at for jitter in (0.0, 1.0)]
+    dues = [after_wake(Timing(140.0, 70.0), Pace(), 100.0, jitter).due_at for jitter in (0.0, 1.0)]
     assert dues == pytest.approx([101.0, 103.0])
 
 
@@ -204,7 +203,7 @@ def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: 
     timing, asked = Timing(0.0), []
     for tick in range(36_000):
         now = tick / 10
-        timing = after_wake(timing, "alarm", pace, now, tick * 0.618 % 1.0)
+        timing = after_wake(timing, pace, now, tick * 0.618 % 1.0)
         if now >= timing.due_at:
             asked.append(now)
             timing = after_query(timing, role, pace, now, 0.5)
@@ -234,7 +233,7 @@ def test_the_pace_is_that_of_the_whole_job() -> None:
     slow = Pace(least_seconds=60.0)
     assert next_pace(next_pace(slow, None, 0), (report(8), 0.25), 0).least_seconds == 60.0
     assert interval_seconds("reporter", slow, 0.5) == pytest.approx(60.0)
-    assert after_wake(Timing(200.0, 90.0), "alarm", slow, 100.0, 0.5).due_at == 150.0
+    assert after_wake(Timing(200.0, 90.0), slow, 100.0, 0.5).due_at == 150.0
 
 
 @pytest.mark.parametrize(("max_ranks", "why"), [(4, None), (3, "too_large"), (None, None)])

@@ -13,7 +13,7 @@ from rank_table import environment
 from ras_node import Node
 from ras_server import answering, served
 
-from exporters.ras.asking import reached
+from exporters.ras.asking import inquiry as reached
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 
 LOCAL = (

@@ -12,7 +12,7 @@ from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessKey, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
-from exporters.ras.local.addresses import MAX_ADDRESSES, Addresses, addresses_of, parse_fib_trie, parse_if_inet6
+from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, addresses_in, parse_fib_trie, parse_if_inet6
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 
@@ -133,7 +133,7 @@ def test_addresses_of_a_namespace(tmp_path: Path) -> None:
     (tmp_path / "7" / "net").mkdir(parents=True)
     (tmp_path / "7/net/fib_trie").write_text(FIB_TRIE)
     (tmp_path / "7/net/if_inet6").write_text(IF_INET6)
-    found = addresses_of(tmp_path, 7)
+    found = addresses_in(tmp_path / "7/net")
     ours = ["127.0.0.1", "127.0.77.3", "192.0.2.2", "fd00::2", "::1"]
     assert [host for host in ours if host not in found] == []
     others = ["192.0.2.3", "192.0.2.255", "0.0.0.0", "fd00::3", "", "unknown", "1.2.3"]  # noqa: S104  # compared
@@ -142,7 +142,7 @@ def test_addresses_of_a_namespace(tmp_path: Path) -> None:
 
 def test_addresses_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     """A process that is gone has no address, and tables of anything else are none."""
-    assert "127.0.0.1" not in addresses_of(tmp_path, 7)
+    assert "127.0.0.1" not in addresses_in(tmp_path / "7/net")
     assert (parse_fib_trie("|-- 999.0.0.1\n   /8 host LOCAL\n"), parse_if_inet6("zz\n")) == ([], [])
 
 

@@ -1,33 +1,77 @@
-"""Passes in a file, for plugins that do not report what their rings dropped. Pure.
+"""Passes of the plugin in a file, and what lines without a header of their own mean. Pure.
 
 Each pass of the plugin empties the rings: the lines of one ring are written together, at times that follow each other
 closely. A pass with as many lines as the ring holds has found it full, which shows only at the pass' end.
+Plugins that do not report what their rings dropped show it by that alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Annotated, NamedTuple
 
 import msgspec
 
+from agent.sdk.files import strtoll
 from exporters.inspector.format.records import (
+    DumpStats,
+    Header,
     HeaderId,
     Hostname,
     InspectorRecord,
+    Metadata,
     Pid,
     Rank,
     TimestampUs,
+    Total,
 )
-from exporters.inspector.format.series import Total
+
+DEFAULT_RING_LINES = 1024
+MAX_RING_LINES = (1 << 32) - 1
+MIN_WATCHED_LINES = 64
+"""Smaller rings are not watched: to cut a file into such small passes costs ten times the reading, and any job may set
+them. What they lost counts as `filtered_or_lost`."""
+
+
+class RingSizes(NamedTuple):
+    """Records that the rings of one process hold at most, so the lines that one pass writes of them at most."""
+
+    collective: int = DEFAULT_RING_LINES
+    p2p: int = DEFAULT_RING_LINES
+
+    def smallest_watched(self) -> int:
+        """Return the smaller of the sizes that are watched."""
+        return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
+
+    def of(self, *, p2p: bool) -> int:
+        """Return the size of one of the two."""
+        return self.p2p if p2p else self.collective
+
+
+def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
+    """Return the ring sizes that a process with these environment variables has."""
+    return RingSizes(
+        _ring_lines(settings.get("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")),
+        _ring_lines(settings.get("NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")),
+    )
+
+
+def _ring_lines(text: str | None) -> int:
+    """The plugin takes a number below 0 for a huge one, and 0, or what is no number, for 1."""
+    if text is None:
+        return DEFAULT_RING_LINES
+    lines = strtoll(text)
+    return MAX_RING_LINES if lines < 0 else min(MAX_RING_LINES, max(1, lines))
+
 
 MAX_STEP_US = 5000
 """Between two lines of one pass; a pass interrupted for longer is taken for two, and its loss for one of no cause."""
 
 
-class Run(msgspec.Struct):
+class Run(msgspec.Struct, rename={"id": "header_id"}):
     """Lines of one ring that were written together."""
 
-    header_id: HeaderId
+    id: HeaderId
     rank: Rank
     n_ranks: Rank
     hostname: Hostname
@@ -104,7 +148,7 @@ def _continues(run: Run, record: InspectorRecord) -> bool:
     header, metadata = record.header, record.metadata
     if header is None or metadata is None or (record.coll_perf is None) is not run.p2p:
         return False
-    same = header.rank == run.rank and header.id == run.header_id and metadata.pid == run.pid
+    same = header.rank == run.rank and header.id == run.id and metadata.pid == run.pid
     return same and 0 <= metadata.dump_timestamp_us - run.last_us <= MAX_STEP_US
 
 
@@ -118,3 +162,46 @@ def _run_of(records: list[InspectorRecord]) -> Run | None:
 
 def _written_us(record: InspectorRecord) -> int:
     return 0 if record.metadata is None else record.metadata.dump_timestamp_us
+
+
+MAX_BATCH_LINES = 1 << 20  # More than this of one kind no batch announces
+
+
+class FileContext(msgspec.Struct):
+    """The newest formats give header and metadata in the `dump_stats` line only, for as many lines as it announces.
+
+    ``lines`` are those still to come. ``run``: lines written at once whose end is not read yet.
+    """
+
+    header: Header | None = None
+    metadata: Metadata | None = None
+    lines: Annotated[int, msgspec.Meta(ge=0, le=3 * MAX_BATCH_LINES)] = 0
+    run: Run | None = None
+
+    def begin(self, header: Header, metadata: Metadata, stats: DumpStats) -> bool:
+        """Take in a batch's first line; False when it cannot be true."""
+        announced = (stats.coll_records, stats.p2p_records, stats.proxy_records)
+        if not all(0 <= lines <= MAX_BATCH_LINES for lines in announced):
+            self.end()
+            return False
+        self.header, self.metadata, self.lines = header, metadata, sum(announced)
+        return True
+
+    def next(self) -> tuple[Header, Metadata] | None:
+        """Header and metadata of a line without its own; None when no batch announced it."""
+        if self.header is None or self.metadata is None:
+            return None
+        found = (self.header, self.metadata)
+        self.lines -= 1
+        if self.lines <= 0:
+            self.end()
+        return found
+
+    def end(self) -> None:
+        """Lines were lost, maybe a batch's first: until the next one it is unknown whose the lines are."""
+        self.header = self.metadata = None
+        self.lines = 0
+
+    def is_empty(self) -> bool:
+        """Return whether there is nothing to keep."""
+        return self.header is None and self.run is None

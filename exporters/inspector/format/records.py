@@ -1,4 +1,4 @@
-"""Inspector's JSON lines as typed records: the keys we read, and what a line is.
+"""Inspector's JSON lines as typed records: the keys we read, what a line is, and the size classes of operations.
 
 Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). The keys present tell lines apart,
 never `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
@@ -6,28 +6,24 @@ never `inspector_output_format_version` (it is "v4.0" in every tagged release up
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.sdk.metrics import comm_label
 
 MAX_RANKS = 1 << 20
-MAX_SIZE_BYTES = (1 << 63) - 1
-"""The plugin writes 2**64 - count for data types it has no name for (ncclUint8)."""
+MAX_SIZE_BYTES = (1 << 63) - 1  # The plugin writes 2**64 - count for data types it has no name for (ncclUint8)
 MAX_EXEC_TIME_US = 86_400_000_000
 MAX_SEQUENCE_NUMBER = 1 << 53
-MAX_BUS_BYTES_PER_US = 100_000_000
-"""1e5 GB/s: beyond any wire, and beyond any memory."""
+MAX_BUS_BYTES_PER_US = 100_000_000  # 1e5 GB/s: beyond any wire, and beyond any memory
 MAX_COMM_NAME_CHARACTERS = 255
 MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
-MAX_WORD_CHARACTERS = 64
-"""Of the name of a collective and of a timing source."""
+MAX_WORD_CHARACTERS = 64  # Of the name of a collective and of a timing source
 MAX_PID = (1 << 31) - 1
-MAX_CHANNELS = 1024
-"""Of one operation, in its trace; NCCL has 64."""
 
 # What lies outside of these makes a line malformed, before anything is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -94,33 +90,14 @@ class Metadata(msgspec.Struct, gc=False):
     pid: Pid
 
 
-class KernelTimes(msgspec.Struct, gc=False):
-    """When a polling thread saw the kernel of one channel start: microseconds since the epoch, 0: channel not used."""
-
-    kernel_start_ts: Int64 = 0
-
-
-class EventTimes(msgspec.Struct, gc=False):
-    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to an operation, as far as it is read."""
-
-    kernel_events: Annotated[list[KernelTimes], msgspec.Meta(max_length=MAX_CHANNELS)] = []
-
-
-NO_TRACE = msgspec.Raw()
-
-
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly.
-
-    ``event_trace_ts`` is decoded by ``start_times`` only, for the few that need it.
-    """
+    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
-    event_trace_ts: msgspec.Raw = NO_TRACE
 
 
 class P2PPerf(
@@ -168,11 +145,9 @@ class InspectorRecord(msgspec.Struct, gc=False):
     dump_stats: DumpStats | None = None
 
 
-BROKEN = InspectorRecord()
-"""Stands where a line was that is no record."""
+BROKEN = InspectorRecord()  # Stands where a line was that is no record
 
 _DECODER = msgspec.json.Decoder(InspectorRecord)
-_TRACE_DECODER = msgspec.json.Decoder(EventTimes)
 _DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
 """What a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
 
@@ -210,19 +185,6 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
     return None if digits.strip("0123456789abcdefABCDEF") else comm_label(header_id)
 
 
-def start_times(perfs: list[CollectivePerf]) -> list[int]:
-    """When each operation's kernel was first seen to run, in microseconds since the epoch; 0 where it is not known."""
-    return [_start_time(perf.event_trace_ts) for perf in perfs]
-
-
-def _start_time(trace: msgspec.Raw) -> int:
-    try:
-        events = _TRACE_DECODER.decode(trace).kernel_events
-    except _DECODING_ERRORS:
-        return 0
-    return min((event.kernel_start_ts for event in events if event.kernel_start_ts > 0), default=0)
-
-
 def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:
     """Bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md; 0 if unknown).
 
@@ -235,3 +197,29 @@ def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> i
     if collective in ("AllGather", "AllGatherV", "ReduceScatter"):
         return (n_ranks - 1) * size_bytes  # total of n x size, times (n - 1) / n
     return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv", P2P_SEND, P2P_RECV) else 0
+
+
+MAX_TOTAL = 1 << 62  # Where every total stays: a hostile job must not make integers that no checkpoint can hold
+Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOTAL)]
+
+SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
+"""Upper bounds of the size classes in bytes, inclusive: powers of four from 8 KiB to 32 GiB."""
+SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
+
+
+class SeriesKey(NamedTuple):
+    """One accumulator of a writer; ``size`` is a label of SIZE_LABELS, or `other` when the series was not admitted.
+
+    ``comm`` is `other` only beyond MAX_COMMUNICATORS: what was refused keeps its communicator here, so that its rank
+    is known, and is shown under `other`.
+    """
+
+    comm: str
+    comm_rank: int
+    collective: str  # or a P2P name of records.P2P_NAMES
+    size: str
+
+
+def size_label(size_bytes: int) -> str:
+    """Return the size class of a message: its upper bound in bytes, inclusive, or "+Inf"."""
+    return SIZE_LABELS[bisect_left(SIZE_BOUNDS, size_bytes)]

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
-from exporters.inspector.format.context import FileContext
-from exporters.inspector.format.passes import Run, pieces
+from exporters.inspector.format.passes import DEFAULT_RING_LINES, FileContext, Run, pieces
 from exporters.inspector.format.records import (
     BROKEN,
     P2P_NAMES,
@@ -21,7 +20,6 @@ from exporters.inspector.format.records import (
     decode_lines,
     kind,
 )
-from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES
 from exporters.inspector.totals.aggregate import Aggregate
 
 
@@ -34,8 +32,7 @@ class WriterName(NamedTuple):
 
 GroupKey = tuple[str, int, int, str, int, str, int]
 """A RecordKey and the writer's pid: a rank of a communicator is on one host."""
-AggregateOf = Callable[[WriterName], Aggregate | None]
-"""Returns None when the writer limit is reached."""
+AggregateOf = Callable[[WriterName], Aggregate | None]  # Returns None when the writer limit is reached
 
 
 def take(
@@ -57,7 +54,8 @@ def take(
             finish_run(intake.context, aggregate_of)
             intake.begin_run(run)
         intake.take(records)
-        intake.look_at_run()
+        if intake.context.run is not None:  # more lines written together than the ring holds are no pass
+            _release(intake.context.run, aggregate_of, longer=True)
     if intake.error is not None:
         raise intake.error
 
@@ -65,8 +63,17 @@ def take(
 def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
     """The lines that were written together, if there are any, are all there: their pass is over."""
     run, context.run = context.run, None
-    if run is not None and (aggregate := aggregate_of(WriterName(run.hostname, run.pid))) is not None:
-        aggregate.release(_header(run), p2p=run.p2p, lines=run.lines)
+    if run is not None:
+        _release(run, aggregate_of)
+
+
+def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
+    """End a pass: its ring was full if it holds that number of lines. ``longer``: only if it has more, so is none."""
+    aggregate = aggregate_of(WriterName(run.hostname, run.pid))
+    if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
+        return
+    if (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
+        aggregate.losses.release(ring, full=run.lines == aggregate.rings.of(p2p=run.p2p))
 
 
 class _Intake:
@@ -83,15 +90,9 @@ class _Intake:
     def begin_run(self, run: Run | None) -> None:
         """Lines follow that may turn out to be a full ring."""
         self.context.run = run
-        if run is not None and (aggregate := self._aggregate_of(WriterName(run.hostname, run.pid))) is not None:
-            aggregate.hold(_header(run), p2p=run.p2p)
-
-    def look_at_run(self) -> None:
-        """More lines written together than the ring holds are no pass: their gaps wait no longer."""
-        run = self.context.run
         aggregate = None if run is None else self._aggregate_of(WriterName(run.hostname, run.pid))
-        if run is not None and aggregate is not None and run.lines > aggregate.rings.of(p2p=run.p2p):
-            aggregate.release(_header(run), p2p=run.p2p, lines=run.lines)
+        if run is not None and aggregate is not None and (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
+            aggregate.losses.hold(ring)
 
     def take(self, records: list[InspectorRecord]) -> None:
         """Add records to their aggregates."""
@@ -107,14 +108,9 @@ class _Intake:
                 perf, header, metadata = found
             latest = metadata
             key = (
-                header.id,
-                header.rank,
-                header.n_ranks,
-                perf.coll,
-                perf.coll_msg_size_bytes,
-                perf.coll_timing_source,
-                metadata.pid,
-            )
+                header.id, header.rank, header.n_ranks,
+                perf.coll, perf.coll_msg_size_bytes, perf.coll_timing_source, metadata.pid,
+            )  # fmt: skip
             try:
                 groups[key].append(perf)
             except KeyError:
@@ -169,10 +165,7 @@ class _Intake:
             return Result.GARBAGE
         if stats.coll_dropped_since_last_dump or stats.p2p_dropped_since_last_dump:
             self._flush()  # the gaps before this line are not this loss
-        aggregate.note_dropped(header, stats.coll_dropped_since_last_dump, p2p=False)
-        aggregate.note_dropped(header, stats.p2p_dropped_since_last_dump, p2p=True)
+        for p2p, dropped in enumerate((stats.coll_dropped_since_last_dump, stats.p2p_dropped_since_last_dump)):
+            if (ring := aggregate.ring(header, p2p=bool(p2p))) is not None:
+                aggregate.losses.note_dropped(ring, max(0, dropped))
         return Result.DUMP_STATS
-
-
-def _header(run: Run) -> Header:
-    return Header(run.header_id, run.rank, run.n_ranks)

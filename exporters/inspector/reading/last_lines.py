@@ -9,45 +9,19 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from agent.sdk.evidence import Offered, summary as told
 from agent.sdk.files import FollowedFile
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.totals.inheritance import Place
+from exporters.inspector.format.records import P2PPerf, decode_lines
+from exporters.inspector.totals.accumulators import Place
 
-TAIL_BYTES = 64 * 1024
-"""Of a file: some two hundred operations."""
+TAIL_BYTES = 64 * 1024  # Of a file: some two hundred operations
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
 """Number of last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
 """Shares of the last minute that others waited for one rank alone: shown from the first on, blamed from the second."""
-
-
-class _Header(msgspec.Struct, frozen=True):
-    id: str = ""
-    comm_name: str = ""
-
-
-class _Collective(msgspec.Struct, frozen=True):
-    coll: str = ""
-    coll_sn: int = 0
-    coll_msg_size_bytes: int = 0
-
-
-class _Transfer(msgspec.Struct, frozen=True):
-    p2p: str = ""
-    p2p_sn: int = 0
-    p2p_peer: int = 0
-    p2p_msg_size_bytes: int = 0
-
-
-class _Line(msgspec.Struct, frozen=True):
-    header: _Header = _Header()
-    coll_perf: _Collective | None = None
-    p2p_perf: _Transfer | None = None
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
@@ -63,18 +37,12 @@ def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int
 def last_operation(lines: bytes) -> str:
     """Return the last operation of a file's end in words; empty where the last lines have none."""
     for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
-        try:
-            read = msgspec.json.decode(line, type=_Line)
-        except (ValueError, RecursionError):  # cut, no record, bad UTF-8, nested too deep
-            continue
-        comm = read.header.comm_name or read.header.id
-        if (collective := read.coll_perf) is not None:
-            what = f"{collective.coll} no. {collective.coll_sn}, {collective.coll_msg_size_bytes} bytes, in {comm}"
-        elif (transfer := read.p2p_perf) is not None:
-            what = f"{transfer.p2p} no. {transfer.p2p_sn} with {transfer.p2p_peer}, in {comm}"
-        else:
-            continue
-        return what[:MAX_WORD_CHARACTERS]
+        for record in decode_lines(line):
+            perf = record.coll_perf or record.p2p_perf
+            comm = "" if record.header is None else record.header.comm_name or record.header.id
+            if perf is not None:
+                about = f" with {perf.peer}" if isinstance(perf, P2PPerf) else f", {perf.coll_msg_size_bytes} bytes"
+                return f"{perf.coll} no. {perf.coll_sn}{about}, in {comm}"[:MAX_WORD_CHARACTERS]
     return ""
 
 

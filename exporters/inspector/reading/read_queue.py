@@ -10,12 +10,7 @@ from typing import Generic, TypeVar
 
 from agent.sdk.exporter import Clock
 from agent.sdk.files import Share
-from exporters.inspector.reading.failures import FileFailures
-from exporters.inspector.reading.record_files import RecordFile, RecordFiles
-
-PIECE_SECONDS = 0.02
-"""A piece that takes longer makes the next one of the same share smaller: it cannot be interrupted."""
-LEAST_PART = 1 / 32
+from exporters.inspector.reading.record_files import FileFailures, RecordFile, RecordFiles
 
 M = TypeVar("M", bound=Hashable)
 
@@ -50,11 +45,11 @@ class ReadQueue:
     files of a directory. What one does not need is left to the others. A file that fails waits for its time, and keeps
     its place.
 
-    ``read_some`` reads the next piece of a file, or the given part of one, and returns whether there was one.
+    ``read_some`` reads the next piece of a file, and returns whether there was one.
     """
 
     def __init__(
-        self, files: RecordFiles, read_some: Callable[[RecordFile, float], bool], failures: FileFailures, clock: Clock
+        self, files: RecordFiles, read_some: Callable[[RecordFile], bool], failures: FileFailures, clock: Clock
     ) -> None:
         self._files = files
         self._read_some = read_some
@@ -62,7 +57,6 @@ class ReadQueue:
         self._clock = clock
         self._queues: dict[Share, deque[RecordFile]] = {}
         self._served: dict[Hashable, int] = {}
-        self._part: dict[Share, float] = {}
         self._pieces = 0
 
     def __iter__(self) -> Iterator[RecordFile]:
@@ -91,11 +85,12 @@ class ReadQueue:
             share = ring.next()
             queue = self._queues[share]
             record_file = queue.popleft()
-            part = self._part.get(share, 1.0)
-            (queue if self._read_one(record_file, part, now) else idle).append(record_file)
+            more = False
+            if now >= record_file.retry_at:
+                with self._failures.of(record_file, now):
+                    more = self._read_some(record_file)
+            (queue if more else idle).append(record_file)
             ended = self._clock.monotonic()
-            if part < 1.0 or ended - began > PIECE_SECONDS:
-                self._part[share] = part_after(part, ended - began)
             self._pieces += 1
             ring.served(ended - began, self._pieces, stays=bool(queue))
             users.served(ended - began, self._pieces, stays=bool(ring))
@@ -109,22 +104,9 @@ class ReadQueue:
     def _forget(self) -> None:
         """Let go of files that are gone, and of who has none any more."""
         kept = {
-            share: deque(one for one in queue if self._files.get(one.file.identity) is one)
+            share: deque(one for one in queue if self._files.files.get(one.file.identity) is one)
             for share, queue in self._queues.items()
         }
         self._queues = {share: queue for share, queue in kept.items() if queue}
         known = {*self._queues, *(share.uid for share in self._queues)}
         self._served = {one: number for one, number in self._served.items() if one in known}
-        self._part = {share: part for share, part in self._part.items() if share in known}
-
-    def _read_one(self, record_file: RecordFile, part: float, now: float) -> bool:
-        more = False
-        if record_file.trouble.is_over(now):
-            with self._failures.of(record_file.file, record_file.trouble, now):
-                more = self._read_some(record_file, part)
-        return more
-
-
-def part_after(part: float, seconds: float) -> float:
-    """Return the size of the next piece after one of size ``part`` took ``seconds``; it at most doubles."""
-    return max(LEAST_PART, min(1.0, 2 * part, part * PIECE_SECONDS / max(seconds, 1e-6)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,18 +12,19 @@ import msgspec
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.context import FileContext
-from exporters.inspector.format.plausibility import Plausibility
-from exporters.inspector.format.records import Result
-from exporters.inspector.format.ring_sizes import RingSizes
-from exporters.inspector.format.series import MAX_TOTAL
-from exporters.inspector.reading.failures import FileFailures, Trouble
+from exporters.inspector.format.passes import FileContext, RingSizes
+from exporters.inspector.format.records import MAX_TOTAL, Result
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.reading.ownership import Ownership, is_foreign, is_log
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.read_queue import ReadQueue
-from exporters.inspector.reading.record_files import FileKey, RecordFile, RecordFiles
-from exporters.inspector.reading.turn import Section, Turn
+from exporters.inspector.reading.record_files import (
+    FileFailures,
+    Ownership,
+    RecordFile,
+    RecordFiles,
+    is_foreign,
+    is_log,
+)
+from exporters.inspector.reading.turn import Published, Section, Turn
 from exporters.inspector.reading.writers import Writers
 from exporters.inspector.totals.aggregate import Admit
 from exporters.inspector.totals.frozen import WriterTotals
@@ -41,8 +42,7 @@ READ_BYTES = 128 * 1024
 HOLE = b"\n\n"
 """What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
-SAVE_SECONDS = 2.5
-"""Half the interval at which the agent writes its checkpoint, so that the two delays do not add up."""
+SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint, so that the two delays do not add up
 BATCH_IDLE_SECONDS = 2.0
 """After this long without a line the last pass is over; the writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
@@ -64,8 +64,7 @@ class DirectoryReader:
         *,
         restored: bytes | None = None,
         from_beginning: bool = False,
-        plausibility: Plausibility | None = None,
-        histograms: bool = False,
+        shared: Shared | None = None,
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
         share_of: ShareOf = share_of,
     ) -> None:
@@ -74,8 +73,8 @@ class DirectoryReader:
         self._log = log
         self._results = Counter(section.results)
         self._hole_bytes = section.hole_bytes
-        self._shared = Shared(plausibility, histograms=histograms)
-        self._shared.plausibility.implausible = section.implausible
+        self._shared = shared or Shared()
+        self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
         generations: dict[tuple[int, int], int] = {}
         for one in section.writers:
@@ -98,7 +97,7 @@ class DirectoryReader:
         self._failures = FileFailures(self._follower.skipped, log)
         self._files = RecordFiles(self._follower, self._failures, frozenset(generations))
         self._queue = ReadQueue(self._files, self._read_some, self._failures, clock)
-        self._contexts = dict(self._restored_contexts(section.contexts))
+        self._contexts = dict(section.contexts)
         self._discover_at = self._published_at = self._saved_at = float("-inf")
         self._caught_up = False
         self._made_at = clock.monotonic()
@@ -110,13 +109,11 @@ class DirectoryReader:
         retire: Iterable[WriterKey] = (),
         rings: Mapping[WriterKey, RingSizes] | None = None,
         *,
-        left: Collection[WriterKey] = (),
         last: bool = False,
     ) -> Turn:
         """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet.
 
-        ``rings``: the ring sizes of writers, where known; ``left``: writers that are gone, whose files
-        hold all that there is of them. The results of a turn that raises come with the next one.
+        ``rings``: the ring sizes of writers, where known. The results of a turn that raises come with the next one.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -128,14 +125,15 @@ class DirectoryReader:
         waiting = self._queue.read(now, now + TURN_SECONDS)
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
-        self._shared.matching.settle(() if waiting else left)
+        self._shared.matching.settle()
         if not waiting:
             self._writers.end_idle(now)
-        due = last or self._writers.has_left()
+        due = last or bool(self._writers.retired or self._writers.ended)
         published = self._publish(now, due=due)
         section = self._save(now, due=due)
         evidence = self._writers.evidence()
-        retired, ended = self._writers.take_left()
+        retired, self._writers.retired = tuple(self._writers.retired), []
+        ended, self._writers.ended = tuple(self._writers.ended), []
         return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
@@ -160,8 +158,8 @@ class DirectoryReader:
         ended = self._clock.monotonic()
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
-    def _read_some(self, record_file: RecordFile, part: float) -> bool:
-        chunk = self._follower.read(record_file.file, int(READ_BYTES * part))
+    def _read_some(self, record_file: RecordFile) -> bool:
+        chunk = self._follower.read(record_file.file, READ_BYTES)
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()
@@ -200,19 +198,11 @@ class DirectoryReader:
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
         live = {(one.device, one.inode, one.generation) for one in self._follower.positions()} if open_runs else set()
         for key in open_runs:
-            record_file = self._files.get(key[:2])
-            rests = (
-                record_file is not None and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
-            )
+            record_file = self._files.files.get(key[:2])
+            rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
             if at_once or rests or key not in live:
-                self._finish_run(key, record_file, now)
-
-    def _finish_run(self, key: FileKey, record_file: RecordFile | None, now: float) -> None:
-        file, trouble = (None, Trouble()) if record_file is None else (record_file.file, record_file.trouble)
-        with self._failures.of(file, trouble, now):
-            finish_run(self._contexts[key], self._writers.known(key))
-
-    # What is published.
+                with self._failures.of(record_file, now):
+                    finish_run(self._contexts[key], self._writers.known(key))
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and (
@@ -230,13 +220,11 @@ class DirectoryReader:
             skipped=dict(self._follower.skipped) | self._shared.refused(),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
             hole_bytes=self._hole_bytes,
-            implausible=self._shared.plausibility.implausible,
+            implausible=self._shared.implausible,
         )
         self._published_at = now
         self._caught_up = caught_up
         return published
-
-    # The checkpoint.
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
         """The section, when it is due and another one; None also when it cannot be made: the last one holds then."""
@@ -255,36 +243,16 @@ class DirectoryReader:
         return encoded
 
     def _current_section(self) -> Section:
+        positions = (*self._follower.positions(), *self._follower.left()) if self._contexts else ()
+        live = {(one.device, one.inode, one.generation) for one in positions}
+        self._contexts = {key: own for key, own in self._contexts.items() if key in live and not own.is_empty()}
         return Section(
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
             self._hole_bytes,
             self._follower.left(),
-            list(self._saved_contexts()),
-            self._shared.plausibility.implausible,
+            list(self._contexts.items()),
+            self._shared.implausible,
             self._shared.matching.save(),
         )
-
-    def _saved_contexts(self) -> Iterable[tuple[FileKey, msgspec.Raw]]:
-        """The contexts of files that may be read on; the others are let go of, and so is one that cannot be saved."""
-        self._contexts = {key: context for key, context in self._contexts.items() if not context.is_empty()}
-        positions = (*self._follower.positions(), *self._follower.left()) if self._contexts else ()
-        live = {(one.device, one.inode, one.generation) for one in positions}
-        for key in list(self._contexts):
-            if key not in live:
-                del self._contexts[key]
-                continue
-            try:
-                yield key, msgspec.Raw(msgspec.msgpack.encode(self._contexts[key]))
-            except (ValueError, OverflowError, TypeError):
-                self._follower.skipped[NOT_SAVED] += 1
-                del self._contexts[key]
-
-    def _restored_contexts(self, saved: Iterable[tuple[FileKey, msgspec.Raw]]) -> Iterable[tuple[FileKey, FileContext]]:
-        """Return the contexts of an earlier turn, but for those that cannot be read."""
-        for key, raw in saved:
-            try:
-                yield key, msgspec.msgpack.decode(raw, type=FileContext)
-            except (ValueError, RecursionError):
-                self._follower.skipped[NOT_SAVED] += 1

@@ -6,6 +6,7 @@ it to the agent while its checkpoint on disk lies beyond: whatever happens, no b
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -25,16 +26,11 @@ from agent.sdk.ranks import is_record_file
 from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
-RUN_SECONDS = 5.0
-"""How often files are looked over: as often as the agent writes its checkpoint."""
-RUN_BUDGET_SECONDS = 0.1
-"""How long one run goes on to a next file; what is left waits for the next run."""
-KEPT_BYTES = 4096
-"""Kept at a file's front: its first record identifies the file and its owner."""
-PUNCH_STEP_BYTES = 1 << 20
-"""A hole is made, or made longer, in steps of this size."""
-MAX_TAIL_BYTES = 1 << 20
-"""A file with more than this after its last whole line is not wholly read."""
+RUN_SECONDS = 5.0  # How often files are looked over: as often as the agent writes its checkpoint
+RUN_BUDGET_SECONDS = 0.1  # How long one run goes on to a next file; what is left waits for the next run
+KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
+PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
+MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line is not wholly read
 MIN_DELETE_AFTER_SECONDS = 60.0
 
 _STAT_BLOCK_BYTES = 512
@@ -120,70 +116,61 @@ class Reclaimer:
     def _run(self, durable: bytes, owned: Mapping[tuple[int, int], FollowedFile], now: float) -> None:
         if durable is not self._durable:
             self._durable = durable
-            self._positions = _positions(durable, self._path)
+            section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(self._path)
+            self._positions = [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
         self._waiting = self._waiting or list(self._positions)  # older ones are lower: good still
         while self._waiting and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
             position = self._waiting.pop()
             file = owned.get((position.device, position.inode))
-            if file is not None and file.generation == position.generation and not file.unlinked:
-                self._look(position, file)
+            if file is None or file.generation != position.generation or file.unlinked:
+                continue
+            punched = self._punched.get(_key(position), 0)
+            due = self._config.punch_holes and position.offset - punched >= PUNCH_STEP_BYTES
+            if due or self._is_old(file.modified_ns):  # else no system call is made
+                try:
+                    self._look(file.path, position)
+                except OSError as error:
+                    self._errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
-    def _look(self, position: Position, file: FollowedFile) -> None:
-        """Do what is due for one file; make no system call when nothing is."""
-        file_key = (position.device, position.inode, position.generation)
-        due = self._config.punch_holes and position.offset - self._punched.get(file_key, 0) >= PUNCH_STEP_BYTES
-        old = self._is_old(file.modified_ns)
-        if not due and not old:
-            return
-        directory, name = os.path.split(file.path)
-        try:
-            parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
-            try:
-                self._treat(parent, name, position)
-            finally:
-                os.close(parent)
-        except OSError as error:
-            self._errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
-
-    def _treat(self, parent: int, name: str, position: Position) -> None:
+    def _look(self, path: str, position: Position) -> None:
         """Delete the file if it may go, else make a hole in it, unless it is not the one that was read."""
-        descriptor = os.open(name, _OPEN_FLAGS, dir_fd=parent)
-        try:
+        directory, name = os.path.split(path)
+        with contextlib.ExitStack() as opened:
+            parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
+            opened.callback(os.close, parent)
+            descriptor = os.open(name, _OPEN_FLAGS, dir_fd=parent)
+            opened.callback(os.close, descriptor)
             status = os.fstat(descriptor)
             if not _is_same(descriptor, status, position):
                 self._errors["replaced"] += 1
             elif status.st_nlink != 1:  # it may be another user's under another name
                 self._errors["linked"] += 1
-            elif self._may_go(descriptor, status, name, position):
+            elif (
+                self._is_old(status.st_mtime_ns)
+                and _is_read(descriptor, status, position)
+                and not self._may_be_written(name, position)
+            ):
                 os.unlink(name, dir_fd=parent)
                 self._freed[How.DELETED] += status.st_blocks * _STAT_BLOCK_BYTES
             elif self._config.punch_holes:
                 self._punch(descriptor, status, position)
-        finally:
-            os.close(descriptor)
 
     def _punch(self, descriptor: int, status: os.stat_result, position: Position) -> None:
-        file_key = (position.device, position.inode, position.generation)
         block_bytes = max(KEPT_BYTES, status.st_blksize)
-        start = max(block_bytes, self._punched.get(file_key, 0))
+        start = max(block_bytes, self._punched.get(_key(position), 0))
         end = position.offset // block_bytes * block_bytes
         if end <= start:
             return
         if _LIBC.fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, end - start):
             raise OSError(ctypes.get_errno(), "fallocate")
-        self._punched[file_key] = end
+        self._punched[_key(position)] = end
         freed_blocks = status.st_blocks - os.fstat(descriptor).st_blocks
         self._freed[How.PUNCHED] += max(0, freed_blocks) * _STAT_BLOCK_BYTES  # the writer goes on meanwhile
 
     def _is_old(self, modified_ns: int) -> bool:
         after = self._config.delete_after_seconds
         return after is not None and modified_ns >= 0 and self._clock.time() - modified_ns / 1e9 >= after
-
-    def _may_go(self, descriptor: int, status: os.stat_result, name: str, position: Position) -> bool:
-        if not self._is_old(status.st_mtime_ns) or not _is_read(descriptor, status, position):
-            return False
-        return not self._may_be_written(name, position)
 
     def _may_be_written(self, name: str, position: Position) -> bool:
         """Whether a process of this node has the pid in the file's name, in whatever namespace, and holds the file.
@@ -193,29 +180,25 @@ class Reclaimer:
         match = _PID_IN_NAME.search(name)
         if match is None or self._proc.status(1) is None:
             return True
-        writer = int(match[1])
         for pid in self._proc.pids():
             status = self._proc.status(pid)
-            if status is None or writer not in status.namespace_pids:
-                continue
-            files = self._proc.open_files(pid, is_record_file)
-            if files is None or any((one.device, one.inode) == (position.device, position.inode) for one in files):
-                return True
+            if status is not None and int(match[1]) in status.namespace_pids:
+                files = self._proc.open_files(pid, is_record_file)
+                if files is None or any((one.device, one.inode) == _key(position)[:2] for one in files):
+                    return True
         return False
 
 
-def _positions(durable: bytes, path: str) -> list[Position]:
-    """Return the positions in ``path`` that a section of the checkpoint holds."""
-    section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(path)
-    return [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
+def _key(position: Position) -> FileKey:
+    return position.device, position.inode, position.generation
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
     """Return whether the open file is what was read up to the position, its front included."""
-    if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != (position.device, position.inode):
-        return False
     front = position.fingerprint
-    return status.st_size >= position.offset and front != b"" and os.pread(descriptor, len(front), 0) == front
+    is_it = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
+    is_it = is_it and status.st_size >= position.offset
+    return is_it and front != b"" and os.pread(descriptor, len(front), 0) == front
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:

@@ -1,35 +1,102 @@
-"""The files of one directory: which of them are ours to read, and who writes them."""
+"""The files of one directory: which of them are ours to read, who writes them, and which raise errors.
+
+On a shared file system many agents see the same files: each reads those that its own node's processes write.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import traceback
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import NamedTuple
 
+from agent.sdk.exporter import Logger
 from agent.sdk.files import FollowedFile, Follower
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.reading.failures import FileFailures, Trouble
 from exporters.inspector.reading.intake import WriterName
-from exporters.inspector.reading.ownership import (
-    FileState,
-    Ownership,
-    is_local,
-    named_hostname,
-    state_of,
-    written_hostname,
-)
 from exporters.inspector.totals.aggregate import Aggregate
 
+SUFFIXES = (".log", ".jsonl")
+_NAME = re.compile(r"(?P<hostname>.+)-pid\d+\.(?:log|jsonl)", re.ASCII)
+_METADATA_HOSTNAME = re.compile(rb'"metadata":\{[^{}]{0,2048}?"hostname":"([^"\\]{1,255})"')
+
+
+class FileState(StrEnum):
+    """What is done with a file; ``writable_by_others`` are those of the followed that others may write or replace."""
+
+    FOLLOWED = "followed"
+    FOREIGN = "foreign"
+    UNIDENTIFIED = "unidentified"
+    WRITABLE_BY_OTHERS = "writable_by_others"
+
+
+class Ownership(NamedTuple):
+    """What is this node's: files that local rank processes hold open, and host names of local UTS namespaces.
+
+    ``held``: the path of each held file, as its process names it, by device and inode. ``everyone``: every host's files
+    are ours (a single pass over recorded data).
+    """
+
+    held: Mapping[tuple[int, int], str] = {}
+    hostnames: frozenset[str] = frozenset()
+    everyone: bool = False
+
+
+def is_log(name: str) -> bool:
+    """Return whether a file name can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with its end kept."""
+    return "-pid" in name and name.endswith(SUFFIXES)
+
+
+def named_hostname(path: str) -> str | None:
+    """Return the host name in a file's name, if it is there."""
+    match = _NAME.fullmatch(path.rpartition("/")[2])
+    return None if match is None else match["hostname"]
+
+
+def written_hostname(head: bytes) -> str | None:
+    """The host name in the metadata of the first record, which may be longer than ``head``; None if not there."""
+    match = _METADATA_HOSTNAME.search(head)
+    return None if match is None else match[1].decode(errors="replace")
+
+
+def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
+    """Whether ``hostname`` is one of ``hostnames``, also when one of the two is written short and the other whole."""
+    if hostname in hostnames:
+        return True
+    short = hostname.partition(".")[0]
+    return any(name.partition(".")[0] == short and ("." not in name or "." not in hostname) for name in hostnames)
+
+
+def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
+    """Return whether a file's name alone says that another host writes it, and no local process holds it open."""
+    if ownership.everyone or identity in ownership.held:
+        return False
+    hostname = named_hostname(name)
+    return hostname is not None and not is_local(hostname, ownership.hostnames)
+
+
+RETRY_SECONDS = 1.0  # after the first error; after each further one in a row twice as long
+MAX_RETRY_SECONDS = 60.0
+_MAX_DOUBLINGS = 6
 MAX_HELD_TAKEN = 1024
 """Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
 
-FileKey = tuple[int, int, int]
-"""Device, inode and generation: one generation of a file."""
+FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
 
 class RecordFile:
-    """One file, and who writes it."""
+    """One file, and who writes it.
+
+    ``failures``: how often in a row it has failed, ``retry_at``: when (monotonic seconds) it is tried again.
+    """
 
     __slots__ = (
-        "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "state", "trouble", "writers",
+        "failed", "failures", "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "retry_at",
+        "state", "writers",
     )  # fmt: skip
 
     def __init__(self, file: FollowedFile, now: float) -> None:
@@ -37,17 +104,51 @@ class RecordFile:
         self.generation = file.generation
         self.hostname: str | None = None
         self.path = ""
-        self.looked_size = 0
+        self.looked_size = self.failures = 0
+        self.failed = False
         self.read_at = now
+        self.retry_at = float("-inf")
         self.state = FileState.UNIDENTIFIED
         self.writers: dict[WriterName, Aggregate] = {}
         self.known: set[WriterName] = set()
-        self.trouble = Trouble()
 
     @property
     def key(self) -> FileKey:
         """Return the generation of the file that is there now."""
         return self.file.device, self.file.inode, self.file.generation
+
+
+class FileFailures:
+    """Takes errors so that each costs its file alone. Counted in ``counts`` by the error's name."""
+
+    def __init__(self, counts: Counter[str], log: Logger) -> None:
+        self._counts = counts
+        self._log = log
+
+    @contextlib.contextmanager
+    def of(self, one: RecordFile | None, now: float) -> Iterator[None]:
+        """Do something with a file (None: one that is gone); an error is noted and goes no further."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  # whatever it is
+            self._counts[type(error).__name__] += 1
+            if one is None or not one.failed:
+                self._log_error(error, one)
+            if one is not None:
+                one.failed = True
+                one.retry_at = now + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(one.failures, _MAX_DOUBLINGS))
+                one.failures += 1
+        else:
+            if one is not None:
+                one.failures = 0
+
+    def _log_error(self, error: Exception, one: RecordFile | None) -> None:
+        """Log what went wrong and where; not the error's own text, which may quote the file."""
+        path, offset = ("", 0) if one is None else (one.file.path, one.file.offset)
+        lines = traceback.extract_tb(error.__traceback__)
+        at = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+        name = type(error).__name__
+        self._log.warning("inspector file failed, it is tried again later", path=path, offset=offset, error=name, at=at)
 
 
 class RecordFiles:
@@ -57,16 +158,16 @@ class RecordFiles:
         self._restored = restored
         self._follower = follower
         self._failures = failures
-        self._files: dict[tuple[int, int], RecordFile] = {}
+        self.files: dict[tuple[int, int], RecordFile] = {}
         self._held: set[tuple[int, int]] = set()  # held files that were looked for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take in the files that are there now, at the monotonic time ``now``, and decide which are ours."""
-        self._files = {file.identity: self._files.get(file.identity) or RecordFile(file, now) for file in files}
-        unread = [record_file for record_file in self._files.values() if record_file.state is not FileState.FOLLOWED]
+        self.files = {file.identity: self.files.get(file.identity) or RecordFile(file, now) for file in files}
+        unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
-            if record_file.trouble.is_over(now):
-                with self._failures.of(record_file.file, record_file.trouble, now):
+            if now >= record_file.retry_at:
+                with self._failures.of(record_file, now):
                     record_file.state = self._state(record_file, ownership)
 
     def take_up_held(self, ownership: Ownership, now: float) -> bool:
@@ -83,23 +184,19 @@ class RecordFiles:
             self.sync(self._follower.files(), ownership, now)
         return bool(held)
 
-    def get(self, identity: tuple[int, int]) -> RecordFile | None:
-        """Return the file of that device and inode, if it is there."""
-        return self._files.get(identity)
-
     def followed(self) -> list[RecordFile]:
         """Return the files that are ours."""
-        return [record_file for record_file in self._files.values() if record_file.state is FileState.FOLLOWED]
+        return [record_file for record_file in self.files.values() if record_file.state is FileState.FOLLOWED]
 
     def states(self) -> Counter[FileState]:
         """Return how many files are in each state."""
         writable = sum(record_file.file.shared for record_file in self.followed())
         more = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
-        return Counter(record_file.state for record_file in self._files.values()) + more
+        return Counter(record_file.state for record_file in self.files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
         """Return whether a writer's totals are those of before the agent's restart, or more."""
-        record_file = self._files.get((writer_key.device, writer_key.inode))
+        record_file = self.files.get((writer_key.device, writer_key.inode))
         if record_file is None:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
@@ -109,13 +206,17 @@ class RecordFiles:
         file = record_file.file
         if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
             return FileState.FOLLOWED
-        return state_of(file.identity, self._hostname(record_file, ownership), ownership)
+        if ownership.everyone or file.identity in ownership.held:
+            return FileState.FOLLOWED
+        if (hostname := self._hostname(record_file, ownership)) is None:
+            return FileState.UNIDENTIFIED
+        return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
         """Return the writer's host name: by the file's name if that is foreign already, else by its first record."""
         file = record_file.file
         named = named_hostname(file.path)
-        if ownership.everyone or (named is not None and not is_local(named, ownership.hostnames)):
+        if named is not None and not is_local(named, ownership.hostnames):
             return named
         same = record_file.path == file.path and record_file.generation == file.generation
         if same and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):

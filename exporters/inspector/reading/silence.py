@@ -18,10 +18,8 @@ from agent.sdk.files import atoi, strtoll
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel
 
-GRACE_SECONDS = 60.0
-"""A process is not spoken of before: its first record shows that its settings are good."""
-MAX_TOLD = 4096
-"""Processes spoken of that are remembered; all are forgotten at once when there are more."""
+GRACE_SECONDS = 60.0  # A process is not spoken of before: its first record shows that its settings are good
+MAX_TOLD = 4096  # Processes spoken of that are remembered; all are forgotten at once when there are more
 
 RECORDING_VARIABLES = frozenset(
     {

@@ -10,22 +10,18 @@ from pathlib import Path
 from agent.sdk.exporter import Context
 from agent.sdk.ranks import WriterKey
 from agent.sdk.system import ProcFS
-from exporters.inspector.format.plausibility import Plausibility
-from exporters.inspector.format.ring_sizes import RingSizes, ring_sizes
+from exporters.inspector.format.passes import RingSizes, ring_sizes
 from exporters.inspector.reading.last_lines import ends
-from exporters.inspector.reading.ownership import FileState, Ownership
-from exporters.inspector.reading.published import Published
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
-from exporters.inspector.reading.turn import Turn
+from exporters.inspector.reading.record_files import FileState, Ownership
+from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.shared import Shared
 
-WAIT_SECONDS = 1.0
-"""How long an update waits for a turn; a reader that takes longer is left to itself until it comes back."""
-ENDS_SECONDS = 5.0
-"""How long a bundle's part waits for the ends of files; other parts have 20 s by default."""
-STALE_SECONDS = 10.0
-"""A reader that does not return for this long exports no series: they would be out of date."""
+WAIT_SECONDS = 1.0  # how long an update waits for a turn; a reader that takes longer is left to itself until it returns
+ENDS_SECONDS = 5.0  # how long a bundle's part waits for the ends of files; other parts have 20 s by default
+STALE_SECONDS = 10.0  # a reader that does not return for this long exports no series: they would be out of date
 
 
 class Slot:
@@ -36,12 +32,9 @@ class Slot:
         self.thread = ctx.thread(f"inspector-{number}")
         self.reclaimer = Reclaimer(path, reclaim, ctx.clock, ProcFS(ctx.roots.proc), ctx.log)
         self.running: asyncio.Task[Turn] | None = None
-        self.available = False
-        self.waiting = self.failed = False
+        self.available = self.waiting = self.failed = False
         self.published: Published | None = None
         self.section: bytes | None = None
-        self.expired: list[WriterKey] = []
-        self.left: frozenset[WriterKey] = frozenset()
         self._ctx = ctx
         self._started_at = 0.0
         self._writer_keys: set[WriterKey] = set()
@@ -54,9 +47,24 @@ class Slot:
 
         Returns the totals of the writers that it knows from before.
         """
-        self.section = restored
-        make = partial(self._make, restored, gigabytes_per_second, histograms=histograms)
-        self.reader, writers = await self.thread.call(make)
+        ctx, self.section = self._ctx, restored
+
+        def make(section: bytes | None, *, from_beginning: bool) -> DirectoryReader:
+            shared = Shared(gigabytes_per_second, histograms=histograms)
+            reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared, log=ctx.log)
+            return reader(restored=section, from_beginning=from_beginning)
+
+        def begin() -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
+            try:
+                reader = make(restored, from_beginning=ctx.once)
+            except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
+                ctx.log.warning(
+                    "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
+                )
+                reader = make(None, from_beginning=False)
+            return reader, reader.totals()
+
+        self.reader, writers = await self.thread.call(begin)
         self._writer_keys.update(one.writer_key for one in writers)
         return writers
 
@@ -68,14 +76,31 @@ class Slot:
         finally:
             self.thread.stop()
 
+    def writers(self) -> tuple[WriterTotals, ...]:
+        """Return the totals that were published last."""
+        return () if self.published is None else self.published.writers
+
     def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[Turn]:
         """Begin a turn; the reader must be free."""
+        ranks, durable = self._ctx.ranks, self._ctx.state.durable
         self._started_at = self._ctx.clock.monotonic()
-        self._learn_ring_sizes()
-        rings, durable = dict(self._rings), self._ctx.state.durable
-        turn = partial(self._turn, ownership, self.expired, rings, durable, left=self.left, last=last)
+        for writer_key in self._writer_keys - self._rings.keys():
+            if (settings := ranks.recording_settings(writer_key)) is not None:
+                self._rings[writer_key] = ring_sizes(settings)
+        expired = [one.writer_key for one in self.writers() if ranks.is_expired(one.writer_key)]
+        rings = dict(self._rings)
+
+        def turn() -> Turn:
+            made = self.reader.turn(ownership, expired, rings, last=last)
+            self.reclaimer.run(durable, self.reader.owned())
+            return made
+
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running
+
+    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+        """Return the ends of the files of these ranks, by the rank. In the reader's thread."""
+        return ends(self.reader.owned(), ranks)
 
     def note(self, turn: Turn) -> None:
         """Take in what a turn says of the reader itself."""
@@ -90,65 +115,10 @@ class Slot:
         """Return whether the directory, as it was published last, holds no file to read."""
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
-    def is_busy(self, seconds: float) -> bool:
-        """Return whether a turn has been under way for longer than ``seconds``."""
-        return self.running is not None and self._ctx.clock.monotonic() - self._started_at > seconds
-
     def shown(self) -> Published | None:
         """What is published; behind a reader that hangs or fails it stands still, and its sums are withheld."""
-        withheld = self.published is not None and (self.failed or self.is_busy(STALE_SECONDS))
-        return self.published.withheld() if withheld and self.published is not None else self.published
-
-    def _learn_ring_sizes(self) -> None:
-        """Look up the ring sizes that the writers' processes are configured with, until all are known."""
-        for writer_key in self._writer_keys - self._rings.keys():
-            settings = self._ctx.ranks.recording_settings(writer_key)
-            if settings is not None:
-                self._rings[writer_key] = ring_sizes(settings)
-
-    # In the reader's thread.
-
-    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """Return the ends of the files of these ranks."""
-        return ends(self.reader.owned(), ranks)
-
-    def _make(
-        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool
-    ) -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
-        """Return the reader, and the totals that it knows from before."""
-        ctx = self._ctx
-        bound = Plausibility(gigabytes_per_second)
-        make = partial(
-            DirectoryReader,
-            Path(self.path),
-            ctx.clock,
-            ctx.admit.admit,
-            plausibility=bound,
-            histograms=histograms,
-            log=ctx.log,
-        )
-        try:
-            reader = make(restored=restored, from_beginning=ctx.once)
-        except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
-            ctx.log.warning(
-                "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
-            )
-            reader = make()
-        return reader, reader.totals()
-
-    def _turn(
-        self,
-        ownership: Ownership,
-        expired: list[WriterKey],
-        rings: dict[WriterKey, RingSizes],
-        durable: bytes | None,
-        *,
-        left: frozenset[WriterKey],
-        last: bool,
-    ) -> Turn:
-        made = self.reader.turn(ownership, expired, rings, left=left, last=last)
-        self.reclaimer.run(durable, self.reader.owned())
-        return made
+        hangs = self.running is not None and self._ctx.clock.monotonic() - self._started_at > STALE_SECONDS
+        return self.published.withheld() if self.published is not None and (self.failed or hangs) else self.published
 
 
 async def last_lines(

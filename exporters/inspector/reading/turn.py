@@ -1,4 +1,4 @@
-"""What one turn of a reader gives, and what of it goes into the checkpoint."""
+"""What one turn of a reader gives: what is rendered in another thread, and what goes into the checkpoint."""
 
 from __future__ import annotations
 
@@ -8,13 +8,32 @@ import msgspec
 
 from agent.sdk.files import Position, Share
 from agent.sdk.ranks import Membership, WriterKey
-from exporters.inspector.format.records import Result
-from exporters.inspector.format.series import Total
-from exporters.inspector.lateness.matching import SavedBoard
-from exporters.inspector.reading.published import Published
-from exporters.inspector.reading.record_files import FileKey
+from exporters.inspector.format.passes import FileContext
+from exporters.inspector.format.records import Result, Total
+from exporters.inspector.reading.record_files import FileKey, FileState
 from exporters.inspector.totals.aggregate import Saved
 from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.matching import SavedBoard
+
+
+class Published(msgspec.Struct, frozen=True):
+    """One reader's state at the time of publication."""
+
+    writers: tuple[WriterTotals, ...]
+    caught_up: bool
+    results: dict[Result, int]
+    files: dict[FileState, int]
+    skipped: dict[str, int]
+    lag_bytes: int
+    hole_bytes: int
+    implausible: int = 0
+
+    def withheld(self) -> Published:
+        """Return the same as of a reader whose totals stand still: no series with a part in them is to be shown."""
+        writers = tuple(
+            msgspec.structs.replace(one, caught_up=False, windows={}, transfers={}, pairs={}) for one in self.writers
+        )
+        return msgspec.structs.replace(self, writers=writers, caught_up=False)
 
 
 class WriterEvidence(NamedTuple):
@@ -44,17 +63,14 @@ class Turn(NamedTuple):
 
 
 class Section(msgspec.Struct):
-    """A reader's part of the checkpoint: offsets and integers of the same moment.
-
-    ``contexts``: a FileContext each, encoded by itself, so that one which cannot be saved or read costs no other.
-    """
+    """A reader's part of the checkpoint: offsets and integers of the same moment."""
 
     positions: list[Position]
     writers: list[Saved]
     results: dict[Result, Total]
     hole_bytes: Total
     left: list[Position] = []
-    contexts: list[tuple[FileKey, msgspec.Raw]] = []
+    contexts: list[tuple[FileKey, FileContext]] = []
     implausible: Total = 0
     waiting: list[SavedBoard] = []
 

@@ -6,32 +6,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 
-from agent.sdk.files import FairTable, Holdings, Share
+from agent.sdk.files import FairTable, Share
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.ring_sizes import DEFAULT_RING_LINES, RingSizes
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness.matching import Credit
+from exporters.inspector.format.passes import DEFAULT_RING_LINES, RingSizes
+from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.intake import AggregateOf, WriterName
 from exporters.inspector.reading.record_files import FileKey, RecordFile
 from exporters.inspector.reading.turn import WriterEvidence
 from exporters.inspector.totals.aggregate import Admit, Aggregate, Saved
 from exporters.inspector.totals.frozen import WINDOW_SECONDS, WriterTotals
 from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
+from exporters.inspector.totals.matching import Credit
 from exporters.inspector.totals.shared import Shared
 
 MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
-MAX_BINDINGS_IN_ALL = 65_536
-"""Kinds of record remembered after a turn, of all writers together: about 50 MB."""
-UNKNOWN = Share(-1, "")
-"""Of writers from before the agent's restart whose file is not known any more."""
+MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, of all writers together: about 50 MB
+UNKNOWN = Share(-1, "")  # Of writers from before the agent's restart whose file is not known any more
 
 
 class Writers:
     """The writers that live, MAX_WRITERS at most: of who has too many, one is let go of in favour of another's.
 
-    Totals of released writers wait in ``left`` for a turn. ``shares``: whose the files of the ``saved``
-    writers are, by device and inode. Counts evicted and refused ones in ``skipped``.
+    ``retired``, ``ended``: the last totals of released writers, and of idle communicators of others, that no turn has
+    published yet. ``shares``: whose the files of the ``saved`` writers are, by device and inode. Counts evicted and
+    refused ones in ``skipped``.
     """
 
     def __init__(
@@ -56,8 +55,8 @@ class Writers:
         self._idle: dict[WriterKey, IdleWatch] = {}
         self._idle_at = float("-inf")
         self._rolled_at = now
-        self._retired: list[WriterTotals] = []
-        self._ended: list[WriterTotals] = []
+        self.retired: list[WriterTotals] = []
+        self.ended: list[WriterTotals] = []
 
     def __iter__(self) -> Iterator[Aggregate]:
         """All of them."""
@@ -68,8 +67,6 @@ class Writers:
         for writer_key, sizes in rings.items():
             if (aggregate := self._aggregates.get(writer_key)) is not None:
                 aggregate.rings = sizes
-
-    # Of one file.
 
     def of(self, record_file: RecordFile, writer: WriterName) -> Aggregate | None:
         """Return the totals of one writer of a file; None when the writer limit is reached."""
@@ -124,8 +121,6 @@ class Writers:
         aggregate = self._aggregates.get(writer_key)
         return None if aggregate is None else partial(aggregate.credit, key)
 
-    # What ends.
-
     def retire(self, writer_keys: Iterable[WriterKey]) -> None:
         """Let go of writers."""
         for writer_key in writer_keys:
@@ -135,7 +130,7 @@ class Writers:
                 continue
             self._shares.pop(writer_key)
             aggregate.leave()
-            self._retired.append(WriterTotals.of(aggregate, caught_up=True))
+            self.retired.append(WriterTotals.of(aggregate, caught_up=True))
             home = self._homes.pop(writer_key, None)
             if home is not None and home.generation == writer_key.generation:
                 home.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
@@ -149,20 +144,7 @@ class Writers:
         for writer_key, aggregate in self._aggregates.items():
             watch = self._idle[writer_key]
             if comms := watch.look(aggregate, now):
-                self._ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
-            aggregate.serve_first(watch.first)
-
-    def has_left(self) -> bool:
-        """Return whether a writer or communicator ended that no turn has published yet."""
-        return bool(self._retired or self._ended)
-
-    def take_left(self) -> tuple[tuple[WriterTotals, ...], tuple[WriterTotals, ...]]:
-        """Return the last totals of writers let go, and those of idle communicators of others, each once."""
-        totals = (tuple(self._retired), tuple(self._ended))
-        self._retired, self._ended = [], []
-        return totals
-
-    # What a turn does with all of them.
+                self.ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
 
     def tidy(self, now: float, now_us: int) -> None:
         """Bound what is remembered, end the gauges' windows, and believe no record from the future."""
@@ -175,20 +157,14 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Clear the kinds of record of the writer with the most, until they are few enough."""
-        remembered = sum(aggregate.remembered() for aggregate in self)
-        if remembered <= MAX_BINDINGS_IN_ALL:
-            return
-        holdings = Holdings()
-        for aggregate in self:
-            holdings.add(self._shares.share_of(aggregate.writer_key), aggregate.remembered())
-        while remembered > MAX_BINDINGS_IN_ALL and (most := holdings.most()) is not None:
+        """Clear the kinds of record of the writers with the most, until they are few enough."""
+        remembered = sum(len(aggregate.bindings) for aggregate in self)
+        for aggregate in sorted(self, key=lambda one: -len(one.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ():
             self._skipped["binding_limit"] += 1
-            for writer_key in self._shares.of(most):
-                aggregate = self._aggregates[writer_key]
-                remembered -= aggregate.remembered()
-                holdings.add(most, -aggregate.remembered())
-                aggregate.forget()
+            remembered -= len(aggregate.bindings)
+            aggregate.bindings.clear()
+            if remembered <= MAX_BINDINGS_IN_ALL:
+                break
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
         """Return the evidence in their records that no turn has published yet."""

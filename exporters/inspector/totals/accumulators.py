@@ -1,17 +1,30 @@
-"""The accumulators that records are added up in. Pure."""
+"""What the records of one kind are added up in, found once: totals, gaps, windows, durations. Pure.
+
+An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
+seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's. Durations are
+counted since the agent's start, as nothing of them is in the checkpoint: after a restart all counters begin at 0.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import copy
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
-from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER
-from exporters.inspector.format.series import MAX_TOTAL, Total
-from exporters.inspector.lateness.arrivals import Arrivals
+from agent.sdk.ranks import RankLabel, WriterKey
+from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey, Total
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.losses import Sequence, Tally
+from exporters.inspector.totals.matching import BoardMember
+from exporters.inspector.totals.pairs import End
 
-REORDER = 1024
-"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
+Place = tuple[WriterKey, str, int]
+"""A writer, a communicator, and a rank in it."""
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -30,48 +43,13 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
         self.microseconds = min(MAX_TOTAL, self.microseconds + microseconds)
         self.bus_bytes = min(MAX_TOTAL, self.bus_bytes + bus_bytes)
 
-
-class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
-
-    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
-    that comes late lowers what the next gap adds.
-    """
-
-    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
-    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
-    seen: Total = 0
-    before: Total = 0
-    missing: Total = 0
-    seen_before: Total = 0
-
-    def add(self, lowest: int, highest: int, count: int) -> None:
-        """Take in the numbers of ``count`` records, in any order."""
-        if highest + REORDER < self.highest:  # restarted
-            self.seen_before = self.seen_in_all()
-            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
-        self.first = lowest if self.first is None else min(self.first, lowest)
-        self.highest = max(self.highest, highest)
-        self.seen = min(MAX_TOTAL, self.seen + count)
-
-    def fill(self) -> None:
-        """Take in a record whose number cannot be true: it fills one of the gaps."""
-        self.seen = min(MAX_TOTAL, self.seen + 1)
-
-    def seen_in_all(self) -> int:
-        """Records taken in since the first."""
-        return min(MAX_TOTAL, self.seen_before + self.seen)
-
-    def gaps(self) -> int:
-        """All that is missing as it stands: a record under way may still fill a gap."""
-        if self.first is None or self.highest < 0:
-            return self.missing
-        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
-
-    def settle(self) -> int:
-        """Count the gaps, when no record is under way; return all that is missing."""
-        self.missing = self.gaps()
-        return self.missing
+    def plus(self, other: Accumulator) -> Accumulator:
+        """Both together."""
+        both = copy.copy(self)
+        both.add(other.operations, other.message_bytes, other.microseconds, other.bus_bytes)
+        if other.arrivals is not None:
+            both.arrivals = other.arrivals if self.arrivals is None else self.arrivals.plus(other.arrivals)
+        return both
 
 
 class Window:
@@ -81,8 +59,7 @@ class Window:
 
     def __init__(self) -> None:
         self.last: tuple[int, int] | None = None
-        self.bus_bytes = 0
-        self.microseconds = 0
+        self.bus_bytes = self.microseconds = 0
 
     def roll(self) -> None:
         """End the window; one without data leaves the last as it is."""
@@ -92,6 +69,168 @@ class Window:
 
     def latest(self) -> tuple[int, int] | None:
         """Bus bytes and microseconds of the last window with data; of the first one while it lasts; None before."""
-        if self.last is None and self.microseconds:
-            return self.bus_bytes, self.microseconds
-        return self.last
+        return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
+
+
+QUANTILE = 0.1
+"""Low enough to leave out waits, high enough that a single odd record of ten and more says nothing."""
+MAX_SAMPLES = 256
+"""Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken."""
+ROLLS = 2
+"""The reader's windows (5 s) that a transfer window lasts at least ..."""
+MIN_SAMPLES = 3  # ... and until it has this number of operations ...
+MAX_ROLLS = 12  # ... but no longer than these (60 s): fewer operations give no value
+
+
+class TransferWindow:
+    """The times of one rank's operations of one kind; ``last_us`` is the percentile of the last window, if recent."""
+
+    __slots__ = ("_age", "_rolls", "_skip", "_step", "last_us", "times")
+
+    def __init__(self) -> None:
+        self.last_us: int | None = None
+        self._age = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.times: array[int] = array("q")
+        self._step = 1
+        self._skip = self._rolls = 0
+
+    def add(self, times: list[int]) -> None:
+        """Take in the times of operations in microseconds."""
+        if self._step == 1:
+            self.times.extend(times)
+        else:
+            self.times.extend(islice(times, self._skip, None, self._step))
+            self._skip = (self._skip - len(times)) % self._step
+        while len(self.times) > MAX_SAMPLES:
+            self.times = self.times[::2]
+            self._step *= 2
+
+    def roll(self) -> None:
+        """Five seconds are over: end the window if it is long enough, and forget the last one when it is old."""
+        self._rolls += 1
+        self._age += 1
+        count = len(self.times)
+        if self._rolls >= ROLLS and count >= MIN_SAMPLES:
+            self.last_us = sorted(self.times)[int(QUANTILE * count)]
+            self._age = 0
+            self._begin()
+        elif self._rolls >= MAX_ROLLS:
+            self._begin()
+        if self._age >= MAX_ROLLS:
+            self.last_us = None
+
+
+BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))
+"""Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
+BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # in seconds, as the label `le` has them
+MAX_HISTOGRAMS = 256  # shown of one node; of all collectives in all size classes a job could have 126
+
+
+class Durations:
+    """Operations by bucket, each without those of the buckets before, and their time."""
+
+    __slots__ = ("counts", "microseconds")
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(BOUND_LABELS)
+        self.microseconds = 0
+
+    def add(self, times: Iterable[int]) -> None:
+        """Add operations that took ``times`` microseconds."""
+        for time in times:
+            self.counts[bisect_left(BOUNDS_US, time)] += 1
+            self.microseconds += time
+
+    def plus(self, other: Durations | None) -> Durations:
+        """Both together, which later operations do not reach."""
+        both = Durations()
+        for one in (self, other) if other is not None else (self,):
+            both.counts = [sum(pair) for pair in zip(both.counts, one.counts, strict=True)]
+            both.microseconds += one.microseconds
+        return both
+
+
+class JobSeries(NamedTuple):
+    """What ranks' durations are added up under."""
+
+    job_id: str
+    collective: str
+    size: str
+
+
+class JobDurations:
+    """Durations of all ranks of each job; those by series are never changed."""
+
+    def __init__(self, by_series: Mapping[JobSeries, Durations] | None = None) -> None:
+        self.by_series = dict(by_series or {})
+
+    def take(
+        self, writer_key: WriterKey, durations: Iterable[tuple[SeriesKey, Durations]], labels: Mapping[Place, RankLabel]
+    ) -> None:
+        """Add a writer's."""
+        for key, own in durations:
+            if (label := labels.get((writer_key, key.comm, key.comm_rank))) is not None:
+                series = JobSeries(label.job_id, key.collective, key.size)
+                self.by_series[series] = own.plus(self.by_series.get(series))
+
+    def keep(self, job_ids: frozenset[str]) -> None:
+        """Drop those of all other jobs."""
+        self.by_series = {series: own for series, own in self.by_series.items() if series.job_id in job_ids}
+
+
+RecordKey = tuple[str, int, int, str, int, str]
+"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Binding:
+    """Where the records of one RecordKey go, and what each of them counts."""
+
+    __slots__ = (
+        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
+        "sequence", "size_bytes", "transfer", "untimed", "window",
+    )  # fmt: skip
+
+    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
+        self.result = result
+        self.sequence = sequence
+        self.accumulator = Accumulator()
+        self.window: Window | None = None
+        self.transfer: TransferWindow | None = None
+        self.member: BoardMember | None = None
+        self.end: End | None = None
+        self.durations: Durations | None = None
+        self.place = (OTHER, 0)
+        self.untimed: Tally | None = None
+        self.size_bytes = self.bus_bytes = 0
+        self.least_us = 1 if result is Result.ACCEPTED else 0
+        self.plausible_us = 0
+
+    def see(self, lowest: int, highest: int, count: int) -> None:
+        """Note that records with these numbers were there."""
+        if self.sequence is not None:
+            self.sequence.add(lowest, highest, count)
+
+    def fill(self) -> None:
+        """Note that a record was there whose number cannot be true."""
+        if self.sequence is not None:
+            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
+
+    def add(self, lowest: int, highest: int, times: list[int]) -> None:
+        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
+        count = len(times)
+        self.see(lowest, highest, count)
+        if self.result is not Result.ACCEPTED:
+            return
+        microseconds = sum(times)
+        bus_bytes = count * self.bus_bytes
+        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
+        if self.durations is not None:
+            self.durations.add(times)
+        if self.window is not None:
+            self.window.bus_bytes += bus_bytes
+            self.window.microseconds += microseconds
+        if self.transfer is not None:
+            self.transfer.add(times)

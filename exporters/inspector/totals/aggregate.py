@@ -17,50 +17,40 @@ import msgspec
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import Membership, WriterKey
-from exporters.inspector.format.records import (
-    COLLECTIVES,
-    KERNEL_TIMING,
-    MAX_BUS_BYTES_PER_US,
-    MAX_EXEC_TIME_US,
-    MAX_SEQUENCE_NUMBER,
-    MAX_SIZE_BYTES,
-    NO_TRACE,
-    OTHER,
-    P2P_OTHER,
-    P2P_RECV,
-    P2P_SEND,
-    CollectivePerf,
-    Header,
-    Result,
-    TimestampUs,
-    bus_bytes_per_operation,
-    communicator,
-    start_times,
+from exporters.inspector.format import records
+from exporters.inspector.format.passes import RingSizes, Run
+from exporters.inspector.totals.accumulators import Accumulator, Binding, Durations, RecordKey, TransferWindow, Window
+from exporters.inspector.totals.arrivals import SYNCHRONISING, Arrivals
+from exporters.inspector.totals.losses import (
+    COLLECTIVE_RING,
+    P2P_RING,
+    UNTIMED,
+    LossBook,
+    RingKey,
+    SavedLosses,
+    Sequence,
+    Tally,
 )
-from exporters.inspector.format.ring_sizes import RingSizes
-from exporters.inspector.format.series import SeriesKey, size_label
-from exporters.inspector.lateness.arrivals import SYNCHRONISING, Arrivals
-from exporters.inspector.totals.accumulators import Accumulator, Sequence, Window
-from exporters.inspector.totals.binding import Binding, RecordKey
-from exporters.inspector.totals.budget import SERIES_PER_ACCUMULATOR, SERIES_PER_GAUGE, series_of, series_of_arrivals
-from exporters.inspector.totals.durations import Durations
-from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, UNTIMED, LossBook, RingKey, SavedLosses, Tally
-from exporters.inspector.totals.places import MAX_PLACES, Places
-from exporters.inspector.totals.shared import Shared
-from exporters.inspector.transfers.pairs import End, Pairs
-from exporters.inspector.transfers.window import TransferWindow
+from exporters.inspector.totals.pairs import End, Pairs
+from exporters.inspector.totals.shared import (
+    MAX_PLACES,
+    SERIES_PER_ACCUMULATOR,
+    SERIES_PER_GAUGE,
+    Places,
+    Shared,
+    series_of,
+    series_of_arrivals,
+)
 
-MAX_BINDINGS = 4096
-"""Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered."""
-P2P_SERIES = frozenset({P2P_SEND, P2P_RECV})
-P2P_FIRST = 1
-"""Where numbers of P2P operations begin; those of collective ones begin at 0."""
+MAX_BINDINGS = 4096  # Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered
+P2P_SERIES = frozenset({records.P2P_SEND, records.P2P_RECV})
+P2P_FIRST = 1  # Where numbers of P2P operations begin; those of collective ones begin at 0
 
-Place = TypeVar("Place", SeriesKey, tuple[str, int, str], tuple[str, int])
-"""A key that begins with the communicator."""
+Place = TypeVar(
+    "Place", records.SeriesKey, tuple[str, int, str], tuple[str, int]
+)  # A key that begins with the communicator
 T = TypeVar("T")
-Admit = Callable[[Hashable, int, int, Group], bool]
-"""Asked by owner, series, ranks and group."""
+Admit = Callable[[Hashable, int, int, Group], bool]  # Asked by owner, series, ranks and group
 
 
 class Saved(msgspec.Struct, array_like=True):
@@ -68,9 +58,9 @@ class Saved(msgspec.Struct, array_like=True):
 
     writer_key: WriterKey
     from_start: bool
-    last_progress_us: TimestampUs
+    last_progress_us: records.TimestampUs
     memberships: list[Membership]
-    accumulators: list[tuple[SeriesKey, Accumulator]]
+    accumulators: list[tuple[records.SeriesKey, Accumulator]]
     sequences: list[tuple[str, int, str, Sequence]]
     losses: SavedLosses = msgspec.field(default_factory=SavedLosses)
 
@@ -95,15 +85,14 @@ class Aggregate:
         self.group = group
         self._uid = user if isinstance(user := next(iter(group), None), int) else -1
         self.memberships: dict[tuple[str, int], Membership] = {}
-        self.accumulators: dict[SeriesKey, Accumulator] = {}
+        self.accumulators: dict[records.SeriesKey, Accumulator] = {}
         self.sequences: dict[tuple[str, int, str], Sequence] = {}
         if saved is not None:
             self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
-        losses = None if saved is None else saved.losses
-        self.losses = LossBook(self.sequences, from_start=from_start, saved=losses)
+        self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.windows: dict[tuple[str, int, str], Window] = {}
-        self.transfers: dict[SeriesKey, TransferWindow] = {}
-        self.durations: dict[SeriesKey, Durations] = {}
+        self.transfers: dict[records.SeriesKey, TransferWindow] = {}
+        self.durations: dict[records.SeriesKey, Durations] = {}
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
@@ -111,66 +100,75 @@ class Aggregate:
         self._from_start = from_start
         self._places = Places(self._shared.room, group)
         self.pairs = Pairs(self._shared.pairs, group, self._admitted)
-        self._bindings: dict[RecordKey, Binding] = {}
-        self._arrivals_at: dict[SeriesKey, Accumulator] = {}
+        self.bindings: dict[RecordKey, Binding] = {}
+        self._arrivals_at: dict[records.SeriesKey, Accumulator] = {}
         self._reported = 0
-        self._first: str | None = None
 
-    # Records.
-
-    def add(self, key: RecordKey, header: Header, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+    def add(
+        self,
+        key: RecordKey,
+        header: records.Header,
+        perfs: list[records.CollectivePerf],
+        results: Counter[records.Result],
+    ) -> None:
         """Add records that share ``key``; ``header`` is that of one of them. Counts what became of each."""
-        binding = self._bindings.get(key)
+        binding = self.bindings.get(key)
         if binding is None:
             binding = self._bind(key, header)
         times = [perf.coll_exec_time_us for perf in perfs]
         numbers = [perf.coll_sn for perf in perfs]
         lowest, highest = min(numbers), max(numbers)
         least = min(times)
-        if least < binding.least_us or max(times) > MAX_EXEC_TIME_US or lowest < 0 or highest > MAX_SEQUENCE_NUMBER:
+        if (
+            least < binding.least_us
+            or max(times) > records.MAX_EXEC_TIME_US
+            or lowest < 0
+            or highest > records.MAX_SEQUENCE_NUMBER
+        ):
             self._add_each(binding, perfs, results)
             return
         binding.add(lowest, highest, times)
         if binding.member is not None:
-            traced = perfs[0].event_trace_ts is not NO_TRACE and binding.member.is_wanted()
-            binding.member.note(numbers, highest, times, start_times(perfs) if traced else [])
+            binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
-            self._shared.plausibility.note(times, binding.plausible_us)
+            self._shared.implausible += sum(time < binding.plausible_us for time in times)
         if binding.untimed is not None:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
-    def _add_each(self, binding: Binding, perfs: list[CollectivePerf], results: Counter[Result]) -> None:
+    def _add_each(
+        self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
+    ) -> None:
         """Add records one by one: some are implausible or have no time."""
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
-            known = 0 <= number <= MAX_SEQUENCE_NUMBER
+            known = 0 <= number <= records.MAX_SEQUENCE_NUMBER
             result = binding.result
-            if not known or not 0 <= microseconds <= MAX_EXEC_TIME_US:
-                result = Result.GARBAGE
+            if not known or not 0 <= microseconds <= records.MAX_EXEC_TIME_US:
+                result = records.Result.GARBAGE
             elif microseconds < binding.least_us:
-                result = Result.GARBAGE if microseconds else Result.ZERO_TIME
+                result = records.Result.GARBAGE if microseconds else records.Result.ZERO_TIME
             results[result] += 1
-            untimed = Tally.UNTIMED_ZERO if result is Result.ZERO_TIME else binding.untimed
-            if untimed is not None and result is not Result.GARBAGE:
+            untimed = Tally.UNTIMED_ZERO if result is records.Result.ZERO_TIME else binding.untimed
+            if untimed is not None and result is not records.Result.GARBAGE:
                 self.losses.note_untimed(*binding.place, untimed, 1)
             if not known:
                 binding.fill()
-            elif result is Result.ACCEPTED:
+            elif result is records.Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
-                    binding.member.note([number], number, [microseconds], [])
+                    binding.member.note([number], number, [microseconds])
                 if binding.end is not None:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
-                self._shared.plausibility.note([microseconds], binding.plausible_us)
+                self._shared.implausible += microseconds < binding.plausible_us
             else:
                 binding.see(number, number, 1)
 
-    def note_member(self, header: Header) -> bool:
+    def note_member(self, header: records.Header) -> bool:
         """Take in what a header says of memberships; False when it cannot be true."""
-        comm = communicator(header.id, header.rank, header.n_ranks)
+        comm = records.communicator(header.id, header.rank, header.n_ranks)
         if comm is None:
             return False
         place = (comm, header.rank)
@@ -181,42 +179,20 @@ class Aggregate:
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
 
-    def note_dropped(self, header: Header, dropped: int, *, p2p: bool) -> None:
-        """Take in what the plugin says a ring of this communicator dropped."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.note_dropped(ring, max(0, dropped))
-
-    def hold(self, header: Header, *, p2p: bool) -> None:
-        """A pass begins that may have found its ring full."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.hold(ring)
-
-    def release(self, header: Header, *, p2p: bool, lines: int) -> None:
-        """End a pass of ``lines`` lines: the ring was full if it holds that number."""
-        if (ring := self._ring(header, p2p=p2p)) is not None:
-            self.losses.release(ring, full=lines == self.rings.of(p2p=p2p))
-
-    def _ring(self, header: Header, *, p2p: bool) -> RingKey | None:
-        comm = communicator(header.id, header.rank, header.n_ranks)
+    def ring(self, header: records.Header | Run, *, p2p: bool) -> RingKey | None:
+        """Return the ring of a communicator, whose losses are counted; None where it is not true or finds no room."""
+        comm = records.communicator(header.id, header.rank, header.n_ranks)
         if comm is None or not self._places.have(comm, header.rank):
             return None
         return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
-    def _bind(self, key: RecordKey, header: Header) -> Binding:
+    def _bind(self, key: RecordKey, header: records.Header) -> Binding:
         binding = self._make_binding(key, header)
-        if binding.result is not Result.GARBAGE:
-            if len(self._bindings) >= MAX_BINDINGS:
-                self._bindings.clear()
-            self._bindings[key] = binding
+        if binding.result is not records.Result.GARBAGE:
+            if len(self.bindings) >= MAX_BINDINGS:
+                self.bindings.clear()
+            self.bindings[key] = binding
         return binding
-
-    def remembered(self) -> int:
-        """Return how many kinds of record have their accumulator remembered."""
-        return len(self._bindings)
-
-    def forget(self) -> None:
-        """Let go of what can be found out again from the next records."""
-        self._bindings.clear()
 
     def leave(self) -> None:
         """Give back its share of the room; nothing is added afterwards."""
@@ -242,35 +218,37 @@ class Aggregate:
         self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
         self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
         self._from_start = False  # a sequence that returns does not begin at 0
-        self.forget()
+        self.bindings.clear()
         return ended
 
-    def _make_binding(self, key: RecordKey, header: Header) -> Binding:
+    def _make_binding(self, key: RecordKey, header: records.Header) -> Binding:
         _, comm_rank, n_ranks, name, size_bytes, timing = key
-        comm = communicator(header.id, comm_rank, n_ranks)
+        comm = records.communicator(header.id, comm_rank, n_ranks)
         if comm is None:
-            return Binding(Result.GARBAGE)
+            return Binding(records.Result.GARBAGE)
         self.note_member(header)
-        collective = name if name in COLLECTIVES or name in P2P_SERIES else OTHER
+        collective = name if name in records.COLLECTIVES or name in P2P_SERIES else records.OTHER
         if not self._places.have(comm, comm_rank):
-            comm, comm_rank = OTHER, 0
-        sequence = self._sequence(comm, comm_rank, P2P_RING if name in P2P_SERIES or name == P2P_OTHER else collective)
-        if name == P2P_OTHER or not 0 <= size_bytes <= MAX_SIZE_BYTES:
-            return Binding(Result.GARBAGE, sequence)
-        if timing != KERNEL_TIMING:
-            binding = Binding(Result.NOT_KERNEL_TIMED, sequence)
+            comm, comm_rank = records.OTHER, 0
+        sequence = self._sequence(
+            comm, comm_rank, P2P_RING if name in P2P_SERIES or name == records.P2P_OTHER else collective
+        )
+        if name == records.P2P_OTHER or not 0 <= size_bytes <= records.MAX_SIZE_BYTES:
+            return Binding(records.Result.GARBAGE, sequence)
+        if timing != records.KERNEL_TIMING:
+            binding = Binding(records.Result.NOT_KERNEL_TIMED, sequence)
             binding.untimed = UNTIMED.get(timing, Tally.UNTIMED_OTHER)
         else:
-            binding = Binding(Result.ACCEPTED, sequence)
+            binding = Binding(records.Result.ACCEPTED, sequence)
             binding.size_bytes = size_bytes
-            binding.bus_bytes = bus_bytes_per_operation(collective, size_bytes, n_ranks)
-            binding.least_us = max(1, -(-binding.bus_bytes // MAX_BUS_BYTES_PER_US))
-            binding.plausible_us = self._shared.plausibility.least_us(binding.bus_bytes)
+            binding.bus_bytes = records.bus_bytes_per_operation(collective, size_bytes, n_ranks)
+            binding.least_us = max(1, -(-binding.bus_bytes // records.MAX_BUS_BYTES_PER_US))
+            binding.plausible_us = -(-binding.bus_bytes // self._shared.plausible_bytes_per_us)
             self._place(binding, comm, comm_rank, collective)
-            if collective in P2P_SERIES and comm != OTHER:
+            if collective in P2P_SERIES and comm != records.OTHER:
                 binding.end = End(comm, comm_rank, n_ranks, collective)
-            if collective in SYNCHRONISING and comm != OTHER:
-                series = SeriesKey(comm, comm_rank, collective, size_label(size_bytes))
+            if collective in SYNCHRONISING and comm != records.OTHER:
+                series = records.SeriesKey(comm, comm_rank, collective, records.size_label(size_bytes))
                 credit = partial(self.credit, series)
                 binding.member = self._shared.matching.join(
                     self.writer_key, series, n_ranks, credit, self.group, self._uid
@@ -279,7 +257,7 @@ class Aggregate:
         return binding
 
     def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
-        if OTHER in (comm, name):
+        if records.OTHER in (comm, name):
             return None
         key = (comm, comm_rank, name)
         if key not in self.sequences:
@@ -289,13 +267,13 @@ class Aggregate:
 
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
-        key = SeriesKey(comm, comm_rank, collective, size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
-            key = key._replace(size=OTHER)
+        key = records.SeriesKey(comm, comm_rank, collective, records.size_label(binding.size_bytes))
+        if key not in self.accumulators and (comm == records.OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
+            key = key._replace(size=records.OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if self._shared.histograms and collective not in P2P_SERIES:
             binding.durations = self.durations.setdefault(key, Durations())
-        if key.size == OTHER:
+        if key.size == records.OTHER:
             return
         place = (comm, comm_rank, collective)
         if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
@@ -305,7 +283,7 @@ class Aggregate:
             self.transfers[key] = TransferWindow()
         binding.transfer = self.transfers.get(key)
 
-    def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
+    def credit(self, key: records.SeriesKey, arrivals: Arrivals) -> None:
         """Add what matched operations of one size class say, as far as the budget admits it."""
         accumulator = self._arrivals_at.get(key)
         if accumulator is None:
@@ -313,28 +291,12 @@ class Aggregate:
             if accumulator is None or (
                 accumulator.arrivals is None and not self._admitted(series_of_arrivals(key.comm_rank))
             ):
-                accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
+                accumulator = self.accumulators.setdefault(key._replace(size=records.OTHER), Accumulator())
             self._arrivals_at[key] = accumulator
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
-    def serve_first(self, comm: str | None) -> None:
-        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
-        if comm is not None:
-            self.forget()  # who was refused may ask again
-        self._first = comm
-
-    def _has_room(self, comm: str) -> bool:
-        if self._first not in (None, comm) or not self._admitted(SERIES_PER_ACCUMULATOR):
-            return False
-        if self._first is not None:
-            self._first = None
-            self.forget()
-        return True
-
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)
-
-    # For other parts of the agent.
 
     def new_memberships(self) -> tuple[Membership, ...]:
         """Memberships not returned before."""
@@ -354,8 +316,6 @@ class Aggregate:
         for transfer in self.transfers.values():
             transfer.roll()
         self.pairs.roll(self._places.ranks)
-
-    # The checkpoint.
 
     def save(self) -> Saved:
         """Return all that must survive the agent."""
@@ -379,9 +339,9 @@ class Aggregate:
         made._shared.room.keep(group, len(made.memberships))  # of this class
         for key, accumulator in saved.accumulators:
             made.accumulators[key] = accumulator
-            if key.comm != OTHER:
+            if key.comm != records.OTHER:
                 made._places.keep(key.comm, key.comm_rank)  # of this class
-            if key.size != OTHER:
+            if key.size != records.OTHER:
                 made._admitted(series_of(key, accumulator.arrivals))
         return made
 

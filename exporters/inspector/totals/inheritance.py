@@ -1,24 +1,26 @@
-"""Totals of expired writers that live on in series which another writer continues, so that no sum ever falls. Pure."""
+"""What outlives a writer, and what begins: sums that another writer continues never fall, new series begin at 0. Pure.
+
+The first value of a series is no increase: what a job did before it was first scraped would be in none. So a new series
+is 0 for BIRTH_SECONDS, for every scraper, and then its value. See docs/decisions/0017-series-begin-at-zero.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from agent.sdk.ranks import RankLabel, WriterKey
-from exporters.inspector.format.records import OTHER
-from exporters.inspector.format.series import MAX_TOTAL, SeriesKey, Total
+from agent.sdk.ranks import RankLabel
+from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
+from exporters.inspector.totals.accumulators import Accumulator, Place
 from exporters.inspector.totals.aggregate import P2P_SERIES
-from exporters.inspector.totals.frozen import Sums, WriterTotals
+from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
 
-Place = tuple[WriterKey, str, int]
-"""A writer, a communicator, and a rank in it."""
 
-
-class SeriesLabels(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SeriesLabels(NamedTuple):
     """The labels of one collective series."""
 
     job_id: str
@@ -49,76 +51,162 @@ class CommunicatorLabel(NamedTuple):
     comm: str
 
 
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel)
+V = TypeVar("V")
+
+
 class Inheritance(msgspec.Struct):
     """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator."""
 
-    sums: dict[SeriesLabels, Sums] = {}
+    sums: dict[SeriesLabels, Accumulator] = {}
     tallies: dict[RankTally, Total] = {}
     lost: dict[CommunicatorLabel, Total] = {}
 
-    def take(self, writer: WriterTotals, labels: dict[Place, RankLabel]) -> None:
+    def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
-        for total in writer.totals:
-            label = labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
-            if label is not None:
-                series = SeriesLabels.of(label, total.key)
-                self.sums[series] = self.sums.get(series, Sums()).plus(total.sums)
-        for comm, comm_rank, tally, count in writer.tallies:
-            label = labels.get((writer.writer_key, comm, comm_rank))
-            if label is not None:
-                key = RankTally(*label, tally)
-                self.tallies[key] = min(MAX_TOTAL, self.tallies.get(key, 0) + count)
-        for comm, comm_rank, count in writer.lost:
-            label = labels.get((writer.writer_key, comm, comm_rank))
-            if label is not None:
-                communicator = CommunicatorLabel(label.job_id, comm)
-                self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
+        for label, key, own in writer.labelled(writer.totals, labels):
+            series = SeriesLabels.of(label, key)
+            self.sums[series] = own.plus(self.sums.get(series, Accumulator()))
+        for label, (_, _, tally), count in writer.labelled(writer.tallies, labels):
+            of_rank = RankTally(*label, tally)
+            self.tallies[of_rank] = min(MAX_TOTAL, self.tallies.get(of_rank, 0) + count)
+        for label, (comm, _), count in writer.labelled(writer.lost, labels):
+            communicator = CommunicatorLabel(label.job_id, comm)
+            self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
 
-    def prune(self, writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> None:
+    def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
 
         `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer; losses are a
         communicator's: as long as one of its ranks has a collective series of it.
         """
-        ranks: set[RankLabel] = set()
+        ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
         for writer in writers:
-            own = (labels.get((writer.writer_key, comm, comm_rank)) for comm, comm_rank in writer.places)
-            ranks.update(label for label in own if label is not None)
-            for total in writer.totals:
-                label = labels.get((writer.writer_key, total.key.comm, total.key.comm_rank))
-                if label is not None:
-                    series.add(SeriesLabels.of(label, total.key))
-        self.tallies = {key: count for key, count in self.tallies.items() if RankLabel(key.job_id, key.rank) in ranks}
+            ranks.update(label for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
+            series.update(SeriesLabels.of(label, key) for label, key, _ in writer.labelled(writer.totals, labels))
+        self.tallies = {key: count for key, count in self.tallies.items() if key[:2] in ranks}
         self.sums = {
-            key: sums
-            for key, sums in self.sums.items()
-            if key in series or (key.comm == OTHER and RankLabel(key.job_id, key.rank) in ranks)
+            key: sums for key, sums in self.sums.items() if key in series or (key.comm == OTHER and key[:2] in ranks)
         }
-        shown = communicators((key.job_id, key.comm, key.collective) for key in series)
+        shown = communicators(series)
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop what was left under job ids that are another owner's now, those of its groups among them."""
-        gone = tuple(job_ids)
+        gone = frozenset(job_ids)
         begun = tuple(f"{job_id}-" for job_id in gone)
-        self.sums = {key: sums for key, sums in self.sums.items() if not _is_of(key.job_id, gone, begun)}
-        self.tallies = {key: count for key, count in self.tallies.items() if not _is_of(key.job_id, gone, begun)}
-        self.lost = {key: count for key, count in self.lost.items() if not _is_of(key.job_id, gone, begun)}
+
+        def kept(own: dict[K, V]) -> dict[K, V]:
+            return {k: v for k, v in own.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
+
+        self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
 
     def copy(self) -> Inheritance:
-        """A copy that later changes do not reach (its values are frozen)."""
+        """A copy that later changes do not reach (its values are never changed)."""
         return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost))
 
 
-def communicators(series: Iterable[tuple[str, str, str]]) -> set[CommunicatorLabel]:
-    """The communicators with a collective series of their own, of (job id, communicator, collective) of all series."""
+def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
+    """The communicators with a collective series of their own, of the labels of all series."""
     return {
         CommunicatorLabel(job_id, comm)
-        for job_id, comm, collective in series
+        for job_id, _, comm, collective, _ in series
         if comm != OTHER and collective not in P2P_SERIES
     }
 
 
-def _is_of(job_id: str, gone: tuple[str, ...], begun: tuple[str, ...]) -> bool:
-    return job_id in gone or job_id.startswith(begun)
+BIRTH_SECONDS = 20.0  # Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once
+NOT_SHOWN = float("inf")
+
+
+class Kind(StrEnum):
+    """Counters that share their label sets, and are born together."""
+
+    TOTALS = "totals"
+    ARRIVALS = "arrivals"
+    LOST = "lost"
+    TALLY = "tally"
+
+
+SeriesId = tuple[Kind, tuple[str, ...]]
+"""A label set. Those of arrivals are the totals': several are summed up in one series, each once it is due."""
+Labels = Mapping[Place, RankLabel]
+
+
+class Births:
+    """First-exported time of each current series; a series that disappears is forgotten: if it returns it is new.
+
+    ``restored`` and ``inherited`` are from before the agent's restart: what they have a part in was shown already.
+    """
+
+    def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
+        self._restored = list(restored)
+        self._inherited = inherited or Inheritance()
+        self._grown: set[SeriesId] = set()
+        self._shown_at: dict[SeriesId, float] = {}
+        self._looked_at: object = None
+
+    def look(
+        self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
+    ) -> None:
+        """Take in what there is at monotonic time ``now``; ``whole``: each directory's reader has told what it holds.
+
+        A new series that is withheld is as new when it is shown at last.
+        """
+        looked_at = (_shape(writers), dict(labels), list(inherited.sums), list(inherited.tallies), whole)
+        if looked_at == self._looked_at:
+            return
+        self._looked_at = looked_at
+        series = series_of(writers, labels, inherited)
+        hidden = series_of([writer for writer in writers if not writer.caught_up], labels, Inheritance())
+        if not whole:
+            hidden.update(one for one in series if one[0] is Kind.LOST)
+        self._grown.update(one for one, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
+        self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited)
+        self._shown_at = {
+            one: NOT_SHOWN if one in hidden else min(now, self._shown_at.get(one, NOT_SHOWN))
+            for one in series - self._grown
+        }
+        if whole:
+            self._inherited = Inheritance()
+            self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
+
+    def young(self, now: float) -> frozenset[SeriesId]:
+        """Return the series that are 0 still at monotonic time ``now``."""
+        return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
+
+
+def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
+    """Return the series with a part of these writers', as far as they have labels, or of what others left."""
+    totals = [(key, sums.arrivals) for key, sums in inherited.sums.items()]
+    series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
+    for writer in writers:
+        totals += (
+            (SeriesLabels.of(label, key), own.arrivals) for label, key, own in writer.labelled(writer.totals, labels)
+        )
+        series.update((Kind.TALLY, (*label, key[2])) for label, key, _ in writer.labelled(writer.tallies, labels))
+    series.update((Kind.TOTALS, labels) for labels, _ in totals)
+    series.update((Kind.ARRIVALS, labels) for labels, arrivals in totals if arrivals is not None)
+    series.update((Kind.LOST, communicator) for communicator in communicators(labels for labels, _ in totals))
+    return series
+
+
+def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
+    """Return whether a writer of the totals lives whose labels are not all known yet."""
+    named = all((restored.writer_key, *place) in labels for place in restored.places)
+    return not named and any(writer.writer_key == restored.writer_key for writer in writers)
+
+
+def _shape(writers: list[WriterTotals]) -> list[object]:
+    """What decides which series there are, and whether they are withheld; compared in little time."""
+    return [
+        (
+            one.writer_key,
+            one.caught_up,
+            one.places,
+            len(one.tallies),
+            [(k, v.arrivals is None) for k, v in one.totals.items()],
+        )
+        for one in writers
+    ]

@@ -7,20 +7,58 @@ Both are credit: the gaps that open next are the overflow's as far as it goes, t
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
-from exporters.inspector.format.series import MAX_TOTAL, Total
-from exporters.inspector.totals.accumulators import Sequence
+from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, MAX_TOTAL, Total
 
 COLLECTIVE_RING = "collective"
 P2P_RING = "p2p"
 
 SequenceKey = tuple[str, int, str]
 """Communicator, rank in it, and the collective or P2P_RING: numbers of P2P operations are shared by both directions."""
-RingKey = tuple[str, int, str]
-"""Communicator, rank in it, and COLLECTIVE_RING or P2P_RING."""
+RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING or P2P_RING
+
+
+REORDER = 1024
+"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
+
+
+class Sequence(msgspec.Struct, gc=False, array_like=True):
+    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
+
+    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
+    that comes late lowers what the next gap adds.
+    """
+
+    first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
+    highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
+    seen: Total = 0
+    before: Total = 0
+    missing: Total = 0
+    seen_before: Total = 0
+
+    def add(self, lowest: int, highest: int, count: int) -> None:
+        """Take in the numbers of ``count`` records, in any order."""
+        if highest + REORDER < self.highest:  # restarted
+            self.seen_before = self.seen_in_all()
+            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
+        self.first = lowest if self.first is None else min(self.first, lowest)
+        self.highest = max(self.highest, highest)
+        self.seen = min(MAX_TOTAL, self.seen + count)
+
+    def seen_in_all(self) -> int:
+        """Records taken in since the first."""
+        return min(MAX_TOTAL, self.seen_before + self.seen)
+
+    def gaps(self) -> int:
+        """All that is missing as it stands: a record under way may still fill a gap."""
+        if self.first is None or self.highest < 0:
+            return self.missing
+        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
 
 
 class Tally(StrEnum):
@@ -74,16 +112,13 @@ class LossBook:
     ``one_slot``: its plugin keeps one operation per communicator between two passes, so that gaps are its way to work.
     """
 
-    def __init__(
-        self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses | None = None
-    ) -> None:
+    def __init__(self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses) -> None:
         self._sequences = sequences
         self._from_start = from_start
-        self._one_slot = None if saved is None else saved.one_slot
-        self._losses: dict[RingKey, Loss] = {} if saved is None else dict(saved.losses)
-        self._untimed: dict[tuple[str, int, Tally], int] = {}
-        if saved is not None:
-            self._untimed = {(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed}
+        self._one_slot = saved.one_slot
+        self._losses: dict[RingKey, Loss] = dict(saved.losses)
+        self._untimed: Counter[tuple[str, int, Tally]] = Counter()
+        self._untimed.update({(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed})
 
     def note_format(self, *, named: bool) -> None:
         """Take in whether headers have `comm_name`; a writer's first says it."""
@@ -117,22 +152,24 @@ class LossBook:
 
     def note_untimed(self, comm: str, comm_rank: int, tally: Tally, count: int) -> None:
         """Count operations recorded without the GPU's own time."""
-        key = (comm, comm_rank, tally)
-        self._untimed[key] = min(MAX_TOTAL, self._untimed.get(key, 0) + count)
+        _add(self._untimed, (comm, comm_rank), tally, count)
 
     def tallies(self) -> dict[tuple[str, int, Tally], int]:
         """All counts by communicator and rank in it."""
-        gaps: dict[RingKey, int] = {}
-        totals = dict(self._untimed)
+        gaps: Counter[RingKey] = Counter()
+        totals = self._untimed.copy()
         for key, sequence in self._sequences.items():
             ring = ring_of(key)
-            gaps[ring] = min(MAX_TOTAL, gaps.get(ring, 0) + sequence.settle())
-            _add(totals, ring, Tally.SEEN, sequence.seen_in_all())
+            sequence.missing = sequence.gaps()  # no record is under way now
+            gaps[ring] = min(MAX_TOTAL, gaps[ring] + sequence.missing)
+            _add(totals, ring[:2], Tally.SEEN, sequence.seen_in_all())
         for ring, total in gaps.items():
             loss = self._losses.setdefault(ring, Loss())
             loss.attribute(total)
-            _add(totals, ring, Tally.MISSING_OVERFLOW, loss.overflow)
-            _add(totals, ring, Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise)
+            _add(totals, ring[:2], Tally.MISSING_OVERFLOW, loss.overflow)
+            _add(
+                totals, ring[:2], Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise
+            )
         return totals
 
     def lost(self) -> dict[tuple[str, int], int]:
@@ -171,6 +208,5 @@ def ring_of(key: SequenceKey) -> RingKey:
     return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
 
 
-def _add(totals: dict[tuple[str, int, Tally], int], ring: RingKey, tally: Tally, count: int) -> None:
-    key = (ring[0], ring[1], tally)
-    totals[key] = min(MAX_TOTAL, totals.get(key, 0) + count)
+def _add(totals: Counter[tuple[str, int, Tally]], place: tuple[str, int], tally: Tally, count: int) -> None:
+    totals[*place, tally] = min(MAX_TOTAL, totals[*place, tally] + count)

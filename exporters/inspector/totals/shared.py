@@ -1,33 +1,106 @@
-"""What all writers that are read by one reader share."""
+"""What all writers of one reader share: the room for places, members and pairs, and the bound of what is plausible.
+
+RCCL's first Inspector builds divide 10 ns ticks by 1000 and show a tenth of the time, so ten times the bandwidth. No
+key of a line tells. See docs/decisions/0013-implausible-records.md.
+"""
 
 from __future__ import annotations
 
-from agent.sdk.metrics import FairBudget
-from exporters.inspector.format.plausibility import Plausibility
-from exporters.inspector.lateness.matching import Matching
-from exporters.inspector.transfers.pairs import MAX_MEASURED_IN_ALL
+from collections import Counter
 
+from agent.sdk.metrics import FairBudget, Group
+from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.totals.arrivals import Arrivals
+from exporters.inspector.totals.matching import Matching
+from exporters.inspector.totals.pairs import MAX_MEASURED_IN_ALL
+
+MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND = 2000.0
+"""More than twice an NVLink 5 (900 GB/s), less than ten times the slowest of the links inside a node."""
+_BYTES_PER_US_PER_GIGABYTE_PER_SECOND = 1000
+SERIES_PER_ACCUMULATOR = 4
+SERIES_PER_GAUGE = 1
+SERIES_PER_RANKS_ARRIVALS = 2
+SERIES_PER_COMMUNICATORS_ARRIVALS = 4
+MAX_COMMUNICATORS = 64  # per writer; records of further ones are added up under `other`
+MAX_PLACES = 256  # per writer, and as many memberships
+MAX_RANKS_PER_WRITER = 16  # more GPUs than this no process drives: a writer that names more ranks gets no larger budget
 MAX_PLACES_IN_ALL = 8192
 """Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
 
 
-class Shared:
-    """The room for places and memberships, and for pairs, the bound of what is plausible, operations to be matched.
+def series_of_arrivals(comm_rank: int) -> int:
+    """Return how many series matched operations of one kind give a rank, shown or not (derived_series)."""
+    return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
 
-    ``histograms``: durations are counted, too.
+
+def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
+    """Return how many series an accumulator takes that was admitted."""
+    return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))
+
+
+class Places:
+    """The places (communicator, rank in it) of one writer that get accumulators of their own.
+
+    A broken writer may make up millions. ``ranks``: as many as it has in one communicator have a budget each.
+    ``group`` says whose writer it is.
     """
 
-    def __init__(self, plausibility: Plausibility | None = None, *, histograms: bool = False) -> None:
+    def __init__(self, room: FairBudget, group: Group = ()) -> None:
+        self.ranks = 1
+        self._group = group
+        self._room = room
+        self._places: set[tuple[str, int]] = set()
+        self._of_communicator: Counter[str] = Counter()
+
+    def have(self, comm: str, comm_rank: int) -> bool:
+        """Return whether this is one of the places; a new one is, while there is room."""
+        if (comm, comm_rank) in self._places:
+            return True
+        known = comm in self._of_communicator
+        if len(self._places) >= MAX_PLACES or (not known and len(self._of_communicator) >= MAX_COMMUNICATORS):
+            return False
+        if not self._room.take(self._group):
+            return False
+        self._note(comm, comm_rank)
+        return True
+
+    def keep(self, comm: str, comm_rank: int) -> None:
+        """Take back one that it had before the agent's restart, however little room there is now."""
+        if (comm, comm_rank) not in self._places:
+            self._room.keep(self._group, 1)
+            self._note(comm, comm_rank)
+
+    def _note(self, comm: str, comm_rank: int) -> None:
+        self._places.add((comm, comm_rank))
+        self._of_communicator[comm] += 1
+        self.ranks = min(MAX_RANKS_PER_WRITER, max(self.ranks, self._of_communicator[comm]))
+
+    def leave(self, comms: frozenset[str] | None = None) -> None:
+        """Give back the room of some communicators' places, or of all."""
+        gone = {place for place in self._places if comms is None or place[0] in comms}
+        self._places -= gone
+        self._room.give_back(self._group, len(gone))
+        for comm in {comm for comm, _ in gone}:
+            del self._of_communicator[comm]
+
+
+class Shared:
+    """The room for places and memberships, and for pairs, operations to be matched, and the bound of what is plausible.
+
+    ``implausible``: records that were faster. ``histograms``: durations are counted, too.
+    """
+
+    def __init__(
+        self, gigabytes_per_second: float = MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, *, histograms: bool = False
+    ) -> None:
         self.room = FairBudget(MAX_PLACES_IN_ALL)
         self.pairs = FairBudget(MAX_MEASURED_IN_ALL)
-        self.plausibility = plausibility or Plausibility()
         self.matching = Matching()
         self.histograms = histograms
+        self.plausible_bytes_per_us = max(1, int(gigabytes_per_second * _BYTES_PER_US_PER_GIGABYTE_PER_SECOND))
+        self.implausible = 0
 
     def refused(self) -> dict[str, int]:
         """Return how often there was no room, by what for."""
-        return {
-            "place_limit": self.room.refused,
-            "match_limit": self.matching.room.refused,
-            "pair_limit": self.pairs.refused,
-        }
+        rooms = {"place_limit": self.room, "match_limit": self.matching.room, "pair_limit": self.pairs}
+        return {name: room.refused for name, room in rooms.items()}

@@ -8,10 +8,8 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.local.job_files import FileFacts
 from exporters.ras.local.listeners import ListenerSearch
 
-MAX_REQUESTS = 256
-"""In one call; the others wait for the next look, and those that were not answered for all others."""
-CALL_SECONDS = 3.0
-"""The helper answers in one, whichever file system hangs."""
+MAX_REQUESTS = 256  # In one call; the others wait for the next look, and those that were not answered for all others
+CALL_SECONDS = 3.0  # The helper answers in one, whichever file system hangs
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024
 )

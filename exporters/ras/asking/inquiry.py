@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,18 +14,40 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperError, HelperSpec
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import looks_isolated
-from exporters.ras.asking.reached import Reach
-from exporters.ras.local.listeners import Site
-from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Reply, Stage, ask, greet
+from exporters.ras.local.listeners import ListenerSearch, Site
+from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, ask, greet
 from exporters.ras.report.model import Report
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
-MAX_REPEATS = 2
-"""Further queries when most of a job looks missing: each probably reaches another process of the node."""
+FIRST_PAUSE_SECONDS = 0.002
+ACCEPT_SECONDS = 1.0  # For a process to accept a connection: a RAS thread does so at once, a stopped process never
+
+
+class Reach:
+    """Tells, by the agent's own tables, which process has a connection's other end; ``thread`` reads them."""
+
+    def __init__(self, thread: OwnThread, search: ListenerSearch) -> None:
+        self._thread = thread
+        self._search = search
+
+    async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
+        now = asyncio.get_running_loop().time
+        until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
+        while (found := await self._look(site, server, client)) is None and now() < until:
+            await asyncio.sleep(pause)
+            pause *= 2
+        return found
+
+    async def _look(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        return await self._thread.call(lambda: self._search.server_of(site, server, client))
+
+
+MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
-READER_SECONDS = 10.0
-"""For each step of the helper; a report of 40 MiB takes it half a second."""
+MAX_HELD_BYTES = 256 * 1024  # of a report that is read in the thread; of a longer one the agent holds a piece at a time
+READER_SECONDS = 10.0  # For each step of the helper; a report of 40 MiB takes it half a second
 
 
 MAX_ATTEMPTS = 32
@@ -129,32 +152,31 @@ class Inquiry:
             accepted.extend(aim.wanted & {server})
             return server in aim.wanted
 
-        async def take_large(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
+        async def take(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
+            request, head = ReadRequest(is_json, aim.pids), bytearray()
             try:
-                return await self._helper.call_with_body(ReadRequest(is_json, aim.pids), pieces, READER_SECONDS)
+                async for piece in pieces:
+                    head += piece
+                    if len(head) > MAX_HELD_BYTES:
+                        return await self._helper.call_with_body(request, _joined(bytes(head), pieces), READER_SECONDS)
             except HelperError as error:
                 return ReportReading(None, f"{type(error).__name__}: {error}")
+            return await self._thread.call(lambda: read(request, bytes(head)))
 
         self.queries += 1
         try:
-            reply = await ask(aim.endpoint, limits, take_large, accept)
+            reading, seconds = await ask(aim.endpoint, limits, take, accept)
         except QueryError as error:
             self._failed(aim, error.stage, str(error))
             return None
-        reading = await self._read(reply, aim.pids)
         report = reading.report
         if report is None:
             self._failed(aim, "cut" if reading.cut else "parse", reading.error)
             return None
-        self.duration_seconds = reply.seconds
+        self.duration_seconds = seconds
         self.timeouts += report.timeouts
         self.skipped.update(report.skipped)
-        return QueryAnswer(report, reply.seconds, accepted[-1])
-
-    async def _read(self, reply: Reply[ReportReading], pids: frozenset[int]) -> ReportReading:
-        if reply.large is not None:
-            return reply.large
-        return await self._thread.call(lambda: read(ReadRequest(reply.is_json, pids), reply.body))
+        return QueryAnswer(report, seconds, accepted[-1])
 
     def _failed(self, aim: Aim, stage: Stage, error: str) -> None:
         self.errors[stage] += 1
@@ -165,3 +187,9 @@ class Inquiry:
             stage=stage,
             error=error,
         )
+
+
+async def _joined(head: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield head
+    async for piece in pieces:
+        yield piece

@@ -1,18 +1,20 @@
-"""The jobs of this node: which are queried, at which address, and which of them a report is of. Pure."""
+"""The jobs of this node: which are queried, at which address, and when. No I/O."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from random import Random
 from typing import NamedTuple
 
 import msgspec
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
-from exporters.ras.asking.policy import Configured, Refusal, Role, refusal, role_of
+from exporters.ras.asking import policy
 from exporters.ras.local.library import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.report.model import Report
 
 
 class OwnedJob(NamedTuple):
@@ -52,35 +54,24 @@ class LocalProcess(msgspec.Struct, frozen=True):
 class JobStanding(msgspec.Struct, frozen=True):
     """One local job: this node's role in querying it, the address, and why it is not queried (None: it is)."""
 
-    job_id: str
-    role: Role
+    job: OwnedJob
+    role: policy.Role
     endpoint: Endpoint | None
-    refusal: Refusal | None
-    owner: str = ""
-
-    @property
-    def job(self) -> OwnedJob:
-        """Return the job."""
-        return OwnedJob(self.job_id, self.owner)
+    refusal: policy.Refusal | None
 
 
 class Question(NamedTuple):
-    """A job to be queried at an address; ``job_id`` is empty for processes that nothing has named."""
+    """A job to be queried at an address; it has no name where nothing has named its processes."""
 
     endpoint: Endpoint
-    job_id: str
-    owner: str = ""
-
-    @property
-    def job(self) -> OwnedJob:
-        """Return the job."""
-        return OwnedJob(self.job_id, self.owner)
+    job: OwnedJob
+    role: policy.Role
 
 
 class Rules(msgspec.Struct, frozen=True):
     """What the configuration and the mode of the agent allow."""
 
-    configured: Configured
+    configured: policy.Configured
     oldest: Version
     once: bool
     max_ranks: int | None = None
@@ -91,43 +82,34 @@ def standings(
 ) -> list[JobStanding]:
     """The standing of each job with processes here, in order; an owner's without a published label are one job."""
     jobs: dict[OwnedJob, list[LocalProcess]] = defaultdict(list)
+    started: dict[ProcessKey, float] = {}
     for process in processes:
         jobs[process.job].append(process)
-    youngest = {
-        endpoint: now_seconds - max(each.start_seconds for each in found)
-        for endpoint, site in sites.items()
-        if (found := [each for members in jobs.values() for each in members if each.key in site.servers])
-    }
-    return [_standing(job, jobs[job], sites, rules, youngest) for job in sorted(jobs)]
+        started[process.key] = process.start_seconds
 
+    def youngest_seconds(site: Site) -> float:
+        return now_seconds - max(started[key] for key in site.servers if key in started)
 
-def _standing(
-    job: OwnedJob,
-    members: list[LocalProcess],
-    sites: Mapping[Endpoint, Site],
-    rules: Rules,
-    youngest: Mapping[Endpoint, float],
-) -> JobStanding:
-    labels = [label for each in members for label in each.labels]
-    ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
-    world_size = world_size_of(members)
-    role = role_of(rules.configured, ranks, world_size or None)
-    endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
-    why: Refusal | None
-    if rules.once and rules.configured != "reporter":
-        why = "single_pass"
-    elif role == "none":
-        why = "not_elected"
-    elif rules.max_ranks is not None and world_size > rules.max_ranks:
-        why = "too_large"
-    else:
-        why = refusal(
-            sites[endpoint] if endpoint else None,
-            foreign=any(each.foreign for each in members),
-            oldest=rules.oldest,
-            youngest_seconds=youngest[endpoint] if endpoint else 0.0,
-        )
-    return JobStanding(job.job_id, role, endpoint, why, job.owner)
+    def standing(job: OwnedJob, members: list[LocalProcess]) -> JobStanding:
+        labels = [label for each in members for label in each.labels]
+        ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
+        world_size = world_size_of(members)
+        role = policy.role_of(rules.configured, ranks, world_size or None)
+        endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
+        why: policy.Refusal | None
+        if rules.once and rules.configured != "reporter":
+            why = "single_pass"
+        elif role == "none":
+            why = "not_elected"
+        elif rules.max_ranks is not None and world_size > rules.max_ranks:
+            why = "too_large"
+        elif endpoint is None:
+            why = "network_namespace" if any(each.foreign for each in members) else "no_listener"
+        else:
+            why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
+        return JobStanding(job, role, endpoint, why)
+
+    return [standing(job, jobs[job]) for job in sorted(jobs)]
 
 
 def world_size_of(members: Iterable[LocalProcess]) -> int:
@@ -135,13 +117,13 @@ def world_size_of(members: Iterable[LocalProcess]) -> int:
     return max((each.world_size or 0 for each in members), default=0)
 
 
-def to_ask(found: Iterable[JobStanding]) -> dict[Question, Role]:
+def to_ask(found: Iterable[JobStanding]) -> list[Question]:
     """Return the jobs to query, each with its address, and this node's role."""
-    return {
-        Question(each.endpoint, *each.job): each.role
+    return [
+        Question(each.endpoint, each.job, each.role)
         for each in found
         if each.endpoint is not None and each.refusal is None
-    }
+    ]
 
 
 def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
@@ -179,3 +161,61 @@ def _owner(facts: ProcessFacts) -> str:
     if facts.owner.name:
         return facts.owner.key
     return f"uid/{facts.uid}" if facts.uid is not None else f"process/{facts.key.pid}/{facts.key.start_ticks}"
+
+
+class Visit(msgspec.Struct):
+    """One job at an address; ``failures``: queries without a report since the last one."""
+
+    timing: policy.Timing
+    pace: policy.Pace
+    up: bool | None = None
+    failures: int = 0
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """From the last query to the next; None before the first."""
+        return self.timing.due_at - self.timing.asked_at if self.up is not None else None
+
+
+class Visits:
+    """See the module. Times are monotonic; ``least_seconds``: the shortest interval that the site allows."""
+
+    def __init__(self, least_seconds: float, random: Random, *, once: bool) -> None:
+        self._least_seconds = least_seconds
+        self._random = random
+        self._once = once
+        self._known: dict[tuple[Endpoint, OwnedJob], Visit] = {}
+
+    def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
+        """Forget all but these. A job that may not be queried for a while keeps its schedule."""
+        self._known = {at: visit for at, visit in self._known.items() if at[0] in sites and at[1] in jobs}
+
+    def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:
+        """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
+        for (endpoint, _), visit in self._known.items():
+            if endpoint in wakes:
+                visit.timing = policy.after_wake(visit.timing, visit.pace, now, self._random.random())
+
+    def due(self, wanted: Collection[Question], now: float) -> tuple[Question, Visit] | None:
+        """Return the query of ``wanted`` that was due first; None when none is due."""
+        for question in wanted:
+            if question[:2] not in self._known:
+                wait = 0.0 if self._once else policy.first_wait_seconds(question.role, self._random.random())
+                self._known[question[:2]] = Visit(
+                    policy.Timing(now + wait), policy.Pace(least_seconds=self._least_seconds)
+                )
+        due = [(question, visit) for question, visit in self.of(wanted) if visit.timing.due_at <= now]
+        return min(due, key=lambda each: each[1].timing.due_at, default=None)
+
+    def note(
+        self, question: Question, visit: Visit, answer: tuple[Report, float] | None, world_size: int, now: float
+    ) -> None:
+        """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
+        visit.up = answer is not None
+        visit.failures = 0 if visit.up else visit.failures + 1
+        visit.pace = policy.next_pace(visit.pace, answer, world_size)
+        visit.timing = policy.after_query(visit.timing, question.role, visit.pace, now, self._random.random())
+
+    def of(self, asked: Collection[Question]) -> list[tuple[Question, Visit]]:
+        """Return the visits of these questions."""
+        return [(each, self._known[each[:2]]) for each in asked if each[:2] in self._known]

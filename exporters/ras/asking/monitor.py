@@ -15,7 +15,7 @@ import msgspec
 
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, Wake, retry_seconds
+from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, command, greet
 from exporters.ras.protocol.events import EventSplitter, Unread
 
@@ -61,7 +61,7 @@ class Monitors:
         self._log = log
         self._random = random.Random()  # noqa: S311  # spreads connections over time; no secret
         self._streams: dict[Endpoint, _Stream] = {}
-        self._wakes: dict[Endpoint, Wake] = {}
+        self._wakes: set[Endpoint] = set()
         self._begun = 0
         self._errors: Counter[Stage] = Counter()
         self._events: Counter[str] = Counter()
@@ -80,9 +80,9 @@ class Monitors:
                     self._run(endpoint, stream), name=f"monitor-{endpoint.label}"
                 )
 
-    def take_wakes(self) -> dict[Endpoint, Wake]:
-        """By address, why a query is wanted soon; only what was noted since the last call."""
-        taken, self._wakes = self._wakes, {}
+    def take_wakes(self) -> set[Endpoint]:
+        """Return the addresses where a query is wanted soon; only what was noted since the last call."""
+        taken, self._wakes = self._wakes, set()
         return taken
 
     def snapshot(self) -> Monitored:
@@ -119,12 +119,11 @@ class Monitors:
         limits = QueryLimits()
         reader, writer = await greet(endpoint, limits, lambda client: self._accept(endpoint, client))
         try:
-            await command(reader, writer, "SET FORMAT json", limits)  # text will do where that is refused
             if (answer := await command(reader, writer, "MONITOR all", limits)) != "OK":
                 stream.refused = True
                 raise QueryError("command", f"MONITOR was refused: {answer[:64]}")
             if stream.was_up:
-                self._wakes.setdefault(endpoint, "resync")
+                self._wakes.add(endpoint)  # what was missed meanwhile is not known
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
@@ -133,7 +132,7 @@ class Monitors:
         finally:
             writer.close()
         self._errors[ended] += 1
-        self._wakes[endpoint] = "alarm"
+        self._wakes.add(endpoint)
         self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
@@ -146,7 +145,7 @@ class Monitors:
                 self._events.update(found)
                 self._count(splitter)
                 if not ALARMS.isdisjoint(found):
-                    self._wakes[endpoint] = "alarm"
+                    self._wakes.add(endpoint)
                 await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             ended = "deadline"

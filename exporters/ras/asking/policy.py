@@ -32,37 +32,28 @@ Refusal = Literal[
     "too_large",
 ]
 
-Wake = Literal["alarm", "resync"]
-"""Why a query is wanted soon: a process is in trouble; a stream was interrupted, and what it missed is not known."""
-
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
 1669, 1718, 1762)."""
-MONITOR_VERSION: Version = (2, 29, 2)
-"""The first with MONITOR."""
-YOUNG_SECONDS = 120.0
-"""How old the youngest process must be before an older library, where configured, is queried."""
+MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
+YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
 MIN_INTERVAL_SECONDS = 7.0
 """So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
 MAX_INTERVAL_SECONDS = 600.0
 """After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
-COST_SHARE = 0.01
-"""The share of time that queries of one job may take."""
+COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
 """How long anything else may name the processes first; then the nodes of a job query within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
-ISOLATED_SHARE = 0.5
-"""With more of a communicator missing the process that answered may itself be cut off: ask again."""
+ISOLATED_SHARE = 0.5  # With more of a communicator missing the process that answered may itself be cut off: ask again
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are an alarm; so is the end of the stream, since its process ended."""
-WAKE_SECONDS = 2.0
-"""From a wake to the query, plus or minus half: the nodes that query are woken in the same second."""
-ALERT_SECONDS = 300.0
-"""How long after an alarm a standby queries as often as the reporter."""
+WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: the nodes that query are woken in the same second
+ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 """Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""
@@ -110,14 +101,11 @@ def role_of(configured: Configured, ranks: Collection[int] | None, world_size: i
     return "standby" if world_size is not None and world_size - 1 in ranks else "none"
 
 
-def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_seconds: float) -> Refusal | None:
+def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | None:
     """Why a job whose processes listen at ``site`` is not asked; None when it may be.
 
-    ``foreign``: it runs in another network namespace than the agent; ``oldest``: the version from which libraries are
-    asked; ``youngest_seconds``: the age of the youngest process at the site.
+    ``oldest``: the version from which libraries are asked; ``youngest_seconds``: the age of the youngest process there.
     """
-    if site is None:
-        return "network_namespace" if foreign else "no_listener"
     if site.unowned:
         return "unowned_listener"
     versions = [server.version for server in site.servers.values() if server.version is not None]
@@ -130,8 +118,7 @@ def refusal(site: Site | None, *, foreign: bool, oldest: Version, youngest_secon
 
 def may_monitor(site: Site, oldest: Version) -> bool:
     """True when a MONITOR connection to ``site`` can only reach a process that serves it and knows the command."""
-    needed = max(oldest, MONITOR_VERSION)
-    return refusal(site, foreign=False, oldest=needed, youngest_seconds=math.inf) is None
+    return refusal(site, max(oldest, MONITOR_VERSION), math.inf) is None
 
 
 def looks_isolated(report: Report) -> bool:
@@ -185,13 +172,13 @@ def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: floa
     return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
 
 
-def after_wake(before: Timing, wake: Wake, pace: Pace, now: float, jitter: float) -> Timing:
+def after_wake(before: Timing, pace: Pace, now: float, jitter: float) -> Timing:
     """Return the timing after a wake: the next query comes soon, but not sooner than the job can afford.
 
     One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
     interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
     """
-    alert_until = now + ALERT_SECONDS if wake == "alarm" else before.alert_until
+    alert_until = now + ALERT_SECONDS
     earliest = max(
         now + WAKE_SECONDS * (0.5 + jitter),
         before.asked_at + pace.least_seconds,

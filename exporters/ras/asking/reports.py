@@ -1,21 +1,69 @@
-"""The last report of each job that is queried, and what is watched of its communicators from one to the next."""
+"""The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Annotated
 
 import msgspec
 
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
-from exporters.ras.asking.saved import SavedJob, restored, to_save
-from exporters.ras.report.hangs import MAX_SUSPECTS, Watch, stalled, watch
-from exporters.ras.report.job_report import JobReport, aborted
-from exporters.ras.report.model import Communicator, Report
+from exporters.ras.report.hangs import MAX_SAVED_BYTES, MAX_SUSPECTS, JobReport, Watch, aborted, stalled, watch
+from exporters.ras.report.model import MARK_BYTES, Communicator, Report
 
-_ALWAYS = 10
-"""Series of every communicator: its states, last launch, stalled."""
+MAX_TEXT = 1024
+
+
+class SavedWatch(Watch, frozen=True, kw_only=True):
+    """A Watch, and its communicator's hash."""
+
+    hash: Annotated[str, msgspec.Meta(max_length=32)]
+
+
+class SavedJob(msgspec.Struct, frozen=True):
+    """The watches of one job."""
+
+    job_id: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+    owner: Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
+    watches: list[SavedWatch]
+
+
+def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
+    """Return the jobs' watches, as many as there is room for."""
+    found: dict[OwnedJob, list[SavedWatch]] = {}
+    room = MAX_SAVED_BYTES
+    for job, name, each in _in_turns(watches):
+        if each.size_bytes <= room:
+            room -= each.size_bytes
+            found.setdefault(job, []).append(
+                SavedWatch(*(getattr(each, field) for field in Watch.__struct_fields__), hash=name)
+            )
+    return [SavedJob(*job, saved) for job, saved in found.items()]
+
+
+def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple[OwnedJob, str, Watch]]:
+    """One of each job, then the next of each: those seen last first, of these what stands still the longest."""
+    turns = [
+        (turn, job, name)
+        for job, known in watches.items()
+        for turn, name in enumerate(
+            sorted(known, key=lambda name: (-known[name].seen_seconds, known[name].since_seconds))
+        )
+    ]
+    return ((job, name, watches[job][name]) for _, job, name in sorted(turns))
+
+
+def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
+    """Return the watches that were saved; marks of another length than any have are damage, and left out."""
+    return {
+        OwnedJob(job.job_id, job.owner): {each.hash: each for each in job.watches if len(each.marks) % MARK_BYTES == 0}
+        for job in saved
+    }
+
+
+_ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 
 
 class Reports:
@@ -27,15 +75,14 @@ class Reports:
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
         self._admit = admit
-        self._watches = restored(saved)
-        self._told: set[tuple[OwnedJob, bool]] = set()
+        self.watches = restored(saved)
         self.by_job: dict[OwnedJob, JobReport] = {}
 
     def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
         before = self.by_job.get(owner.job)
-        watches = watch(self._watches.get(owner.job, {}), report.communicators, asked_seconds)
-        self._watches[owner.job] = watches
+        watches = watch(self.watches.get(owner.job, {}), report.communicators, asked_seconds)
+        self.watches[owner.job] = watches
         self.release(owner.job)
         aborts = aborted(before.aborted if before else {}, report, asked_seconds)
         series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
@@ -45,13 +92,6 @@ class Reports:
         self.by_job[owner.job] = JobReport(
             owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts
         )
-        return True
-
-    def is_news(self, job: OwnedJob, kept: bool) -> bool:
-        """Return True when it was not said of the job before that its reports are kept, or that they find no room."""
-        if (job, kept) in self._told:
-            return False
-        self._told.add((job, kept))
         return True
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
@@ -72,17 +112,12 @@ class Reports:
         """Forget all of jobs other than ``jobs``."""
         for job in self.by_job.keys() - jobs:
             self.release(job)
-        self._watches = {job: watches for job, watches in self._watches.items() if job in jobs}
-        self._told = {(job, kept) for job, kept in self._told if job in jobs}
+        self.watches = {job: watches for job, watches in self.watches.items() if job in jobs}
 
     def expire(self, now: float) -> None:
         """Forget the reports that are too old at monotonic time ``now``."""
         for job in [job for job, kept in self.by_job.items() if now > kept.until]:
             self.release(job)
-
-    def to_save(self) -> list[SavedJob]:
-        """What an agent after this one is to know."""
-        return to_save(self._watches)
 
     def release(self, job: OwnedJob) -> None:
         """Forget a job's report."""

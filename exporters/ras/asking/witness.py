@@ -17,11 +17,10 @@ from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import Membership, ProcessKey, RankTable, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
-from exporters.ras.local.addresses import Addresses, addresses_of
+from exporters.ras.local.sockets import Addresses, addresses_in
 from exporters.ras.report.model import Report
 
-Host = tuple[str, int]
-"""Address and pid by the job's pid namespace."""
+Host = tuple[str, int]  # Address and pid by the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 """Sends processes of this node a greeting; returns those that answer."""
 
@@ -45,8 +44,8 @@ class Witness:
             self._ranks.observe_memberships(key, memberships(best, host))
         if missed := unheard(best):
             before = self._silences.get(job, {})
-            unsure = (key for key, host in names.items() if host in missed and not _is_contradicted(before.get(key)))
-            present = await greet(frozenset(unsure))
+            contradicted = {key for key, silence in before.items() if silence.contradicted}
+            present = await greet(frozenset(key for key, host in names.items() if host in missed) - contradicted)
             now = (self._clock.monotonic(), self._clock.time())
             self._silences[job] = silences(before, best, others, names, now, present)
         else:
@@ -70,12 +69,13 @@ class Witness:
             pids.setdefault(process.namespace_pid, []).append(process.key)
         namespaces = {process.key: process.network_namespace for process in here}
         one_of_each = {namespace: key.pid for key, namespace in namespaces.items()}
-        addresses = await self._thread.call(lambda: self._addresses(one_of_each))
+
+        def read() -> dict[int, Addresses]:
+            return {namespace: addresses_in(self._root / f"{pid}/net") for namespace, pid in one_of_each.items()}
+
+        addresses = await self._thread.call(read)
         found = named_here(best, pids)
         return unambiguous((key, host) for key, host in found if host[0] in addresses[namespaces[key]])
-
-    def _addresses(self, namespaces: Mapping[int, int]) -> dict[int, Addresses]:
-        return {namespace: addresses_of(self._root, pid) for namespace, pid in namespaces.items()}
 
 
 def memberships(report: Report, host: Host) -> list[Membership]:
@@ -95,10 +95,6 @@ def unheard(report: Report) -> set[Host]:
         for rank in each.named
         if rank.reason in ("unresponsive", "dead")
     }
-
-
-def _is_contradicted(silence: RasSilence | None) -> bool:
-    return silence is not None and silence.contradicted
 
 
 def silences(

@@ -1,42 +1,78 @@
 """The helper's side: reads files that jobs name, on whatever file system they are. One thread for each user's.
 
-A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
+NCCL sets what its own files of settings hold as it starts (src/misc/param.cc: setEnvFile), which /proc/PID/environ does
+not show: first the file of NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf; what is set already stays.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-import threading
-import time
-from collections import defaultdict
+from collections.abc import Mapping
 
 import msgspec
 
+from agent.helper.by_user import ByUser
 from agent.system.inside import open_inside, open_regular
-from exporters.ras.local.elf_version import version_in
-from exporters.ras.local.nccl_conf import read_conf
+from exporters.ras.local.library import version_in
 
-GRACE_SECONDS = 1.0
-"""A call waits this long for its threads, in all; a healthy file system answers in milliseconds."""
-MAX_WAITING = 64
-MAX_WAITING_OF_USER = 4
-"""Threads that hang: beyond these nothing more is read, of anybody or of one user."""
-STACK_BYTES = 256 * 1024
-MAX_VERSIONS = 256
-"""Remembered at a time; a user who makes more files has them read again."""
+MAX_FILE_BYTES = 64 * 1024
+MAX_LINE = 4096
+MAX_VERSIONS = 256  # remembered at a time; a user who makes more files has them read again
+GRACE_SECONDS = 1.0  # a call waits this long for its threads, in all; a healthy file system answers in milliseconds
+WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
+_SYSTEM_FILE = "/etc/nccl.conf"
+
+
+def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the files that a process with this environment reads, none where they can add nothing."""
+    if all(name in environment for name in WANTED):
+        return ()
+    user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
+    return tuple(path for path in (user_file, _SYSTEM_FILE) if os.path.isabs(path))
+
+
+def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
+    """RAS's settings in files under ``root``, the first that has one counts; what cannot be read is left out."""
+    found: dict[str, str] = {}
+    for path in paths:
+        found = parse(_read(root, path)) | found
+    return found
+
+
+def parse(text: str) -> dict[str, str]:
+    """RAS's settings in such a file: NAME=VALUE, a line each; comments begin with #."""
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
+        if is_set and name in WANTED:
+            found.setdefault(name, value)
+    return found
+
+
+def _read(root: str, path: str) -> str:
+    """The text of a file; of one that says it is empty nothing: the kernel's own (/proc) have effects when read."""
+    try:
+        fd = open_inside(root, path)
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return ""
+    try:
+        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
 
 
 class FileRequest(msgspec.Struct, frozen=True):
     """What to read for process ``pid`` of ``proc_root``: files of settings, and the library at a path or mapping.
 
-    ``uid`` and ``mounts`` (its mount namespace) are whose file systems these are.
+    ``uid``: whose files they are, -1 where that is not known.
     """
 
     proc_root: str
     pid: int
-    uid: int | None
-    mounts: int
+    uid: int
     conf: tuple[str, ...] = ()
     library: str = ""
     mapping: str = ""
@@ -49,37 +85,9 @@ class FileFacts(msgspec.Struct, frozen=True):
     version: tuple[int, int, int] | None
 
 
-_Group = tuple[int | None, int]
-_waiting: dict[_Group, threading.Thread] = {}
-_versions: dict[tuple[int, ...], tuple[int, int, int] | None] = {}
-
-
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
     """Answer each request, None for one whose file system did not: it may be made again."""
-    threading.stack_size(STACK_BYTES)
-    found: list[FileFacts | None] = [None] * len(requests)
-    groups: dict[_Group, list[int]] = defaultdict(list)
-    for number, request in enumerate(requests):
-        groups[request.uid, request.mounts].append(number)
-    for group in [group for group, thread in _waiting.items() if not thread.is_alive()]:
-        del _waiting[group]
-    begun = []
-    for group, numbers in groups.items():
-        of_user = sum(uid == group[0] for uid, _ in _waiting)
-        if group not in _waiting and of_user < MAX_WAITING_OF_USER and len(_waiting) < MAX_WAITING:
-            thread = threading.Thread(target=_read_all, args=(requests, numbers, found), daemon=True)
-            _waiting[group] = thread
-            thread.start()
-            begun.append(thread)
-    until = time.monotonic() + GRACE_SECONDS
-    for thread in begun:
-        thread.join(max(until - time.monotonic(), 0.0))
-    return list(found)
-
-
-def _read_all(requests: list[FileRequest], numbers: list[int], found: list[FileFacts | None]) -> None:
-    for number in numbers:
-        found[number] = read_one(requests[number])
+    return _readers.answers(requests, GRACE_SECONDS)
 
 
 def read_one(request: FileRequest) -> FileFacts:
@@ -117,3 +125,7 @@ def _open_mapping(path: str) -> int:
         return open_regular(fd)
     finally:
         os.close(fd)
+
+
+_readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
+_versions: dict[tuple[int, ...], tuple[int, int, int] | None] = {}

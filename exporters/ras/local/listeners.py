@@ -9,6 +9,7 @@ have it on one of this network namespace's interfaces, and a rank's process hold
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -20,13 +21,53 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.addresses import addresses_in, may_be_named
-from exporters.ras.local.job_files import FileFacts, FileRequest
+from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, files_of
 from exporters.ras.local.library import Version, mapped_library
-from exporters.ras.local.nccl_conf import WANTED, files_of
-from exporters.ras.local.settings import Settings, read_settings
-from exporters.ras.local.sockets import LISTEN, Socket, connection, sockets
+from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
+
+MAX_FACTOR = 60.0  # Five minutes, which is as long as a query may hold up the next
+
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
+_LOOPBACKS = ("127.0.0.1", "::1")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """``endpoints``: where NCCL_RAS_ADDR has RAS listen, none where it is not set; ``timeout_factor``: of all times."""
+
+    endpoints: tuple[Endpoint, ...]
+    timeout_factor: float
+
+
+def read_settings(environment: Mapping[str, str]) -> Settings:
+    """Return the settings of a process, by what it sees of its environment (nccl_conf.py).
+
+    An address that names a host, as RAS allows, counts as none.
+    """
+    try:
+        endpoints = parse_address(environment.get("NCCL_RAS_ADDR", "")[:64])
+    except ValueError:
+        endpoints = ()
+    return Settings(endpoints, timeout_factor(environment))
+
+
+def parse_address(text: str) -> tuple[Endpoint, ...]:
+    """Return the endpoints of localhost:port (both loopbacks), IPv4:port or [IPv6]:port; ValueError when it is none."""
+    form = _ADDRESS.fullmatch(text)
+    if form is None or not 0 < int(form[3]) < 65536:
+        raise ValueError(f"{text!r} is not localhost:port, an IPv4 address:port or [an IPv6 address]:port")
+    hosts = _LOOPBACKS if form[2] == "localhost" else (str(ip_address(form[1] or form[2])),)
+    return tuple(Endpoint(host, int(form[3])) for host in hosts)
+
+
+def timeout_factor(environment: Mapping[str, str]) -> float:
+    """NCCL_RAS_TIMEOUT_FACTOR, which multiplies all of the library's timeouts; at least 1, at most MAX_FACTOR."""
+    try:
+        factor = float(environment.get("NCCL_RAS_TIMEOUT_FACTOR", "1")[:32])
+    except ValueError:
+        return 1.0
+    return min(max(factor, 1.0), MAX_FACTOR) if not math.isnan(factor) else 1.0
+
 
 MAX_DESCRIPTORS = 16_384
 _TABLES = "net"
@@ -139,8 +180,7 @@ class ListenerSearch:
         self._wanted[key] = FileRequest(
             str(self._root),
             key.pid,
-            self._uid(key),
-            self._proc.namespace(key.pid, "mnt"),
+            -1 if (uid := self._uid(key)) is None else uid,
             files_of(place.environment) if place.settings is None else (),
             library,
             mapping,

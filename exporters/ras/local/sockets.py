@@ -1,23 +1,88 @@
-"""TCP sockets of the agent's network namespace, from /proc. Blocking."""
+"""TCP sockets and addresses of a network namespace, from /proc alone. Blocking."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Address, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from exporters.ras.protocol.client import Endpoint
 
-MAX_TABLE_BYTES = 8 * 1024 * 1024
-"""Of listening sockets, which come first in it (tcp_seq_start of the kernel)."""
+MAX_ADDRESSES = 1024  # Of a namespace; a node of a cluster has a few
+
+_BROADCAST = "255.255.255.255"
+_LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/(\d{1,2}) host LOCAL$", re.MULTILINE)
+_IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
+
+
+class Addresses:
+    """What belongs to one network namespace: single addresses, and the networks that are local as a whole (127/8)."""
+
+    def __init__(self, networks: Iterable[IPv4Network], addresses: Iterable[IPv6Address]) -> None:
+        self._networks = list(networks)
+        self._addresses = set(addresses)
+
+    def __contains__(self, host: str) -> bool:
+        try:
+            address = ip_address(host)
+        except ValueError:
+            return False
+        return address in self._addresses or any(address in network for network in self._networks)
+
+
+def addresses_in(folder: Path) -> Addresses:
+    """The addresses of the namespace whose tables are in ``folder``, as /proc/PID/net is one; none where unreadable."""
+    return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
+
+
+def may_be_named(host: str) -> bool:
+    """Return False for an address that no job's settings can bring the agent to.
+
+    Those mean another one (IPv4 in IPv6), depend on the interface, or are no single machine's.
+    """
+    address = ip_address(host)
+    return not (
+        getattr(address, "ipv4_mapped", None) is not None
+        or address.is_link_local
+        or address.is_multicast
+        or address.is_unspecified
+        or host == _BROADCAST
+    )
+
+
+def parse_fib_trie(table: str) -> list[IPv4Network]:
+    """Return the local networks of a table like /proc/net/fib_trie, each once."""
+    found: dict[IPv4Network, None] = {}
+    for address, length in _LOCAL.findall(table):
+        try:
+            found[IPv4Network(f"{address}/{length}", strict=False)] = None
+        except ValueError:
+            continue
+    return list(found)[:MAX_ADDRESSES]
+
+
+def parse_if_inet6(table: str) -> list[IPv6Address]:
+    """Return the addresses of a table like /proc/net/if_inet6."""
+    return [IPv6Address(int(digits, 16)) for digits in _IPV6.findall(table)[:MAX_ADDRESSES]]
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_TABLE_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+MAX_TABLE_BYTES = 8 * 1024 * 1024  # Of listening sockets, which come first in it (tcp_seq_start of the kernel)
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 """Of a table in which one connection is searched for: 400,000 sockets. One beyond has no known server."""
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
-_PIECE_BYTES = 1024 * 1024
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -30,14 +95,9 @@ class Socket(NamedTuple):
     inode: int
 
 
-def sockets(folder: Path, state: str) -> Iterator[Socket]:
+def sockets(folder: Path, state: str) -> list[Socket]:
     """The sockets in ``state`` of the tables in ``folder``, as /proc/PID/net is one; none where they cannot be read."""
-    for name in ("tcp", "tcp6"):
-        try:
-            with (folder / name).open("rb") as file:
-                yield from parse_sockets(file.read(MAX_TABLE_BYTES).decode("ascii", "replace"), state)
-        except OSError:
-            continue
+    return [each for name in ("tcp", "tcp6") for each in parse_sockets(_read(folder / name), state)]
 
 
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
@@ -45,11 +105,17 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
 
     A server that listens on every address of both families has IPv4's connections in the table of IPv6.
     """
-    for name, ends in (("tcp", _ends(local, remote, mapped=False)), ("tcp6", _ends(local, remote, mapped=True))):
+    for name in ("tcp", "tcp6"):
+        ends = " ".join(_written(end, mapped=name == "tcp6") for end in (local, remote)).encode()
+        room = MAX_SEARCHED_BYTES
         try:
-            for line in _lines_with(folder / name, ends):
-                if found := parse_sockets(line, ESTABLISHED):
-                    return found[0]
+            with (folder / name).open("rb") as file:
+                for line in file:
+                    room -= len(line)
+                    if room < 0:
+                        break
+                    if ends in line and (found := parse_sockets(line.decode("ascii", "replace"), ESTABLISHED)):
+                        return found[0]
         except OSError:
             continue
     return None
@@ -69,24 +135,6 @@ def parse_sockets(table: str, state: str) -> list[Socket]:
     return found
 
 
-def _lines_with(path: Path, text: bytes) -> Iterator[str]:
-    """The lines of a table that hold ``text``."""
-    with path.open("rb") as file:
-        rest, left = b"", MAX_SEARCHED_BYTES
-        while left > 0 and (piece := file.read(min(_PIECE_BYTES, left))):
-            left -= len(piece)
-            whole, _, rest = (rest + piece).rpartition(b"\n")
-            at = whole.find(text)
-            while at >= 0:
-                end = whole.find(b"\n", at)
-                yield whole[whole.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(whole)].decode("ascii", "replace")
-                at = whole.find(text, at + 1)
-
-
-def _ends(local: Endpoint, remote: Endpoint, *, mapped: bool) -> bytes:
-    return f" {_written(local, mapped=mapped)} {_written(remote, mapped=mapped)} {ESTABLISHED} ".encode()
-
-
 def _written(endpoint: Endpoint, *, mapped: bool) -> str:
     """An address as the kernel writes it; ``mapped``: IPv4's as one of IPv6."""
     packed = ip_address(endpoint.host).packed
@@ -103,9 +151,5 @@ def _endpoint(text: str) -> Endpoint:
     number = int(port, 16)
     if not 0 <= number <= MAX_PORT:
         raise ValueError(f"{text!r} has no port")
-    return Endpoint(str(unmapped(ip_address(packed))), number)
-
-
-def unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """Return the IPv4 address that an IPv6 one stands for, else the address itself."""
-    return getattr(address, "ipv4_mapped", None) or address
+    address = ip_address(packed)
+    return Endpoint(str(getattr(address, "ipv4_mapped", None) or address), number)

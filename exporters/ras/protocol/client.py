@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,17 +21,14 @@ STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "siz
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a reply to a command; the library's are below 1050 bytes. It is also how much asyncio reads ahead."""
-MAX_REPORT_BYTES = 40 * 1024 * 1024
-"""About 75,000 ranks over all communicators."""
-MAX_HELD_BYTES = 256 * 1024
-"""Of a report that is kept whole; of a longer one the agent holds a piece at a time."""
+MAX_REPORT_BYTES = 40 * 1024 * 1024  # About 75,000 ranks over all communicators
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
 """Decides, from the agent's own end of a connection, whether to say anything: it may have reached any process."""
-TakeLarge: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
-"""Takes a report of more than MAX_HELD_BYTES: whether it is JSON, and its pieces; what it leaves of them is skipped."""
+Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
+"""Takes a report: whether it is JSON, and its pieces; what it leaves of them is skipped."""
 
 
 class Endpoint(NamedTuple):
@@ -73,27 +70,18 @@ class QueryLimits(msgspec.Struct, frozen=True):
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
-class Reply(msgspec.Struct, Generic[T], frozen=True):
-    """A report: ``body`` is the whole of it, or ``large`` what was made of one too long to be held.
-
-    ``seconds``: from STATUS to its end.
-    """
-
-    is_json: bool
-    body: bytes
-    large: T | None
-    seconds: float
-
-
 async def anybody(_: Endpoint) -> bool:
     """Accept every connection."""
     return True
 
 
 async def ask(
-    endpoint: Endpoint, limits: QueryLimits, take_large: TakeLarge[T], accept: ConnectionCheck = anybody
-) -> Reply[T]:
-    """Ask once for a report, in JSON where the library can; QueryError when there is none."""
+    endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: ConnectionCheck = anybody
+) -> tuple[T, float]:
+    """Ask once for a report, in JSON where the library can; QueryError when there is none.
+
+    Returns what ``take`` made of it, and the seconds from STATUS to its end.
+    """
     reader, writer = await greet(endpoint, limits, accept)
     try:
         if await command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
@@ -104,14 +92,11 @@ async def ask(
         is_json = answer == "OK"
         report = _Incoming(reader, limits)
         writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # the text one names more ranks
-        head = await report.head()
-        if report.ended:
-            return Reply(is_json, head, None, report.seconds)
-        pieces = report.pieces(head)
-        large = await take_large(is_json, pieces)
+        pieces = report.pieces()
+        taken = await take(is_json, pieces)
         async for _ in pieces:  # whatever became of it, the connection is read to its end
             pass
-        return Reply(is_json, b"", large, report.seconds)
+        return taken, report.seconds
     finally:
         writer.close()
 
@@ -166,7 +151,7 @@ async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
 
 
 class _Incoming:
-    """A report as it comes; ``seconds`` since it was made grow until it ``ended``."""
+    """A report as it comes; ``seconds`` since it was made grow until its end."""
 
     def __init__(self, reader: asyncio.StreamReader, limits: QueryLimits) -> None:
         self._reader = reader
@@ -175,24 +160,14 @@ class _Incoming:
         self._began_at = self._now()
         self._deadline_at = self._began_at + limits.report_seconds()
         self._bytes = 0
-        self.ended = False
         self.seconds = 0.0
 
-    async def head(self) -> bytes:
-        """Return the first bytes, all of them if the report ends within MAX_HELD_BYTES."""
-        head = bytearray()
-        while len(head) <= MAX_HELD_BYTES and (piece := await self._piece()):
-            head += piece
-        return bytes(head)
-
-    async def pieces(self, head: bytes) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes]:
         """Give the whole report; the time that the receiver takes is not counted as the library's."""
-        piece = head
-        while piece:
+        while piece := await self._piece():
             gave_at = self._now()
             yield piece
             self._deadline_at += self._now() - gave_at
-            piece = await self._piece()
 
     async def _piece(self) -> bytes:
         """Return the next bytes, none at the end."""
@@ -208,6 +183,5 @@ class _Incoming:
             raise QueryError("size", f"a report of more than {self._limits.report_bytes} bytes")
         if not self._bytes:
             raise QueryError("cut", "the connection ended before the report")
-        self.ended = not piece
         self.seconds = self._now() - self._began_at
         return piece

@@ -10,27 +10,27 @@ stay so may be a hang on the GPUs or a pause: its start is exported, and no rank
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from typing import Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from exporters.ras.report.marks import Marks, differ, taken_together
-from exporters.ras.report.model import BehindRank, Communicator, MissingReason, NamedRank
+from agent.sdk.exporter import SavedCount, SavedSeconds
+from agent.sdk.ranks import ProcessKey
+from exporters.ras.report import model
 
-STALLED_REPORTS = 2
-"""Reports in a row with the same counts."""
+STALLED_REPORTS = 2  # Reports in a row with the same counts
 LEFT_SECONDS = 300.0
 """After this long without a launch a communicator waits for the ranks that left it. In a job that runs,
 and at its end, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
 """Launches this long after a rank's last answer show that the others do not wait for it: a host launches less far ahead
 of its GPU."""
-MAX_SUSPECTS = 32
-"""Named in one communicator."""
+MAX_SUSPECTS = 32  # Named in one communicator
 WATCH_BYTES = 512
-UNHEARD_BYTES = 16
-"""What a watch takes beside its marks, and of each rank that does not answer."""
+UNHEARD_BYTES = 16  # What a watch takes beside its marks, and of each rank that does not answer
+MAX_SAVED_BYTES = 1024 * 1024  # in the checkpoint, of all jobs' watches, in turns: none keeps out another's
 MAX_ABSENT_BYTES = 1024 * 1024
 """Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
 
@@ -45,12 +45,12 @@ class Watch(msgspec.Struct, frozen=True):
     answer; something was launched later than ``launched_after_seconds``.
     """
 
-    marks: Marks
-    since_seconds: float
-    reports: int = 1
-    seen_seconds: float = 0.0
-    unheard: dict[int, float] = {}
-    launched_after_seconds: float = 0.0
+    marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
+    since_seconds: SavedSeconds
+    reports: SavedCount = 1
+    seen_seconds: SavedSeconds = 0.0
+    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=model.MAX_NAMED)] = {}
+    launched_after_seconds: SavedSeconds = 0.0
 
     @property
     def frozen(self) -> bool:
@@ -76,11 +76,11 @@ class Watch(msgspec.Struct, frozen=True):
 class Suspect(msgspec.Struct, frozen=True):
     """A rank that others wait for: it has launched less, does not answer, or has left the communicator."""
 
-    rank: NamedRank
+    rank: model.NamedRank
     reason: SuspectReason
 
 
-def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_seconds: float) -> dict[str, Watch]:
+def watch(before: Mapping[str, Watch], found: Iterable[model.Communicator], now_seconds: float) -> dict[str, Watch]:
     """Compare a report with what was known; communicators that have launched nothing yet are not watched.
 
     One that the report lacks, or without a rank that answers, is watched on: it stands still all the same. If
@@ -98,14 +98,14 @@ def watch(before: Mapping[str, Watch], found: Iterable[Communicator], now_second
     return after | within(absent, MAX_ABSENT_BYTES)
 
 
-def _watched(known: Watch | None, each: Communicator, marks: Marks, now_seconds: float) -> Watch:
+def _watched(known: Watch | None, each: model.Communicator, marks: model.Marks, now_seconds: float) -> Watch:
     before = known.unheard if known is not None else {}
     unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(each)}
     if known is None:
         return Watch(marks, now_seconds, 1, now_seconds, unheard)
-    if differ(known.marks, marks):
+    if model.differ(known.marks, marks):
         return Watch(marks, now_seconds, 1, now_seconds, unheard, known.seen_seconds)
-    together = taken_together(known.marks, marks)
+    together = model.taken_together(known.marks, marks)
     since_seconds = min(known.since_seconds, now_seconds)
     return Watch(together, since_seconds, known.reports + 1, now_seconds, unheard, known.launched_after_seconds)
 
@@ -121,14 +121,14 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
     return kept
 
 
-def stalled(each: Communicator, watches: Mapping[str, Watch]) -> bool:
+def stalled(each: model.Communicator, watches: Mapping[str, Watch]) -> bool:
     """True when nothing was launched since the report before, though some ranks are to launch more or do not answer."""
     if each.launches is None or not watches[each.hash].frozen:
         return False
     return each.launches.differ or bool(_silent(each)) or bool(_left(each, watches[each.hash]))
 
 
-def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
+def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
     """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
     still = [each for each in found if stalled(each, watches)]
     silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
@@ -145,34 +145,86 @@ def suspects(found: Collection[Communicator], watches: Mapping[str, Watch]) -> d
     return named or {name: _as_suspects(ranks, "missing") for name, ranks in silent.items()}
 
 
-def _needed(known: Watch, silent: Iterable[NamedRank]) -> list[NamedRank]:
+def _needed(known: Watch, silent: Iterable[model.NamedRank]) -> list[model.NamedRank]:
     return [rank for rank in silent if not known.goes_on_without(rank.comm_rank)]
 
 
-def _behind(each: Communicator) -> tuple[BehindRank, ...]:
+def _behind(each: model.Communicator) -> tuple[model.BehindRank, ...]:
     return each.launches.behind if each.launches is not None else ()
 
 
-def _waits(rank: BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
+def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
     """True when it waits itself: ahead of others, or beside ranks that do not answer, unless others go on there."""
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True
     return not silent.isdisjoint(set(rank.beside_silent) - set(rank.overtaken_in))
 
 
-def _as_suspects(ranks: Sequence[NamedRank], reason: SuspectReason) -> tuple[Suspect, ...]:
+def _as_suspects(ranks: Sequence[model.NamedRank], reason: SuspectReason) -> tuple[Suspect, ...]:
     return tuple(Suspect(rank, reason) for rank in ranks[:MAX_SUSPECTS])
 
 
-def _silent(each: Communicator) -> list[NamedRank]:
+def _silent(each: model.Communicator) -> list[model.NamedRank]:
     return _missing(each, "unresponsive", "dead")
 
 
-def _left(each: Communicator, known: Watch) -> list[NamedRank]:
+def _left(each: model.Communicator, known: Watch) -> list[model.NamedRank]:
     """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
     left = _missing(each, "no_communicator")
     return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
 
 
-def _missing(each: Communicator, *reasons: MissingReason) -> list[NamedRank]:
+def _missing(each: model.Communicator, *reasons: model.MissingReason) -> list[model.NamedRank]:
     return [rank for rank in each.named if rank.reason in reasons]
+
+
+ABORT_SHOWN_SECONDS = 60.0
+"""How long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
+MAX_ABORTED = 1024  # Of one job; the first that were seen are shown
+
+
+class AbortedRank(NamedTuple):
+    """A rank that aborted a communicator (its hash)."""
+
+    hash: str
+    comm_rank: int
+
+
+class Abort(NamedTuple):
+    """When (epoch seconds) a report last showed it; ``rank``: its rank in the largest communicator then, if known."""
+
+    seconds: float
+    rank: int | None
+
+
+def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_seconds: float) -> dict[AbortedRank, Abort]:
+    """Return the ranks that aborted a communicator by this report, or by one not long before."""
+    found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
+    for each in report.communicators:
+        for one in each.troubled:
+            if one.trouble == "aborted":
+                found[AbortedRank(each.hash, one.comm_rank)] = Abort(now_seconds, one.rank)
+    return dict(itertools.islice(found.items(), MAX_ABORTED))
+
+
+class JobReport(msgspec.Struct, frozen=True):
+    """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
+
+    ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
+    ``asked_seconds``: time of its query (epoch); ``count``: how many of its reports were kept one after the other.
+    ``aborted``: the ranks that recently aborted a communicator.
+    """
+
+    owner: ProcessKey
+    report: model.Report
+    until: float
+    world_size: int | None
+    watches: dict[str, Watch]
+    asked_seconds: float = 0.0
+    count: int = 1
+    aborted: dict[AbortedRank, Abort] = {}
+
+    def rank_label(self, rank: int | None) -> str:
+        """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""
+        whole = self.world_size in (None, self.report.ranks())
+        return str(rank) if rank is not None and whole else ""

@@ -9,27 +9,8 @@ from typing import Annotated
 
 import msgspec
 
-from exporters.ras.report.launches import RankLaunches, Spread, compare, with_waits
-from exporters.ras.report.model import (
-    MAX_COMMUNICATOR_RANKS,
-    MAX_DEVICE,
-    MAX_MEMBERS,
-    MAX_TROUBLED,
-    Communicator,
-    CommunicatorMember,
-    MissingRank,
-    MissingReason,
-    Place,
-    Report,
-    ReportError,
-    Skipped,
-    Trouble,
-    TroubledRank,
-    accept,
-    error_name,
-    plain_address,
-)
-from exporters.ras.report.world import World
+from exporters.ras.report import model
+from exporters.ras.report.launches import RankLaunches, Spread, World, compare, note_waits
 
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
@@ -37,12 +18,17 @@ _IN_PROGRESS = 7
 """ncclInProgress (nccl.h): of a communicator that is being made or, without blocking, worked on. No error."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=64)]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COMMUNICATOR_RANKS)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=model.MAX_COMMUNICATOR_RANKS)]
 _Launches = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 """Counted in 64 bits; a number beyond this is none that was ever reached."""
-_Device = Annotated[int, msgspec.Meta(ge=-1, le=MAX_DEVICE)]
+_Device = Annotated[int, msgspec.Meta(ge=-1, le=model.MAX_DEVICE)]
 _Pid = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 _Result = Annotated[int, msgspec.Meta(ge=0, lt=256)]
+
+
+def _error_name(code: int) -> str:
+    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    return model.ERRORS.get(code, f"code_{code}")
 
 
 class _Rank(msgspec.Struct, gc=False):
@@ -67,12 +53,12 @@ class _Status(msgspec.Struct, gc=False):
             return "finalizing"
         return "running" if self.init_state == 0 else "initializing"
 
-    def trouble(self) -> tuple[Trouble, str] | None:
+    def trouble(self) -> tuple[model.Trouble, str] | None:
         """Return the gravest thing that is wrong: (trouble, error); None when nothing is."""
         if self.async_error not in (0, _IN_PROGRESS):
-            return "async_error", error_name(self.async_error)
+            return "async_error", _error_name(self.async_error)
         if self.init_state not in (0, _IN_PROGRESS):
-            return "init_error", error_name(self.init_state)
+            return "init_error", _error_name(self.init_state)
         return ("aborted", "") if self.abort_flag else None
 
 
@@ -121,18 +107,19 @@ class _Report(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-def read_json(body: bytes, pids: Collection[int] = ()) -> Report:
+def read_json(body: bytes, pids: Collection[int] = ()) -> model.Report:
     """Decode a report, with the places of the processes of ``pids``; ReportError when ``body`` is none."""
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
-        raise ReportError(str(error)) from None
+        raise model.ReportError(str(error)) from None
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
-        raise ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
+        raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
     reading = _Reading(pids)
-    found = accept(reading.communicators(report.communicators), reading.skipped)
-    found = reading.world.name(with_waits(found, reading.spreads))
-    return Report(
+    found = model.accept(reading.communicators(report.communicators), reading.skipped)
+    note_waits(found, reading.spreads)
+    reading.world.name(found)
+    return model.Report(
         version=report.nccl_version,
         communicators=found,
         processes=frozenset(reading.processes),
@@ -156,15 +143,15 @@ class _Reading:
 
     def __init__(self, pids: Collection[int]) -> None:
         self._pids = pids
-        self.members: list[CommunicatorMember] = []
-        self.skipped: Counter[Skipped] = Counter()
+        self.members: list[model.CommunicatorMember] = []
+        self.skipped: Counter[model.Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.spreads: dict[str, Spread] = {}
         """Of communicators in which some wait."""
         self.world = World()
         self._hosts: dict[str, str | None] = {}
 
-    def communicators(self, raws: list[msgspec.Raw]) -> Iterator[Communicator]:
+    def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
         """Decode one after the other; what cannot be true is counted."""
         for raw in raws:
             try:
@@ -184,18 +171,18 @@ class _Reading:
             return False
         return all(self._host(rank.host) is not None for rank in everybody)
 
-    def _communicator(self, found: _Communicator) -> Communicator:
+    def _communicator(self, found: _Communicator) -> model.Communicator:
         places = [self._place(rank) for rank in found.ranks]
         self.processes.update((place.host, place.pid) for place in places)
         spread = self._compare(found, places)
         for place, rank in zip(places, found.ranks, strict=True):
-            if place.pid in self._pids and len(self.members) < MAX_MEMBERS:
-                self.members.append(CommunicatorMember(place, found.hash, found.size, rank.rank))
+            if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
+                self.members.append(model.CommunicatorMember(place, found.hash, found.size, rank.rank))
         missing = tuple(self._missing(rank) for rank in found.missing_ranks)
         present = ((place, rank.rank) for place, rank in zip(places, found.ranks, strict=True))
         self.world.see(found.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
         stages = _stages(found.ranks)
-        return Communicator(
+        return model.Communicator(
             hash=found.hash,
             size=found.size,
             responding=len(found.ranks),
@@ -210,7 +197,7 @@ class _Reading:
             launches=spread.launches if spread is not None else None,
         )
 
-    def _compare(self, found: _Communicator, places: list[Place]) -> Spread | None:
+    def _compare(self, found: _Communicator, places: list[model.Place]) -> Spread | None:
         launchers = []
         for rank, place in zip(found.ranks, places, strict=True):
             if rank.collective_counts is None:
@@ -221,20 +208,20 @@ class _Reading:
             self.spreads[found.hash] = spread
         return spread
 
-    def _missing(self, rank: _Missing) -> MissingRank:
-        reason: MissingReason = "no_communicator"
+    def _missing(self, rank: _Missing) -> model.MissingRank:
+        reason: model.MissingReason = "no_communicator"
         if rank.status.considered_dead:
             reason = "dead"
         elif rank.status.unresponsive:
             reason = "unresponsive"
-        return MissingRank(rank.rank, self._place(rank), reason=reason)
+        return model.MissingRank(rank.rank, self._place(rank), reason=reason)
 
-    def _place(self, rank: _Rank) -> Place:
-        return Place(self._host(rank.host) or "", rank.pid, rank.nvml_dev)
+    def _place(self, rank: _Rank) -> model.Place:
+        return model.Place(self._host(rank.host) or "", rank.pid, rank.nvml_dev)
 
     def _host(self, text: str) -> str | None:
         if text not in self._hosts:
-            self._hosts[text] = plain_address(text)
+            self._hosts[text] = model.plain_address(text)
         return self._hosts[text]
 
 
@@ -247,10 +234,10 @@ def _stages(ranks: list[_Present]) -> dict[str, int]:
     return {stage: counts[stage] for stage in ("initializing", "finalizing", "aborted")}
 
 
-def _troubled(ranks: list[_Present], places: list[Place]) -> tuple[TroubledRank, ...]:
-    found: list[TroubledRank] = []
+def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.TroubledRank, ...]:
+    found: list[model.TroubledRank] = []
     for rank, place in zip(ranks, places, strict=True):
         wrong = rank.status.trouble() if rank.status is not None else None
-        if wrong is not None and len(found) < MAX_TROUBLED:
-            found.append(TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
+        if wrong is not None and len(found) < model.MAX_TROUBLED:
+            found.append(model.TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
     return tuple(found)

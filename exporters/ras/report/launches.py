@@ -10,23 +10,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-import msgspec
+from exporters.ras.report import model
 
-from exporters.ras.report.marks import marks_of
-from exporters.ras.report.model import COLLECTIVES, MAX_BEHIND, BehindRank, Communicator, Launches, Place
+MAX_WAITS = 8  # Communicators named in which one rank waits for others: one would do
 
-MAX_WAITS = 8
-"""Communicators named in which one rank waits for others: one would do."""
-
-Counts = tuple[int, ...]
-"""Launches by collective, in the order of COLLECTIVES."""
+Counts = tuple[int, ...]  # Launches by collective, in the order of COLLECTIVES
 
 
 class RankLaunches(NamedTuple):
     """A rank that answered, and what it has launched."""
 
     comm_rank: int
-    place: Place
+    place: model.Place
     counts: Counts
 
 
@@ -36,9 +31,9 @@ class Spread(NamedTuple):
     ``abreast``: what those have launched that answer, by where they run, if others do not answer.
     """
 
-    launches: Launches
-    ahead: frozenset[Place]
-    abreast: Mapping[Place, Counts]
+    launches: model.Launches
+    ahead: frozenset[model.Place]
+    abreast: Mapping[model.Place, Counts]
 
 
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
@@ -49,54 +44,41 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
     if not any(any(rank.counts) for rank in ranks):
         return None
     extremes = {}
-    for number, name in enumerate(COLLECTIVES):
+    for number, name in enumerate(model.COLLECTIVES):
         of_ranks = [rank.counts[number] for rank in ranks]
         if max(of_ranks):
             extremes[name] = (min(of_ranks), max(of_ranks))
-    marks = marks_of((rank.comm_rank, rank.counts) for rank in ranks)
+    marks = model.marks_of((rank.comm_rank, rank.counts) for rank in ranks)
     differ = any(least < most for least, most in extremes.values())
     abreast = {rank.place: rank.counts for rank in ranks} if some_silent else {}
     if not differ:
-        return Spread(Launches(extremes, marks, differ=False), frozenset(), abreast)
+        return Spread(model.Launches(extremes, marks, differ=False), frozenset(), abreast)
     behind, ahead = _sides(ranks)
-    most = [extremes.get(name, (0, 0))[1] for name in COLLECTIVES]
-    named = tuple(_behind(rank, most) for rank in sorted(behind, key=_far_behind)[:MAX_BEHIND])
-    launches = Launches(extremes, marks, differ=True, behind=named)
+    named = []
+    for rank in sorted(behind, key=lambda rank: (sum(rank.counts), rank.comm_rank))[: model.MAX_BEHIND]:
+        most = (extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES)
+        each = (all_others - own for all_others, own in zip(most, rank.counts, strict=True))
+        lags = {name: lag for name, lag in zip(model.COLLECTIVES, each, strict=True) if lag > 0}
+        named.append(model.BehindRank(rank.comm_rank, rank.place, lags=lags))
+    launches = model.Launches(extremes, marks, differ=True, behind=tuple(named))
     return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
 
 
-def with_waits(found: Iterable[Communicator], spreads: Mapping[str, Spread]) -> tuple[Communicator, ...]:
+def note_waits(found: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
     """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
 
     ``spreads``: by hash.
     """
-    return tuple(_with_waits(each, spreads) for each in found)
-
-
-def _with_waits(each: Communicator, spreads: Mapping[str, Spread]) -> Communicator:
-    if each.launches is None or not each.launches.behind:
-        return each
-    going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
-    behind = []
-    for rank in each.launches.behind:
-        others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
-        waits = [name for name, spread in others if rank.place in spread.ahead]
-        beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
-        overtaken = [name for name, abreast in beside if _is_overtaken(rank.place, abreast, going_on)]
-        behind.append(
-            msgspec.structs.replace(
-                rank,
-                waits_in=tuple(waits[:MAX_WAITS]),
-                beside_silent=tuple(name for name, _ in beside),
-                overtaken_in=tuple(overtaken),
+    for each in found:
+        going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
+        for rank in each.launches.behind if each.launches is not None else ():
+            others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
+            beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
+            rank.waits_in = tuple(name for name, spread in others if rank.place in spread.ahead)[:MAX_WAITS]
+            rank.beside_silent = tuple(name for name, _ in beside)
+            rank.overtaken_in = tuple(
+                name for name, abreast in beside if any(abreast.get(one) == abreast[rank.place] for one in going_on)
             )
-        )
-    launches = msgspec.structs.replace(each.launches, behind=tuple(behind))
-    return msgspec.structs.replace(each, launches=launches)
-
-
-def _is_overtaken(place: Place, abreast: Mapping[Place, Counts], going_on: Iterable[Place]) -> bool:
-    return any(abreast.get(other) == abreast[place] for other in going_on)
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
@@ -116,10 +98,26 @@ def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[Rank
     return (behind if 2 * len(behind) <= len(ranks) else []), ahead
 
 
-def _far_behind(rank: RankLaunches) -> tuple[int, int]:
-    return sum(rank.counts), rank.comm_rank
+class World:
+    """Remembers the largest communicator of a report."""
 
+    def __init__(self) -> None:
+        self._size = 0
+        self._ranks: dict[model.Place, int] = {}
 
-def _behind(rank: RankLaunches, most: Sequence[int]) -> BehindRank:
-    lags = {name: most[n] - rank.counts[n] for n, name in enumerate(COLLECTIVES) if rank.counts[n] < most[n]}
-    return BehindRank(rank.comm_rank, rank.place, lags=lags)
+    def see(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
+        """Take note of a communicator. Two of the same size that number ranks differently: the order is not told."""
+        if size < self._size:
+            return
+        ranks = {place: number for place, number in members if place.host and place.pid > 0}
+        if size > self._size:
+            self._size, self._ranks = size, ranks
+            return
+        self._ranks = {
+            place: number for place, number in (ranks | self._ranks).items() if ranks.get(place, number) == number
+        }
+
+    def name(self, found: Iterable[model.Communicator]) -> None:
+        """Give every named rank its rank in the largest communicator."""
+        for rank in (rank for each in found for rank in each.ranks()):
+            rank.rank = self._ranks.get(rank.place)

@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import ipaddress
+import zlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from exporters.ras.report.marks import Marks
+Marks = bytes  # Of each rank in turn its number and its mark, four bytes each; compact, as a report may hold 75,000
+MARK_BYTES = 8  # Of one rank
+
+
+def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
+    """Return the marks of ranks, each with its launches by collective."""
+    found = array("I")
+    for rank, launched in counts:
+        found.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
+    return found.tobytes()
+
+
+def differ(before: Marks, after: Marks) -> bool:
+    """Return True when a rank that is in both has another mark."""
+    if before == after:
+        return False
+    known = _by_rank(before)
+    return any(known.get(rank, mark) != mark for rank, mark in _by_rank(after).items())
+
+
+def taken_together(before: Marks, after: Marks) -> Marks:
+    """Return the marks of ``after``, and of the ranks that only ``before`` has."""
+    if before == after:
+        return after
+    found = array("I")
+    for item in (_by_rank(before) | _by_rank(after)).items():
+        found.extend(item)
+    return found.tobytes()
+
+
+def _by_rank(marks: Marks) -> dict[int, int]:
+    numbers = array("I", marks)
+    return dict(zip(numbers[::2], numbers[1::2], strict=True))
+
 
 MAX_COMMUNICATOR_RANKS = 1_000_000
 MAX_COMMUNICATORS = 1_000
@@ -20,10 +55,8 @@ MAX_TROUBLED = 32
 MAX_BEHIND = 32
 """Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
 
-MAX_BEHIND_NAMED = 4_096
-"""Of those that have launched less, over all communicators of a report."""
-MAX_MEMBERS = 4_096
-"""Places of this node's processes taken from one report."""
+MAX_BEHIND_NAMED = 4_096  # Of those that have launched less, over all communicators of a report
+MAX_MEMBERS = 4_096  # Places of this node's processes taken from one report
 
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
@@ -65,7 +98,7 @@ class Place(NamedTuple):
     gpu: int
 
 
-class NamedRank(msgspec.Struct, frozen=True, gc=False):
+class NamedRank(msgspec.Struct, gc=False):
     """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if known."""
 
     comm_rank: int
@@ -73,20 +106,20 @@ class NamedRank(msgspec.Struct, frozen=True, gc=False):
     rank: int | None = None
 
 
-class MissingRank(NamedRank, frozen=True, gc=False, kw_only=True):
+class MissingRank(NamedRank, gc=False, kw_only=True):
     """A rank without data."""
 
     reason: MissingReason
 
 
-class TroubledRank(NamedRank, frozen=True, gc=False, kw_only=True):
+class TroubledRank(NamedRank, gc=False, kw_only=True):
     """A rank with an error, by the name of its code, or one that has aborted the communicator (``error`` empty)."""
 
     trouble: Trouble
     error: str = ""
 
 
-class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
+class BehindRank(NamedRank, gc=False, kw_only=True):
     """A rank that has launched less than others: ``lags`` by collective.
 
     ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them;
@@ -100,7 +133,7 @@ class BehindRank(NamedRank, frozen=True, gc=False, kw_only=True):
     overtaken_in: tuple[str, ...] = ()
 
 
-class Launches(msgspec.Struct, frozen=True):
+class Launches(msgspec.Struct):
     """What a communicator's ranks have launched: the least and the most by collective.
 
     ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
@@ -113,7 +146,7 @@ class Launches(msgspec.Struct, frozen=True):
     behind: tuple[BehindRank, ...] = ()
 
 
-class Communicator(msgspec.Struct, frozen=True):
+class Communicator(msgspec.Struct):
     """One communicator: its hash (hex), ranks in all, and how many gave data.
 
     ``missing`` counts those that did not: ``unresponsive`` ones of processes that did not answer, and ``dead`` ones
@@ -134,9 +167,9 @@ class Communicator(msgspec.Struct, frozen=True):
     troubled: tuple[TroubledRank, ...] = ()
     launches: Launches | None = None
 
-    def in_trouble(self) -> bool:
-        """Return True when the report says anything of it that a job which runs does not have."""
-        return bool(self.missing or self.troubled or self.aborted)
+    def ranks(self) -> tuple[NamedRank, ...]:
+        """Return all ranks that it names."""
+        return (*self.named, *self.troubled, *(self.launches.behind if self.launches is not None else ()))
 
 
 class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
@@ -191,33 +224,28 @@ def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Co
     if len(kept) > MAX_COMMUNICATORS:
         skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
         largest = max(each.size for each in kept)
-        kept.sort(key=lambda each: (each.size != largest, not each.in_trouble(), -each.size))
+        kept.sort(key=lambda each: (each.size != largest, not _in_trouble(each), -each.size))
         del kept[MAX_COMMUNICATORS:]
-    return _furthest(_within_budget(kept, skipped))
+    _bound_names(kept, skipped)
+    return tuple(kept)
 
 
-def _within_budget(found: Iterable[Communicator], skipped: Counter[Skipped]) -> Iterator[Communicator]:
+def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
+    """Name no more missing ranks than MAX_NAMED, and of those behind first the ones in the largest communicators.
+
+    Which of them stand still is not known yet.
+    """
     room = MAX_NAMED
-    for each in found:
+    for each in kept:
         if len(each.named) > room:
             skipped["rank_surplus"] += len(each.named) - room
-            each = msgspec.structs.replace(each, named=each.named[:room])  # noqa: PLW2901  # the same, cut
+            each.named = each.named[:room]
         room -= len(each.named)
-        yield each
-
-
-def _furthest(found: Iterable[Communicator]) -> tuple[Communicator, ...]:
-    """Name those that are behind in the largest communicators first: which of them stand still is not known yet."""
-    kept = list(found)
     room = MAX_BEHIND_NAMED
-    for number in sorted(range(len(kept)), key=lambda number: -kept[number].size):
-        launches = kept[number].launches
-        if launches is not None and launches.behind:
-            behind = launches.behind[:room]
-            room -= len(behind)
-            shown = msgspec.structs.replace(launches, behind=behind)
-            kept[number] = msgspec.structs.replace(kept[number], launches=shown)
-    return tuple(kept)
+    for each in sorted(kept, key=lambda each: -each.size):
+        if each.launches is not None:
+            each.launches.behind = each.launches.behind[:room]
+            room -= len(each.launches.behind)
 
 
 def plain_address(text: str) -> str | None:
@@ -230,9 +258,8 @@ def plain_address(text: str) -> str | None:
         return None
 
 
-def error_name(code: int) -> str:
-    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
-    return ERRORS.get(code, f"code_{code}")
+def _in_trouble(each: Communicator) -> bool:
+    return bool(each.missing or each.troubled or each.aborted)
 
 
 def _is_plausible(each: Communicator) -> bool:

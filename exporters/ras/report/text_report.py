@@ -1,21 +1,183 @@
 """The text report of NCCL 2.24 and later and of RCCL: a table of groups of like communicators, then paragraphs about
 those in trouble. Ranks are named only while they are few, communicators only while something is wrong with them. Where
 one communicator is the largest, its ranks are the job's. Pure.
+
+A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
 """
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
-from exporters.ras.report.model import MAX_COMMUNICATORS, Communicator, Report, ReportError, Skipped, accept
-from exporters.ras.report.text_trouble import TroubleText
-from exporters.ras.report.world import World, as_world, named_in
+from exporters.ras.report import model
+from exporters.ras.report.launches import World
 
-MAX_TROUBLES = 4 * MAX_COMMUNICATORS
-"""Garbage of old versions takes places of its own: more are read than accepted."""
+_PLACE = (
+    r"-- (?:GPU (?P<cuda>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
+    r" managed by process (?P<pid>\d{1,10}) on node (?P<host>\S{1,64})|\[process information not found\])$"
+)
+_STATUS = r"(?P<status>[A-Z]{2,10})"
+_ERROR = r"(?P<error>[A-Z][A-Za-z ]{2,40}?)"
+_LAUNCHED = r"(?:launched up to operation (?P<launched>\d{1,18})|not launched any operations)"
+_ONE = r"  Rank (?P<rank>-?\d{1,10})"
+_MANY = r"  (?P<count>\d{1,9}) ranks"
+_RANK = re.compile(rf"{_ONE} {_PLACE}")
+_BARE_RANK = re.compile(r"(?P<rank>-?\d{1,10})")
+_BARE_RANKS = re.compile(r"  The missing ranks?: (-?\d{1,10}(?:,-?\d{1,10})*)$")
+_SILENT = re.compile(r"  Missing communicator data from (?P<count>\d{1,9}) ranks?$")
+_DIFFERENT = re.compile(r"  Communicator ranks have different (?P<collective>[A-Za-z]{2,20})(?: operation)? ")
+_ERRORS = re.compile(r"  (?P<kind>Initialization|Asynchronous) errors? on \d{1,9} ranks?$")
+_STATEMENTS: tuple[tuple[str, tuple[re.Pattern[str], ...]], ...] = (
+    ("silent", (_SILENT,)),
+    (
+        "status",
+        (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS}(?: {_PLACE})?$")),
+    ),
+    ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_PLACE}"))),
+    ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_PLACE}"))),
+)
+_ERROR_NAMES = {name.replace("_", " "): name for name in model.ERRORS.values()} | {
+    "remote process error": "remote_error",
+    "unexpected error": "unknown",
+}
+_LEFT = ("NOCOMM", "UNKNOWN")
+"""Statuses of a rank whose process answers and is not in the communicator; the latter of 2.24 and 2.25."""
+_ANY = "any"  # In the place of a collective: 2.24 and 2.25 count all of them together
+
+
+class _Statement(NamedTuple):
+    """``about``: the collective, or the kind of error. ``counted``: how many ranks; ``ranks``: those listed."""
+
+    kind: str
+    value: str
+    about: str
+    counted: int
+    ranks: list[re.Match[str]]
+
+
+class TroubleText:
+    """What the paragraphs about one communicator of ``group`` say."""
+
+    def __init__(self, group: int) -> None:
+        self.group = group
+        self._statements: list[_Statement] = []
+        self._bare: list[re.Match[str]] | None = None
+        self._about = ""
+
+    def take(self, line: str) -> None:
+        """Add a line. One that is none of those known ends the listing before it."""
+        if match := _DIFFERENT.match(line):
+            self._about = match["collective"] if match["collective"] in model.COLLECTIVES else _ANY
+        elif match := _ERRORS.match(line):
+            self._about = "init_error" if match["kind"] == "Initialization" else "async_error"
+        elif match := _BARE_RANKS.match(line):
+            self._bare = list(_BARE_RANK.finditer(match[1]))
+        elif match := _RANK.match(line):
+            if self._statements:
+                self._statements[-1].ranks.append(match)
+        else:
+            self._state(line)
+
+    def _state(self, line: str) -> None:
+        for kind, patterns in _STATEMENTS:
+            for match in filter(None, (pattern.match(line) for pattern in patterns)):
+                fields = match.groupdict()
+                value = fields.get("status") or fields.get("error") or fields.get("launched") or "0"
+                alone = [match] if "rank" in fields else []
+                self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
+
+    def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
+        """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
+        silent = [each for each in self._statements if each.kind == "silent"]
+        departed = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
+        missing = sum(each.counted for each in (*silent, *departed))
+        bare = self._bare is not None
+        named = [
+            *(_missing(rank, "unknown", set()) for rank in self._bare or ()),
+            *(_missing(rank, "unresponsive", dead or set()) for each in silent for rank in each.ranks),
+            *(_missing(rank, "no_communicator", set()) for each in departed for rank in each.ranks),
+        ]
+        listed = sum(bool(rank["pid"]) for each in silent for rank in each.ranks)
+        is_complete = dead is None or listed == sum(each.counted for each in silent)
+        return model.Communicator(
+            hash=f"0x{name.lstrip('0') or '0'}",
+            size=size,
+            responding=size - missing,
+            missing=missing,
+            unresponsive=None if bare else sum(each.counted for each in silent),
+            dead=sum(rank.reason == "dead" for rank in named) if is_complete else None,
+            named=tuple(named),
+            troubled=self._troubled(),
+            launches=self._launches(size - missing),
+        )
+
+    def _troubled(self) -> tuple[model.TroubledRank, ...]:
+        troubled = []
+        for each in self._statements:
+            for rank in each.ranks:
+                if each.kind == "error" and _ERROR_NAMES.get(each.value.lower()) is not None:
+                    kind: model.Trouble = "init_error" if each.about == "init_error" else "async_error"
+                    troubled.append(
+                        model.TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()])
+                    )
+                elif (each.kind, each.value) == ("status", "ABORT"):
+                    troubled.append(model.TroubledRank(*_at(rank), trouble="aborted"))
+        return tuple(troubled[: model.MAX_TROUBLED])
+
+    def _launches(self, ranks: int) -> model.Launches | None:
+        """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
+        launched = [each for each in self._statements if each.kind == "launched"]
+        if not launched:
+            return None
+        by_collective: dict[str, list[_Statement]] = defaultdict(list)
+        for each in launched:
+            by_collective[each.about].append(each)
+        extremes = {}
+        lags: dict[int, dict[str, int]] = defaultdict(dict)
+        places = {}
+        for collective, statements in by_collective.items():
+            counts = [int(each.value) for each in statements]
+            extremes[collective] = (min(counts), max(counts))
+            late = [each for each in statements if int(each.value) < max(counts)]
+            if 2 * sum(each.counted for each in late) > ranks:  # as in launches.py: the majority is not to blame
+                continue
+            for statement, rank in ((each, rank) for each in late for rank in each.ranks):
+                number, places[int(rank["rank"])] = _at(rank)
+                lags[number][collective] = max(counts) - int(statement.value)
+        furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
+        behind = tuple(model.BehindRank(number, places[number], lags=lags[number]) for number in furthest)
+        return model.Launches(extremes, model.marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
+
+
+def _digest(statements: list[_Statement]) -> int:
+    """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
+    text = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
+
+
+def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[str, str]]) -> model.MissingRank:
+    number, place = _at(rank)
+    if reason == "unresponsive" and (str(place.pid), rank.groupdict().get("host")) in dead:
+        reason = "dead"
+    return model.MissingRank(number, place, reason=reason)
+
+
+def _at(rank: re.Match[str]) -> tuple[int, model.Place]:
+    """Return the rank in its communicator, and what it runs on."""
+    fields = rank.groupdict()
+    gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
+    host = model.plain_address(fields.get("host") or "") or ""
+    return int(fields["rank"]), model.Place(host, int(fields.get("pid") or -1), gpu if gpu <= model.MAX_DEVICE else -1)
+
+
+MAX_TROUBLES = (
+    4 * model.MAX_COMMUNICATORS
+)  # Garbage of old versions takes places of its own: more are read than accepted
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
@@ -28,24 +190,25 @@ _PROCESS = re.compile(r"  Process (\d{1,10}) on node (\S{1,64}) managing GPUs? "
 _TIMEOUTS = re.compile(r"  Encountered (\d{1,9}) communication timeouts? while gathering communicator data$")
 
 
-def read_text(body: bytes) -> Report:
+def read_text(body: bytes) -> model.Report:
     """Read a report; ReportError when ``body`` is none, or was cut before its last heading."""
     lines = body.decode("ascii", "replace").splitlines()
     banner = _BANNER.match(lines[0]) if lines else None
     if banner is None:
-        raise ReportError("no report: it does not begin with a version")
+        raise model.ReportError("no report: it does not begin with a version")
     sections = _sections(lines)
     if "Warnings" not in sections:
-        raise ReportError("a report without its last heading", cut=True)
-    skipped: Counter[Skipped] = Counter()
+        raise model.ReportError("a report without its last heading", cut=True)
+    skipped: Counter[model.Skipped] = Counter()
     sizes, counts = _groups(sections.get("Communicators", []))
     dead = _dead(sections.get("Errors", []))
     troubles = _troubles([*sections.get("Errors", []), *sections["Warnings"]], skipped)
     found = (each.communicator(name, sizes.get(each.group, -1), dead) for name, each in troubles.items())
-    accepted = _with_ranks(accept(found, skipped), sizes, counts)
+    accepted = model.accept(found, skipped)
+    _name_ranks(accepted, sizes, counts)
     skipped["unnamed"] += max(sum(counts.values()) - len(troubles), 0)
     timeouts = sum(int(match[1]) for line in sections["Warnings"] if (match := _TIMEOUTS.match(line)))
-    return Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
+    return model.Report(banner[1], accepted, frozenset(), timeouts, dict(+skipped))
 
 
 def _sections(lines: list[str]) -> dict[str, list[str]]:
@@ -66,19 +229,17 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
     return {int(row["group"]): int(row["size"]) for row in rows}, {int(row["group"]): int(row["count"]) for row in rows}
 
 
-def _with_ranks(
-    found: tuple[Communicator, ...], sizes: Mapping[int, int], counts: Mapping[int, int]
-) -> tuple[Communicator, ...]:
+def _name_ranks(found: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]) -> None:
     """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
     largest = max(sizes.values(), default=0)
-    world = World()
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
-        return world.name(found)
-    for each in found:
-        if each.size == largest:
-            world.see(largest, named_in(each))
-    named = world.name(found)
-    return tuple(as_world(each) if each.size == largest else each for each in named)
+        return
+    world = World()
+    for each in (each for each in found if each.size == largest):
+        world.see(largest, [(rank.place, rank.comm_rank) for rank in each.ranks()])
+    world.name(found)
+    for rank in (rank for each in found if each.size == largest for rank in each.ranks()):
+        rank.rank = rank.comm_rank
 
 
 def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
@@ -89,7 +250,7 @@ def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
     return {(match[1], match[2]) for line in listed if (match := _PROCESS.match(line))}
 
 
-def _troubles(lines: list[str], skipped: Counter[Skipped]) -> dict[str, TroubleText]:
+def _troubles(lines: list[str], skipped: Counter[model.Skipped]) -> dict[str, TroubleText]:
     """What the paragraphs say of each communicator, by its hash."""
     troubles: dict[str, TroubleText] = {}
     current = None

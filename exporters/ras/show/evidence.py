@@ -12,8 +12,7 @@ from agent.sdk.evidence import Offered, Offers, Wanted, summary as told
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess
-from exporters.ras.report.hangs import Suspect, suspects
-from exporters.ras.report.job_report import JobReport
+from exporters.ras.report.hangs import JobReport, Suspect, suspects
 
 MAX_WORDS = 64
 

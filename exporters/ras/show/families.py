@@ -1,9 +1,10 @@
-"""The metric families of the exporter, and how a snapshot becomes them. Pure."""
+"""The metric families of the exporter and of MONITOR's events, and how a snapshot becomes them. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -11,143 +12,102 @@ from agent.sdk.metrics import Family, Metric
 from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
 from exporters.ras.protocol.client import STAGES, Stage
-from exporters.ras.report.job_report import JobReport
-from exporters.ras.show import monitor_families
+from exporters.ras.protocol.events import EVENTS, OTHER, Unread
+from exporters.ras.report.hangs import JobReport
 from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES, render_reports
 
+# fmt: off
+MONITOR_UP = Family(
+    "rankwatch_ras_monitor_up", "gauge",
+    "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
+    ("endpoint",), "1 per address that is listened to")
+MONITOR_STREAMS = Family(
+    "rankwatch_ras_monitor_streams_total", "counter",
+    "Event streams that were opened: the first at an address, and one after each that ended.",
+    aggregate="sum")
+MONITOR_ERRORS = Family(
+    "rankwatch_ras_monitor_errors_total", "counter",
+    "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
+    "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
+    ("stage",), "1 per stage seen, at most 6", "sum")
+MONITOR_UNREAD = Family(
+    "rankwatch_ras_monitor_unread_total", "counter",
+    "What streams of events hold and no event is read from: a long_line, what is unreadable, or cut by "
+    "the end of the stream.",
+    ("reason",), "1 per reason seen, at most 3", "sum")
+EVENTS_HEARD = Family(
+    "rankwatch_ras_events_total", "counter",
+    "What one RAS thread of the node learned of its peers, by the library's own names, and other: PEER_NEW and "
+    "PEER_DEAD are learned by every process of a job, all else by a process's neighbours in the RAS network alone.",
+    ("event",), "13 per node", "sum")
 UP = Family(
-    "rankwatch_ras_up",
-    "gauge",
+    "rankwatch_ras_up", "gauge",
     "1 when every job at the address answered the last query with a report, else 0; absent without queries.",
-    ("endpoint",),
-    "1 per queried address",
-)
+    ("endpoint",), "1 per queried address")
 DURATION = Family(
-    "rankwatch_ras_query_duration_seconds",
-    "gauge",
-    "How long the last report took, from the command to its end; absent before the first.",
-)
+    "rankwatch_ras_query_duration_seconds", "gauge",
+    "How long the last report took, from the command to its end; absent before the first.")
 QUERIES = Family(
-    "rankwatch_ras_queries_total",
-    "counter",
+    "rankwatch_ras_queries_total", "counter",
     "Queries made: each is a collective over the RAS threads of a whole job.",
-    aggregate="sum",
-)
+    aggregate="sum")
 QUERY_ERRORS = Family(
-    "rankwatch_ras_query_errors_total",
-    "counter",
+    "rankwatch_ras_query_errors_total", "counter",
     "Queries without a report, by where they failed: connect, handshake, command, deadline, size, cut or parse.",
-    ("stage",),
-    "7 per node",
-    "sum",
-)
+    ("stage",), "7 per node", "sum")
 TIMEOUTS = Family(
-    "rankwatch_ras_timeouts_total",
-    "counter",
+    "rankwatch_ras_timeouts_total", "counter",
     "Times that the library gave up waiting for peers while it gathered a report.",
-    aggregate="sum",
-)
+    aggregate="sum")
 SKIPPED = Family(
-    "rankwatch_ras_skipped_total",
-    "counter",
+    "rankwatch_ras_skipped_total", "counter",
     "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
     "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
     "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
-    ("reason",),
-    "1 per reason seen, at most 9",
-    "sum",
-)
+    ("reason",), "1 per reason seen, at most 9", "sum")
 LISTENERS = Family(
-    "rankwatch_ras_listeners",
-    "gauge",
+    "rankwatch_ras_listeners", "gauge",
     "Processes that listen at the configured addresses: rank, a rank's; unowned, a process that is not known "
     "to answer, such as a child that outlived its rank. An address with an unowned one gets no queries.",
-    ("endpoint", "owner"),
-    "2 per address with listeners",
-)
+    ("endpoint", "owner"), "2 per address with listeners")
 REPORTER = Family(
-    "rankwatch_ras_reporter",
-    "gauge",
+    "rankwatch_ras_reporter", "gauge",
     "Always 1: the node's role in asking the job, by its ranks or the configuration: reporter, standby or none.",
-    ("job_id", "role"),
-    "1 per job",
-)
+    ("job_id", "role"), "1 per job")
 NOT_ASKED = Family(
-    "rankwatch_ras_not_asked",
-    "gauge",
+    "rankwatch_ras_not_asked", "gauge",
     "Always 1: why this node does not ask the job: not_elected, single_pass, network_namespace (the job has its own), "
     "no_listener, unowned_listener, version_unknown, version_old, process_young or too_large (the configuration's "
     "max_ranks). Absent when it does.",
-    ("job_id", "reason"),
-    "1 per job that is not asked",
-)
+    ("job_id", "reason"), "1 per job that is not asked")
 LIBRARY_INFO = Family(
-    "rankwatch_library_info",
-    "gauge",
+    "rankwatch_library_info", "gauge",
     "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version.",
-    ("job_id", "flavor", "version"),
-    "1 per job and version",
-    "max",
-)
+    ("job_id", "flavor", "version"), "1 per job and version", "max")
 REPORT_TIMESTAMP = Family(
-    "rankwatch_ras_report_timestamp_seconds",
-    "gauge",
+    "rankwatch_ras_report_timestamp_seconds", "gauge",
     "Time of the query for the job's last report; absent without a fresh one.",
-    ("job_id",),
-    "1 per queried job",
-    "max",
-)
+    ("job_id",), "1 per queried job", "max")
 REPORTS = Family(
-    "rankwatch_ras_reports_total",
-    "counter",
+    "rankwatch_ras_reports_total", "counter",
     "Reports that the job gave this node; restarts at 0 when none came for three intervals.",
-    ("job_id",),
-    "1 per queried job",
-    "max",
-)
+    ("job_id",), "1 per queried job", "max")
 FAILURES = Family(
-    "rankwatch_ras_failures",
-    "gauge",
+    "rankwatch_ras_failures", "gauge",
     "Queries of the job without a report since its last one.",
-    ("job_id",),
-    "1 per queried job",
-)
+    ("job_id",), "1 per queried job")
 INTERVAL = Family(
-    "rankwatch_ras_interval_seconds",
-    "gauge",
+    "rankwatch_ras_interval_seconds", "gauge",
     "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
-    ("job_id",),
-    "1 per queried job",
-)
-FAMILIES = (
-    UP,
-    DURATION,
-    QUERIES,
-    QUERY_ERRORS,
-    TIMEOUTS,
-    SKIPPED,
-    LISTENERS,
-    REPORTER,
-    NOT_ASKED,
-    REPORT_TIMESTAMP,
-    REPORTS,
-    FAILURES,
-    INTERVAL,
-    LIBRARY_INFO,
-    *COMMUNICATOR_FAMILIES,
-    *monitor_families.FAMILIES,
-)
+    ("job_id",), "1 per queried job")
+# fmt: on
+FAMILIES = (*(own for own in globals().values() if isinstance(own, Family)), *COMMUNICATOR_FAMILIES)
 SKIPPED_REASONS = (
-    "phantom",
-    "implausible",
-    "duplicate",
-    "surplus",
-    "unnamed",
-    "unreadable",
-    "rank_surplus",
-    "foreign_report",
-    "refused",
-)
+    "phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus",
+    "foreign_report", "refused",
+)  # fmt: skip
+STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
+UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "unreadable", "cut")
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
@@ -172,54 +132,41 @@ class RasSnapshot(msgspec.Struct, frozen=True):
 
 def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
-    up = UP.rows()
-    for endpoint, value in snapshot.up.items():
-        up.add((endpoint,), float(value))
-    yield up.metric
+    heard = snapshot.heard
+    yield UP.by_label(snapshot.up)
     if snapshot.duration_seconds is not None:
         yield DURATION.single(snapshot.duration_seconds)
     yield QUERIES.single(snapshot.queries)
-    errors = QUERY_ERRORS.rows()
-    for stage in STAGES:
-        errors.add((stage,), snapshot.errors[stage])
-    yield errors.metric
+    yield QUERY_ERRORS.by_label({stage: snapshot.errors[stage] for stage in STAGES})
     yield TIMEOUTS.single(snapshot.timeouts)
-    skipped = SKIPPED.rows()
-    for reason in filter(snapshot.skipped.get, SKIPPED_REASONS):
-        skipped.add((reason,), snapshot.skipped[reason])
-    yield skipped.metric
+    yield SKIPPED.by_label(_seen(snapshot.skipped, SKIPPED_REASONS))
     listeners = LISTENERS.rows()
     for endpoint, (owned, unowned) in snapshot.listeners.items():
         listeners.add((endpoint, "rank"), owned)
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
-    yield from _jobs(snapshot.jobs)
-    yield from _visits(snapshot)
-    libraries = LIBRARY_INFO.rows()
-    for library in sorted(snapshot.libraries):
-        libraries.add(library, 1)
-    yield libraries.metric
+    named = [each for each in snapshot.jobs if each.job.job_id]  # one user's job may be of several owners
+    yield _info(REPORTER, ((each.job.job_id, each.role) for each in named))
+    yield _info(NOT_ASKED, ((each.job.job_id, each.refusal) for each in named if each.refusal))
+    yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
+    yield REPORTS.by_label({job_id: report.count for job_id, report in snapshot.reports.items()})
+    yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
+    yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.visits.items()})
+    yield _info(LIBRARY_INFO, sorted(snapshot.libraries))
     yield from render_reports(snapshot.reports)
-    yield from monitor_families.render(snapshot.heard)
+    yield MONITOR_UP.by_label(heard.up)
+    yield MONITOR_STREAMS.single(heard.streams)
+    yield MONITOR_ERRORS.by_label(_seen(heard.errors, STREAM_STAGES))
+    yield MONITOR_UNREAD.by_label(_seen(heard.unread, UNREAD_REASONS))
+    yield EVENTS_HEARD.by_label({event: heard.events[event] for event in (*EVENTS, OTHER)})
 
 
-def _jobs(jobs: tuple[JobStanding, ...]) -> Iterable[Metric]:
-    roles, refusals = REPORTER.rows(), NOT_ASKED.rows()
-    named = [job for job in jobs if job.job_id]  # one user's job may be of several owners
-    for role in dict.fromkeys((job.job_id, job.role) for job in named):
-        roles.add(role, 1)
-    for refusal in dict.fromkeys((job.job_id, job.refusal) for job in named if job.refusal is not None):
-        refusals.add(refusal, 1)
-    yield roles.metric
-    yield refusals.metric
+def _seen(counts: Mapping[Any, int], names: Iterable[str]) -> dict[str, int]:
+    """Return the counts of these names that are not 0, in their order."""
+    return {name: counts[name] for name in names if counts.get(name)}
 
 
-def _visits(snapshot: RasSnapshot) -> Iterable[Metric]:
-    asked, counts, failures, intervals = REPORT_TIMESTAMP.rows(), REPORTS.rows(), FAILURES.rows(), INTERVAL.rows()
-    for job_id, report in snapshot.reports.items():
-        asked.add((job_id,), report.asked_seconds)
-        counts.add((job_id,), report.count)
-    for job_id, (seconds, failed) in snapshot.visits.items():
-        intervals.add((job_id,), seconds)
-        failures.add((job_id,), failed)
-    return [asked.metric, counts.metric, failures.metric, intervals.metric]
+def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
+    """Return a family whose series are always 1, each once."""
+    once = list(dict.fromkeys(labels))
+    return Metric(family, once, [1] * len(once))

@@ -12,31 +12,22 @@ from heapq import nlargest, nsmallest
 from typing import NamedTuple
 
 from agent.sdk.metrics import FairBudget, Group
-from exporters.inspector.format.records import CollectivePerf, P2PPerf
-from exporters.inspector.format.series import size_label
+from exporters.inspector.format.records import CollectivePerf, P2PPerf, size_label
 
 MAX_PAIRS = 8
 """Shown per rank of a writer: half of them the slowest, half those that fell furthest below their own best."""
-MAX_PEERS = 64
-"""Of one communicator, rank and direction that are measured at a time; of more, each has its turn."""
-MAX_MEASURED_IN_ALL = 8192
-"""Pairs of all writers of one reader: about 8 MB."""
-MAX_SAMPLES = 64
-"""Operations of one window that are kept; of more, every second, every fourth ..."""
-MIN_OPERATIONS = 20
-"""Minimum of operations in a window: of fewer, the fastest tenth would be chance."""
-WINDOW_ROLLS = 2
-"""Minimum length of a window in rolls of the gauges' windows: ten seconds."""
-IDLE_ROLLS = 60
-"""A pair without an operation for this long (five minutes) has no series any more."""
-TURN_ROLLS = 24
-"""How long (two minutes) it is the turn of MAX_PEERS of the peers."""
+MAX_PEERS = 64  # Of one communicator, rank and direction that are measured at a time; of more, each has its turn
+MAX_MEASURED_IN_ALL = 8192  # Pairs of all writers of one reader: about 8 MB
+MAX_SAMPLES = 64  # Operations of one window that are kept; of more, every second, every fourth ..
+MIN_OPERATIONS = 20  # Minimum of operations in a window: of fewer, the fastest tenth would be chance
+WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
+IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) has no series any more
+TURN_ROLLS = 24  # How long (two minutes) it is the turn of MAX_PEERS of the peers
 LEAST_BYTES = 512 * 1024
 """The time of messages up to this size is latency: it says little of a link, and the bandwidth depends on the size."""
 KEEP_FACTOR = 1.25
 """Only a pair that is worse by this factor replaces one that is shown: series must not come and go by chance."""
-FADE = 0.9995
-"""What is left of a pair's best bandwidth after each window: half after four hours."""
+FADE = 0.9995  # What is left of a pair's best bandwidth after each window: half after four hours
 
 
 class End(NamedTuple):
@@ -56,20 +47,13 @@ class PairKey(NamedTuple):
     size: str
 
 
-class PairBandwidth(NamedTuple):
-    """What is shown of a pair, in bytes per second."""
-
-    key: PairKey
-    bandwidth: float
-
-
 class Pair:
     """Bandwidths of one pair's operations, in bytes per microsecond: ``bandwidth`` is what a tenth reached.
 
     It is of the last window that ended, and None before the first.
     """
 
-    __slots__ = ("_idle", "_rolls", "_sample", "_seen", "_stride", "bandwidth", "best", "shown")
+    __slots__ = ("_idle", "_rolls", "_seen", "_stride", "bandwidth", "best", "sample", "shown")
 
     def __init__(self) -> None:
         self.bandwidth: float | None = None
@@ -79,7 +63,7 @@ class Pair:
         self._begin()
 
     def _begin(self) -> None:
-        self._sample = array("d")
+        self.sample = array("d")
         self._rolls = self._seen = 0
         self._stride = 1
 
@@ -87,22 +71,18 @@ class Pair:
         """Take in an operation."""
         self._idle = 0
         if self._seen % self._stride == 0:
-            self._sample.append(bandwidth)
-            if len(self._sample) > MAX_SAMPLES:
-                del self._sample[1::2]
+            self.sample.append(bandwidth)
+            if len(self.sample) > MAX_SAMPLES:
+                del self.sample[1::2]
                 self._stride *= 2
         self._seen += 1
-
-    def samples(self) -> int:
-        """Return how many operations of the window are kept."""
-        return len(self._sample)
 
     def roll(self) -> bool:
         """End the window when it is long enough; False when nothing came for too long."""
         self._idle += 1
         self._rolls += 1
         if self._rolls >= WINDOW_ROLLS and self._seen >= MIN_OPERATIONS:
-            ordered = sorted(self._sample)
+            ordered = sorted(self.sample)
             self.bandwidth = ordered[len(ordered) * 9 // 10]
             self.best = max(self.best * FADE, self.bandwidth)
             self._begin()
@@ -141,10 +121,9 @@ class Pairs:
     def _new(self, end: End, peer: int, own: dict[int, Pair]) -> Pair | None:
         """Begin to measure a pair, if it is one and it is its turn."""
         is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
-        if not is_pair or not self._is_its_turn(end, peer) or not self._room.take(self._group):
-            return None
-        pair = own[peer] = Pair()
-        return pair
+        if is_pair and self._is_its_turn(end, peer) and self._room.take(self._group):
+            own[peer] = Pair()
+        return own.get(peer)
 
     def _is_its_turn(self, end: End, peer: int) -> bool:
         """Peers take turns by their numbers where there are too many for all."""
@@ -190,13 +169,10 @@ class Pairs:
         self._refused = False
         self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
-    def shown(self) -> tuple[PairBandwidth, ...]:
-        """Return the pairs that are worth a series."""
-        return tuple(
-            PairBandwidth(key, pair.bandwidth * 1_000_000)
-            for key, pair in self.measured().items()
-            if pair.shown and pair.bandwidth is not None
-        )
+    def shown(self) -> dict[tuple[str, int, int, str, int, str], float]:
+        """Return the pairs that are worth a series, in bytes per second, by the members of End, peer and size."""
+        measured = ((key, pair) for key, pair in self.measured().items() if pair.shown and pair.bandwidth is not None)
+        return {(*key.end, key.peer, key.size): (pair.bandwidth or 0.0) * 1_000_000 for key, pair in measured}
 
 
 def _speed(pair: Pair) -> float:

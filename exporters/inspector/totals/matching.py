@@ -1,38 +1,33 @@
 """Operations of communicators wholly read here, matched over their members. Bounded; owned by the reader's thread.
 
 Every member's record of one operation has the same number. Each member's times wait here for the others' until the
-operation is whole, or cannot become so: all are past it, or one without it is gone. Members elsewhere end it.
+operation is whole, or cannot become so: all are past it. Members elsewhere end it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.sdk.metrics import FairBudget, Group
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank
-from exporters.inspector.format.series import SeriesKey
-from exporters.inspector.lateness.arrivals import Arrivals, judge
+from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, Rank, SeriesKey
+from exporters.inspector.totals.arrivals import Arrivals, judge
 
 MAX_MEMBERS = 64  # of a communicator that is matched: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
 """Operations of one kind that wait per member; a file may be read so far before another one's turn comes."""
-MAX_OPEN_ALONE = 1024
-"""The same while some member has not been seen: it may be on another node."""
-MAX_OPEN_IN_ALL = 65_536
-"""Times that wait after a turn, of all members: about 8 MB."""
-SLACK = 64
-"""How far operations of one kind may be written out of order."""
+MAX_OPEN_ALONE = 1024  # The same while some member has not been seen: it may be on another node
+MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, of all members: about 8 MB
+SLACK = 64  # How far operations of one kind may be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
 ExecTimeUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXEC_TIME_US)]
-Credit = Callable[[Arrivals], None]
-"""Adds what a match says of a member to its totals."""
+Credit = Callable[[Arrivals], None]  # Adds what a match says of a member to its totals
 
 
 class OperationKind(NamedTuple):
@@ -67,30 +62,22 @@ class SavedBoard(msgspec.Struct, array_like=True):
 class BoardMember:
     """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "gone", "group", "highest", "starts", "times", "writer_key")
+    __slots__ = ("board", "credit", "group", "highest", "times", "writer_key")
 
     def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
         self.board: OperationBoard | None = board
         self.writer_key = writer_key
         self.credit = credit
         self.group = group
-        self.gone = False
         self.highest = -1
         self.times: dict[int, int] = {}
-        self.starts: dict[int, int] = {}
 
-    def is_wanted(self) -> bool:
-        """Return whether operations are waited for: another writer may have the place, or members be elsewhere."""
-        return self.board is not None and not self.board.given_up
-
-    def note(self, numbers: list[int], highest: int, times: list[int], starts: list[int]) -> None:
-        """Take in operations: their numbers, kernel times in microseconds and, if there are any, start times."""
+    def note(self, numbers: list[int], highest: int, times: list[int]) -> None:
+        """Take in operations: their numbers and kernel times in microseconds."""
         board = self.board
         if board is None or board.given_up:
             return
         self.times.update(zip(numbers, times, strict=True))
-        if starts:
-            self.starts.update(zip(numbers, starts, strict=True))
         self.highest = max(self.highest, highest)
         board.changed = True
         if len(self.times) > MAX_OPEN:
@@ -100,12 +87,6 @@ class BoardMember:
         """Let go of operations."""
         for number in numbers:
             self.times.pop(number, None)
-            self.starts.pop(number, None)
-
-    def clear(self) -> None:
-        """Let go of all operations."""
-        self.times.clear()
-        self.starts.clear()
 
 
 class OperationBoard:
@@ -116,53 +97,42 @@ class OperationBoard:
         self.members: dict[int, BoardMember] = {}
         self.changed = self.given_up = False
 
+    def _everyone(self) -> list[BoardMember]:
+        """Return all members in the order of their ranks; none while one was not seen."""
+        n_ranks = self.kind.n_ranks
+        return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
+
     def settle(self) -> None:
         """Match what is whole, and let go of what can become whole no more."""
         self.changed = False
-        if len(self.members) < self.kind.n_ranks:
+        if not (members := self._everyone()):
             if any(len(member.times) > MAX_OPEN_ALONE for member in self.members.values()):
-                self.given_up = True
-                self.clear()
+                self.give_way()
             return
-        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
         self._match(members)
         passed = min(member.highest for member in members) - SLACK
         late = {number for member in members for number in member.times if number < passed}
         for member in members:
             if len(member.times) > MAX_OPEN:
                 late.update(sorted(member.times)[: -MAX_OPEN // 2])
-        for gone in [member for member in members if member.gone]:
-            late.update(number for member in members for number in member.times if number not in gone.times)
         self._leave(members, late)
 
     def open(self) -> int:
         """Return how many times wait."""
         return sum(len(member.times) for member in self.members.values())
 
-    def clear(self) -> None:
-        """Let go of all that waits."""
-        for member in self.members.values():
-            member.clear()
-
-    def note_left(self, left: Container[WriterKey]) -> None:
-        """Nothing more comes from these writers."""
-        for member in self.members.values():
-            if not member.gone and member.writer_key in left:
-                member.gone = self.changed = True
-
     def give_way(self) -> None:
-        """Too much waits in all: let go, and count it."""
-        self.given_up = len(self.members) < self.kind.n_ranks
+        """Too much waits: let go; while a member was not seen, none is waited for any more."""
+        self.given_up = not self._everyone()
         self.abandon()
 
     def abandon(self) -> None:
         """Let go of all that waits; what could have become whole is counted."""
-        if len(self.members) < self.kind.n_ranks:
-            self.clear()
-            return
-        members = [self.members[comm_rank] for comm_rank in range(self.kind.n_ranks)]
-        self._match(members)
-        self._leave(members, {number for member in members for number in member.times})
+        if members := self._everyone():
+            self._match(members)
+            self._leave(members, {number for member in members for number in member.times})
+        for member in self.members.values():
+            member.drop(list(member.times))
 
     def _match(self, members: list[BoardMember]) -> None:
         fewest = min(members, key=lambda member: len(member.times))
@@ -172,25 +142,14 @@ class OperationBoard:
         if not shared:
             return
         times = list(zip(*(list(map(member.times.pop, shared)) for member in members), strict=True))
-        for member, arrivals in zip(members, judge(times, _starts(members, shared)), strict=True):
+        for member, arrivals in zip(members, judge(times), strict=True):
             member.credit(arrivals)
-        for member in members:
-            if member.starts:
-                member.drop(shared)
 
     def _leave(self, members: list[BoardMember], numbers: set[int]) -> None:
         if numbers:
             for member in members:
                 member.drop(numbers)
             self.members[0].credit(Arrivals(unmatched=len(numbers)))
-
-
-def _starts(members: list[BoardMember], numbers: set[int]) -> list[list[int] | None] | None:
-    """Start times of operations by one clock, in the order of ``numbers``; None where a member has none."""
-    if not all(member.starts for member in members) or len({member.writer_key.hostname for member in members}) > 1:
-        return None
-    rows = [[member.starts.get(number, 0) for member in members] for number in numbers]
-    return [row if all(row) else None for row in rows]
 
 
 class Matching:
@@ -231,11 +190,9 @@ class Matching:
         member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
         return member
 
-    def settle(self, left: Collection[WriterKey] = ()) -> None:
-        """Match all that is whole; called at the end of a turn. ``left``: writers from which nothing more comes."""
+    def settle(self) -> None:
+        """Match all that is whole; called at the end of a turn."""
         for board in self._boards.values():
-            if left:
-                board.note_left(left)
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
@@ -273,14 +230,11 @@ class Matching:
                 del self._boards[kind]
 
     def save(self) -> list[SavedBoard]:
-        """Return the operations that wait; start times are not kept, kernel times then decide alone."""
+        """Return the operations that wait."""
         return [
             SavedBoard(
                 board.kind,
-                [
-                    SavedMember(rank, own.writer_key, own.highest, dict(own.times))
-                    for rank, own in board.members.items()
-                ],
+                [SavedMember(rank, own.writer_key, own.highest, own.times) for rank, own in board.members.items()],
             )
             for board in self._boards.values()
             if board.open()

@@ -1,1 +1,0 @@
-"""Who came last to a collective, from the times of its members. Pure."""
