@@ -13,27 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from agent import __version__
-from agent.app.config import Loaded, read_config_in
-from agent.app.discovery import exporter_names
-from agent.app.first_look import LOOKER, FirstLook
-from agent.app.front import STATIC, Front
-from agent.app.node_view import exporter_views, node_document
-from agent.app.options import Options, parsed
-from agent.app.supervisor import ExporterPlan, Supervisor, prepare
+from agent.app.config import Loaded, Options, parsed, read_config_in
+from agent.app.discovery import ExporterPlan, exporter_names, prepare
+from agent.app.front import LOOKER, STATIC, FirstLook, Front, exporter_views, node_document
+from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
-from agent.core.clock import Clock, SystemClock
+from agent.core.clock import Clock, LoopLag, SystemClock
 from agent.core.log import Logger
-from agent.core.loop_lag import LoopLag
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import SelfSnapshot, SelfSource
+from agent.export.agent_families import SelfSnapshot, self_source
 from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
-from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
+from agent.export.usage import HelperStatus
 from agent.page.document import Configuration, NodeDocument
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
@@ -74,7 +70,7 @@ class Daemon:
         self._first_look = FirstLook(
             self._clock, lambda: supervisor.has_looked(LOOKER), lambda: supervisor.ranks.processes().values()
         )
-        self._self_source = SelfSource(self._self_snapshot)
+        self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
         may_show = self._first_look.is_over
@@ -90,13 +86,7 @@ class Daemon:
             supervisor.evidence_file,
         )
         self._terms = terms or WebTerms(None, self._clock, Logger("web"))
-        self._web = Serving(
-            self._pages,
-            Logger("web"),
-            lambda: self._terms.terms,
-            inherited,
-            local_socket(environ),
-        )
+        self._web = Serving(self._pages, Logger("web"), lambda: self._terms.terms, inherited, local_socket(environ))
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
         self._gate = WatchdogGate(("supervisor", "render"), self._clock.monotonic)
@@ -225,7 +215,7 @@ class Daemon:
 
     async def _self_render(self, interval: float) -> None:
         while True:
-            await self._registry.render(Selection(collect=frozenset({SelfSource.name})))
+            await self._registry.render(Selection(collect=frozenset({self._self_source.name})))
             self._gate.beat("render")
             await asyncio.sleep(min(SELF_RENDER_SECONDS, interval / 2))
 
@@ -278,7 +268,7 @@ class Daemon:
         path = self._options.config_path
         running, broken = self._supervisor.running.values(), self._supervisor.broken
         return node_document(
-            self._supervisor.health.snapshot(),
+            self._supervisor.health_snapshot(),
             self._supervisor.ranks.speeds.view,
             exporter_views(running, broken, self._registry.counts),
             self._hostname,

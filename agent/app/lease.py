@@ -7,8 +7,7 @@ from typing import Any
 
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
-from agent.core.guard import Guard
-from agent.core.log import Logger
+from agent.core.log import Guard, Logger
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.evidence.board import EvidenceBoard

@@ -10,10 +10,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from agent import __version__
 from agent.core import log
-from agent.core.openssl import leave_out
 
 COMMANDS = {
     "doctor": "agent.cli.doctor.command",
@@ -50,13 +50,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
     if not _may_serve_tls(flags):
-        leave_out()
+        leave_out_openssl()
     from agent.app.run import run  # noqa: PLC0415  # imports asyncio: only now
 
     try:
         return run(flags)
     finally:
         log.flush()
+
+
+def leave_out_openssl() -> None:
+    """Have ``import ssl`` raise ImportError from now on, which asyncio expects; no effect once it is loaded.
+
+    To be called before asyncio is imported, which loads it (6 MB of memory) wherever it is, needed or not.
+    """
+    cast(dict[str, object], sys.modules).setdefault("ssl", None)
 
 
 def _may_serve_tls(flags: argparse.Namespace) -> bool:

@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from agent.core.config_base import ExporterConfig
 from agent.core.metrics import COUNT, SUM, Family, Metric, MetricKind
-from agent.export.exporter import Context, Spec
+from agent.export.exporter import Context, ExporterConfig, Spec
 
 COLLECT_SECONDS = 15.0
 DEADLINE_SECONDS = 10.0

@@ -9,80 +9,41 @@ import msgspec
 from agent.core.metrics import Family, Metric
 from agent.export.registry import SourceCounts
 
-EXPORTER_UP = Family(
-    "rankwatch_exporter_up",
-    "gauge",
+# fmt: off
+EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
     "1 when the exporter's last update worked (or found, in mode auto, that its source is not there), 0 when it "
     "failed or is late.",
-    ("exporter",),
-    "1 per exporter",
-)
-EXPORTER_PRESENT = Family(
-    "rankwatch_exporter_source_present",
-    "gauge",
+    ("exporter",), "1 per exporter")
+EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
     "0 while the exporter's source does not exist on this node; absent while it does.",
-    ("exporter",),
-    "1 per exporter without a source",
-)
-EXPORTER_DURATION = Family(
-    "rankwatch_exporter_update_duration_seconds",
-    "gauge",
+    ("exporter",), "1 per exporter without a source")
+EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
     "How long the exporter's last update took; absent where its source is not there.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_LAST_SUCCESS = Family(
-    "rankwatch_exporter_last_success_timestamp_seconds",
-    "gauge",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_LAST_SUCCESS = Family("rankwatch_exporter_last_success_timestamp_seconds", "gauge",
     "When the exporter's last successful update ended; absent before the first.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_LATE = Family(
-    "rankwatch_exporter_updates_late_total",
-    "counter",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
     "Absent where the exporter has no source and was never late.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_FAILED = Family(
-    "rankwatch_exporter_updates_failed_total",
-    "counter",
-    "Updates that ended in an error; absent before the first.",
-    ("exporter",),
-    "1 per exporter that failed",
-)
-EXPORTER_SKIPPED = Family(
-    "rankwatch_exporter_skipped_total",
-    "counter",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
+    "Updates that ended in an error; absent before the first.", ("exporter",), "1 per exporter that failed")
+EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
     "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why. "
     "Absent before the first.",
-    ("exporter",),
-    "1 per exporter that left something out",
-)
-EXPORTER_SERIES = Family(
-    "rankwatch_exporter_series",
-    "gauge",
+    ("exporter",), "1 per exporter that left something out")
+EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
     "Series that the exporter gave in the last scrape that asked for it.",
-    ("exporter",),
-    "1 per exporter with series",
-)
-EXPORTER_DROPPED = Family(
-    "rankwatch_exporter_series_dropped_total",
-    "counter",
+    ("exporter",), "1 per exporter with series")
+EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "Series left out of scrapes because the exporter was over its cap or had given the same one before (the log says "
     "which), counted at each scrape.",
-    ("exporter",),
-    "1 per exporter with series",
-)
-EXPORTER_RENDER_FAILED = Family(
-    "rankwatch_exporter_renders_failed_total",
-    "counter",
+    ("exporter",), "1 per exporter with series")
+EXPORTER_RENDER_FAILED = Family("rankwatch_exporter_renders_failed_total", "counter",
     "Scrapes in which the exporter's state could not be rendered, or only in part; absent before the first.",
-    ("exporter",),
-    "1 per exporter that could not be rendered",
-)
+    ("exporter",), "1 per exporter that could not be rendered")
+# fmt: on
 
 FAMILIES: tuple[Family, ...] = (
     EXPORTER_UP,

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from agent.export.exporter import Context
-from agent.ranks.job_users import JobUsers
+from agent.ranks.snapshot import JobUsers
 from agent.system.file_holders import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position

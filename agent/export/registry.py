@@ -39,6 +39,17 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A part of the agent itself as a source, always shown."""
+
+    name: str
+    series_cap: int
+    snapshot: Callable[[], Any]
+    families: Callable[[Any], Iterable[Metric]]
+    shown: Callable[[], bool] = lambda: True
+
+
 @dataclass(slots=True)
 class SourceCounts:
     """What became of a source's series: in the last whole render, and dropped or failed since the start."""
@@ -135,7 +146,6 @@ class Registry:
             for metric in source.families(snapshot):
                 kept = _limited(metric, source.series_cap, outcome)
                 if kept.labels:
-                    body.begin(kept.family)
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
         except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape

@@ -6,9 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from agent.core.config_base import ExporterConfig
 from agent.core.metrics import Metric
-from agent.export.exporter import Context, NoData, Roots
+from agent.export.exporter import Context, ExporterConfig, NoData, Roots
 
 C = TypeVar("C", bound=ExporterConfig)
 T = TypeVar("T")

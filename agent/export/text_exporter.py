@@ -12,8 +12,7 @@ import msgspec
 from agent.core.metrics import Metric
 from agent.export.exporter import Context
 from agent.export.job_texts import JobLines, JobTexts, SavedPositions
-from agent.ranks.job_users import JobUsers
-from agent.ranks.snapshot import RankSnapshot
+from agent.ranks.snapshot import JobUsers, RankSnapshot
 
 
 class SavedTexts(msgspec.Struct):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 import msgspec
 
 from agent.core.checkpoint import SavedCount, SavedSeconds
 from agent.core.identity import WriterKey
 from agent.ranks.liveness.job_line import JobLine
-from agent.ranks.rank.process import RankProcess, TableCounts
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.writers import WriterRecord
 
 
@@ -25,29 +23,8 @@ class SavedTable(msgspec.Struct):
     jobs: dict[str, JobLine] = {}
 
 
-def encode(
-    processes: Iterable[RankProcess],
-    writers: Mapping[WriterKey, WriterRecord],
-    counts: TableCounts,
-    now: float,
-    schedulers: Iterable[str],
-    jobs: Mapping[str, JobLine],
-) -> bytes:
-    """Encode the table for the checkpoint, at monotonic time ``now``."""
-    table = SavedTable(
-        processes=list(processes),
-        writer_keys=list(writers.items()),
-        conflicts=counts.conflicts,
-        saved_at=now,
-        owner_conflicts=counts.owner_conflicts,
-        schedulers=sorted(schedulers),
-        jobs=dict(jobs),
-    )
-    return msgspec.msgpack.encode(table)
-
-
 def decode(section: bytes) -> SavedTable:
-    """Take back what ``encode`` gave earlier in this boot; raises ValueError when it cannot be read.
+    """Take back what ``RankTable.dump`` gave earlier in this boot; raises ValueError when it cannot be read.
 
     Processes that ran count as unconfirmed: whether they still do is not known.
     """

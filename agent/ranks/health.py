@@ -49,57 +49,27 @@ CHECKS: Mapping[str, bool] = {
 }
 """Every check there is, and whether it makes what it concerns unhealthy unless the configuration says otherwise."""
 
-RANK_HEALTHY = Family(
-    "rankwatch_rank_healthy",
-    "gauge",
+# fmt: off
+RANK_HEALTHY = Family("rankwatch_rank_healthy", "gauge",
     "1 while no check that counts has failed on the rank's GPUs, on the NICs near them or on the node, else 0; absent "
     "where nothing of the rank's hardware is known.",
-    ("job_id", "rank"),
-    "1 per rank",
-    "max",
-)
-RANK_UNHEALTHY = Family(
-    "rankwatch_rank_unhealthy",
-    "gauge",
+    ("job_id", "rank"), "1 per rank", "max")
+RANK_UNHEALTHY = Family("rankwatch_rank_unhealthy", "gauge",
     "1 for each failed check that counts for the rank's hardware. After the rank has left, its failed "
     "checks stay until its record expires.",
-    ("job_id", "rank", "reason"),
-    "1 per rank and failed check",
-    "max",
-)
-NODE_HEALTHY = Family(
-    "rankwatch_node_healthy",
-    "gauge",
-    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.",
-)
-NODE_CHECK = Family(
-    "rankwatch_node_check_success",
-    "gauge",
+    ("job_id", "rank", "reason"), "1 per rank and failed check", "max")
+NODE_HEALTHY = Family("rankwatch_node_healthy", "gauge",
+    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.")
+NODE_CHECK = Family("rankwatch_node_check_success", "gauge",
     "1 while the check is well on every piece of hardware that it looks at, 0 where it has failed on one.",
-    ("check",),
-    "1 per check that is made",
-)
-CHECK_FAILED = Family(
-    "rankwatch_check_failed_since_timestamp_seconds",
-    "gauge",
+    ("check",), "1 per check that is made")
+CHECK_FAILED = Family("rankwatch_check_failed_since_timestamp_seconds", "gauge",
     "Since when a check has failed on a GPU (its UUID), a NIC (its device) or the node; absent while it is well.",
-    ("check", "kind", "name"),
-    "1 per failed check and piece of hardware",
-)
-REFUSED = Family(
-    "rankwatch_checks_refused_total",
-    "counter",
-    "Findings about hardware that were left out because the health ledger was full.",
-)
-FAMILIES = (
-    RANK_HEALTHY,
-    RANK_UNHEALTHY,
-    NODE_HEALTHY,
-    NODE_CHECK,
-    CHECK_FAILED,
-    REFUSED,
-    fault_table.GPU_FAULT,
-)
+    ("check", "kind", "name"), "1 per failed check and piece of hardware")
+REFUSED = Family("rankwatch_checks_refused_total", "counter",
+    "Findings about hardware that were left out because the health ledger was full.")
+# fmt: on
+FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, REFUSED, fault_table.GPU_FAULT)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):

@@ -19,13 +19,12 @@ from agent.core.checkpoint import (
     saved_sum as saved_sum,
 )
 from agent.core.clock import Clock as Clock
-from agent.core.config_base import ExporterConfig as ExporterConfig
-from agent.core.guard import Guard as Guard
-from agent.core.log import Logger as Logger
+from agent.core.log import Guard as Guard, Logger as Logger
 from agent.core.threads import OwnThread as OwnThread
 from agent.export.exporter import (
     Context as Context,
     Exporter as Exporter,
+    ExporterConfig as ExporterConfig,
     NoData as NoData,
     Roots as Roots,
     Spec as Spec,

@@ -8,8 +8,7 @@ limit.
 
 from __future__ import annotations
 
-from agent.core.fair_budget import FairBudget as FairBudget, Group as Group
 from agent.core.identity import comm_label as comm_label, label_fields as label_fields
 from agent.core.metrics import COUNT as COUNT, SUM as SUM, Family as Family, Metric as Metric, Rows as Rows
-from agent.core.series_budget import Admission as Admission
+from agent.core.series_budget import Admission as Admission, FairBudget as FairBudget, Group as Group
 from agent.ranks.rank.environment import clean_label as clean_label

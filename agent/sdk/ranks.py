@@ -18,16 +18,18 @@ from agent.core.identity import (
     WriterKey as WriterKey,
 )
 from agent.ranks import mark as mark
-from agent.ranks.job_users import JobUsers as JobUsers
 from agent.ranks.mark import MarkAnswer as MarkAnswer, MarkRequest as MarkRequest
-from agent.ranks.rank.evidence import RasSilence as RasSilence
-from agent.ranks.rank.exit_status import ExitStatus as ExitStatus, ending as ending, in_words as in_words
+from agent.ranks.rank.evidence import Pauses as Pauses, RasSilence as RasSilence
+from agent.ranks.rank.exit_status import (
+    ExitStatus as ExitStatus,
+    JobEnd as JobEnd,
+    ending as ending,
+    in_words as in_words,
+)
 from agent.ranks.rank.facts import ProcessFacts as ProcessFacts
-from agent.ranks.rank.job_end import JobEnd as JobEnd
 from agent.ranks.rank.owner import Owner as Owner, OwnerKind as OwnerKind, Proof as Proof
-from agent.ranks.rank.pause import Pauses as Pauses
 from agent.ranks.rank.process import RankProcess as RankProcess
-from agent.ranks.snapshot import RankSnapshot as RankSnapshot, RankView as RankView
+from agent.ranks.snapshot import JobUsers as JobUsers, RankSnapshot as RankSnapshot, RankView as RankView
 from agent.ranks.speeds import RankSpeed as RankSpeed
 from agent.ranks.table import RankTable as RankTable
 from agent.ranks.writers import is_record_file as is_record_file

@@ -10,17 +10,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from agent.simulate.board import ProgressBoard
-from agent.simulate.environment import rank_environment
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal a process gets when its parent dies; kept over exec, cleared in forked children."""
+
+JOB_ID_VARIABLE = {"slurm": "SLURM_JOB_ID", "torchrun": "TORCHELASTIC_RUN_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
+FOREIGN_PREFIXES = ("SLURM_", "PBS_", "LSB_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 KNOWN_SIGNALS = {each.name.removeprefix("SIG"): each for each in signal.Signals}
 
@@ -165,6 +168,35 @@ def prepare(job: Job) -> None:
         os.link(draft, job.file())
     finally:
         draft.unlink()
+
+
+def rank_environment(
+    job: Job, ranks: tuple[int, ...], inherited: Mapping[str, str], module_path: Sequence[str]
+) -> dict[str, str]:
+    """Return the environment of the process that holds ``ranks``.
+
+    Names of another job are taken out of ``inherited``; ``module_path`` is where the process finds this package. A
+    process of several ranks has no RANK of its own.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name not in RANK_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
+    }
+    kept["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
+    if job.scheduler in JOB_ID_VARIABLE:
+        kept[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
+    if not job.rank_environment:
+        return kept
+    kept |= {
+        "WORLD_SIZE": str(job.ranks),
+        "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
+        "MASTER_ADDR": job.master_addr,
+        "MASTER_PORT": str(job.master_port),
+    }
+    if len(ranks) == 1:
+        kept |= {"RANK": str(ranks[0]), "LOCAL_RANK": str(ranks[0] % job.ranks_per_host)}
+    return kept
 
 
 def _how_it_left(status: int) -> dict[str, int | str]:

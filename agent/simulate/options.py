@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from typing import NoReturn
 
-from agent.simulate.environment import JOB_ID_VARIABLE
 from agent.simulate.job import Job
+from agent.simulate.launcher import JOB_ID_VARIABLE
 from agent.simulate.rank import THREAD_NAMES
 
 DESCRIPTION = """\

@@ -16,12 +16,14 @@ from pathlib import Path
 from agent.simulate.board import ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import make_layout
-from agent.simulate.loader import fork_data_loaders
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
 from agent.simulate.writer import InspectorFile
 
 POLL_SECONDS = 0.01
+LOADER_POLL_SECONDS = 0.1
+STAY_SECONDS = 60.0
+"""How long a data-loader worker stays at most after its rank is gone."""
 THREAD_NAMES = {"nccl": "NCCL RAS", "pytorch": "pt_nccl_watchdg", "none": ""}
 """What the library's thread is called: NCCL's with NCCL_SET_THREAD_NAME=1, PyTorch's always; at most 15 characters."""
 
@@ -180,6 +182,49 @@ def start_library_thread(name: str) -> None:
 
     threading.Thread(target=stay, daemon=True).start()
     named.wait()
+
+
+def fork_data_loaders(count: int, end_marker: Path, launcher: int | None) -> None:
+    """Fork ``count`` data-loader workers, which inherit environment and open files; call before starting threads.
+
+    They leave when ``end_marker`` exists, when the process ``launcher`` is gone (None: none to watch), or
+    STAY_SECONDS after their parent is.
+    """
+    parent = os.getpid()
+    for _ in range(count):
+        if os.fork() == 0:
+            try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                _be_quiet()
+                _stay(parent, end_marker, launcher)
+            finally:  # never go on as a second rank, whatever happened
+                os._exit(0)
+
+
+def _be_quiet() -> None:
+    """Close standard error: else a reader of the launcher's would wait for this worker's end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
+def _stay(parent: int, end_marker: Path, launcher: int | None) -> None:
+    orphan_since: float | None = None
+    while not end_marker.exists() and (launcher is None or _alive(launcher)):
+        now = time.monotonic()
+        if orphan_since is None and os.getppid() != parent:
+            orphan_since = now
+        if orphan_since is not None and now - orphan_since > STAY_SECONDS:
+            return
+        time.sleep(LOADER_POLL_SECONDS)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie launcher is dead
 
 
 if __name__ == "__main__":

@@ -98,14 +98,7 @@ ListingOf = Callable[[FollowLimits, Counter[str], Take, Skip], Finder]
 class Listing:
     """Hands each entry that is no directory to ``take`` and each error to ``skip``; counts in ``skipped``."""
 
-    def __init__(
-        self,
-        root: Path,
-        limits: FollowLimits,
-        skipped: Counter[str],
-        take: Take,
-        skip: Skip,
-    ) -> None:
+    def __init__(self, root: Path, limits: FollowLimits, skipped: Counter[str], take: Take, skip: Skip) -> None:
         self._prefix = str(root)
         self.roots = frozenset({self._prefix})
         self._limits = limits

@@ -87,16 +87,15 @@ async def end(connection: Connection, seconds: float) -> None:
         error.with_traceback(None)  # asyncio keeps it, and its frames what was written last
 
 
-async def write_pieces(connection: Connection, head: bytes | None, parts: tuple[tuple[int, int], ...]) -> None:
-    """Write parts of what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
+async def write_pieces(connection: Connection, head: bytes | None) -> None:
+    """Write what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
 
     The error of a client that left leads to this frame until ``end``: so to no more than a piece.
     """
     connection.writer.write(head or b"")
-    for begin, end in parts:
-        for start in range(begin, end, WRITE_PIECE_BYTES):
-            piece = h11.Data(data=connection.held[start : min(start + WRITE_PIECE_BYTES, end)])
-            for written in connection.http.send_with_data_passthrough(piece) or ():
-                connection.writer.write(written)
-            await connection.writer.drain()
+    for start in range(0, len(connection.held), WRITE_PIECE_BYTES):
+        piece = h11.Data(data=connection.held[start : start + WRITE_PIECE_BYTES])
+        for written in connection.http.send_with_data_passthrough(piece) or ():
+            connection.writer.write(written)
+        await connection.writer.drain()
     await connection.writer.drain()

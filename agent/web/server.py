@@ -16,7 +16,7 @@ from agent.core.threads import OwnThread
 from agent.web.connection import Closed, Connection, TlsTerms, end, shake_hands, write_pieces
 from agent.web.limits import CloseReason, ServerLimits, WebStats
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
-from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
 from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
@@ -198,10 +198,7 @@ class WebServer:
         else:
             connection.http.next_event()  # the end of a request without a body
             response = await self._answer(request)
-            going_on = None if self._stopping else persisting(connection.http, head, self._limits.header_bytes)
-            connection.http = going_on or connection.http
-            asked = "keep-alive" if going_on else ""
-            await self._send(connection, response, head.method, "close" if self._stopping else asked)
+            await self._send(connection, response, head.method, is_last=self._stopping)
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: Connection) -> h11.Request | None:
@@ -243,7 +240,7 @@ class WebServer:
         self._waiting.pop(connection, None)
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise Closed(reason)
-        await self._send(connection, response, method, "close")
+        await self._send(connection, response, method, is_last=True)
         self._waiting[connection] = None  # may be evicted while it lingers
         try:
             async with asyncio.timeout(LINGER_SECONDS):
@@ -256,16 +253,15 @@ class WebServer:
             pass
         raise Closed(reason)
 
-    async def _send(self, connection: Connection, response: HttpResponse, method: bytes, announced: str) -> None:
+    async def _send(self, connection: Connection, response: HttpResponse, method: bytes, *, is_last: bool) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
-        head = connection.http.send(head_of(response, announced))
-        parts = () if method == b"HEAD" else response.parts
-        connection.held = response.body if parts else b""
+        head = connection.http.send(head_of(response, "close" if is_last else ""))
+        connection.held = b"" if method == b"HEAD" else response.body
         self._make_room(connection)
         self._writing[connection] = None
         try:
             async with asyncio.timeout(self._limits.write_seconds):
-                await write_pieces(connection, head, parts)
+                await write_pieces(connection, head)
         except TimeoutError:
             raise Closed("write_timeout") from None
         finally:

@@ -16,11 +16,7 @@ MAX_USERS = 64
 MAX_SANS = 64
 MAX_INLINE_CHARACTERS = 64 * 1024
 ClientAuth = Literal[
-    "NoClientCert",
-    "RequestClientCert",
-    "RequireAnyClientCert",
-    "VerifyClientCertIfGiven",
-    "RequireAndVerifyClientCert",
+    "NoClientCert", "RequestClientCert", "RequireAnyClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"
 ]
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 CIPHERS = {

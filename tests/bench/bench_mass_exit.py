@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from agent.app.daemon import SWITCH_INTERVAL_SECONDS  # noqa: E402
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor  # noqa: E402
+from agent.app.discovery import ExporterPlan, Prepared  # noqa: E402
+from agent.app.supervisor import Supervisor  # noqa: E402
 from agent.core.checkpoint import StateFile  # noqa: E402
 from agent.core.clock import SystemClock  # noqa: E402
 from agent.core.log import Logger  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rank_table import Table, environment
 
-from agent.app.first_look import FIRST_LOOK_SECONDS, FirstLook
+from agent.app.front import FIRST_LOOK_SECONDS, FirstLook
 
 
 class Start:

@@ -14,8 +14,9 @@ from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
 
+from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.lease import Lender
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric

@@ -21,8 +21,7 @@ from agent.ranks.liveness.job_line import (
     JobLine,
 )
 from agent.ranks.liveness_page import families
-from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.job_end import JobEnd
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
 from exporters.job_log.catalogue import entries

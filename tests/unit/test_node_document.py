@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from rank_table import WORLD, Table, environment, writer_key
 
-from agent.app.node_view import node_document
+from agent.app.front import node_document
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject

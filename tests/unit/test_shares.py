@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.core.fair_budget import FairBudget, Group
-from agent.core.series_budget import Admission
+from agent.core.series_budget import Admission, FairBudget, Group
 from agent.tail.shares import FairTable, Holdings, Share
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")

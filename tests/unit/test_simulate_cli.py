@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from agent.simulate.cli import main
-from agent.simulate.environment import rank_environment
 from agent.simulate.job import Job, decode
+from agent.simulate.launcher import rank_environment
 from agent.simulate.options import make_parser
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.app.discovery import ExporterPlan, Prepared
+from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
