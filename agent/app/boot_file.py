@@ -3,8 +3,6 @@
 The checkpoint is of one boot and not synced. The agent writes and syncs this file when ranks start or leave.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """The configuration: YAML, validated whole, every mistake named with its place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The daemon: one event loop with the supervisor, the web server, reloads, the watchdog and an orderly stop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

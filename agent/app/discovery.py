@@ -1,7 +1,5 @@
 """Exporters by name: our own, and those of other packages; and which of them a configuration asks for."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 

@@ -3,8 +3,6 @@
 Both are made on the event loop, at most every HOLD_SECONDS each. Open pages share MAX_LOOKS_PER_SECOND.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent import __version__

@@ -1,7 +1,5 @@
 """What the health ledger adds to a bundle of evidence: all findings, and which ranks run on failed hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """The daemon, a single pass or a check of the configuration, as the command line asks."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """One exporter under way: its schedule, its late and failed updates, and whether its series may be shown."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Runs the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """The web file in use: read at the start, and again whenever it or a certificate changes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping

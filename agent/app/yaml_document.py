@@ -1,7 +1,5 @@
 """One YAML document: its values, the line on which each of them stands, and what to write instead of a mistake."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterator

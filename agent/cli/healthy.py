@@ -4,8 +4,6 @@ It prints the agent's verdict on hardware. Whether ranks live does not matter: a
 them again. It answers within two seconds, also where the agent hangs.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The command line: flags in Prometheus' dotted style, and commands."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib

@@ -1,7 +1,5 @@
 """Asks the running agent of this node: where it listens, and what it answers."""
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import socket

@@ -1,7 +1,5 @@
 """Whose a listening port of this node is: any user may take the agent's while that does not run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from contextlib import suppress

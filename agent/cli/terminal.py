@@ -1,7 +1,5 @@
 """Text for a terminal: cells without anything that it obeys, and columns of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

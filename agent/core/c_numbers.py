@@ -1,7 +1,5 @@
 """Numbers in environment variables as C programs read them: with atoi, or with strtoll and base 0. Pure."""
 
-from __future__ import annotations
-
 import re
 
 MAX_DIGITS = 22

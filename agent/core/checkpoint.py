@@ -4,8 +4,6 @@ It is tagged with the kernel's boot id and ignored after a reboot: pids, inodes 
 For the same reason it is not synced to disk: the page cache outlives a killed agent, and nothing outlives a boot.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

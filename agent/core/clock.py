@@ -1,7 +1,5 @@
 """Time as a parameter, so that tests own it, and how late the event loop is by it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque

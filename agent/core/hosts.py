@@ -1,7 +1,5 @@
 """Slurm's short form of host names and numbers, such as ``n[004-006,008],login1``. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Logs: one line per event, a constant message plus fields, limited when it repeats, written without blocking."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

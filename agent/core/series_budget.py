@@ -1,7 +1,5 @@
 """Budgets shared out fairly, and who may create a series: a budget per rank and one for all."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Hashable
 

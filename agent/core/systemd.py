@@ -1,7 +1,5 @@
 """systemd's notification protocol: readiness, reloads, and the watchdog and when it is fed."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterable, Mapping
 

@@ -1,7 +1,5 @@
 """The directory of bundles: what files are called, how root asks for a bundle, and reading the summaries. Blocking."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os

@@ -4,8 +4,6 @@ A collector is an object with ``collect()``, which yields metric families as pro
 ``documentation``, ``type`` and ``samples`` (https://prometheus.github.io/client_python/collector/custom/).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """What an exporter is, and what the agent lends to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the agent says of its exporters: their updates, and what became of their series."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec

@@ -1,7 +1,5 @@
 """What a scrape asks for, and the bytes that answer it. Pure."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ another user than the job. Without such a group, the file belongs to a job of th
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 

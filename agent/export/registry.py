@@ -1,7 +1,5 @@
 """From snapshots to one exposition: each source by itself, capped, without doubles, rendered off the loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """The base of exporters that read small files at each update: sysfs, /proc, markers."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Generic, TypeVar

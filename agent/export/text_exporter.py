@@ -1,7 +1,5 @@
 """Base of an exporter that follows text files of jobs. A subclass says only what their lines mean."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial

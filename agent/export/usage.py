@@ -1,7 +1,5 @@
 """What the agent's process and its helpers use, as the kernel counts it, and how the helpers fare."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence

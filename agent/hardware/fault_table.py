@@ -1,7 +1,5 @@
 """The last errors of each GPU, from one exporter or from all: at most MAX_FAULTS, of the last day. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 

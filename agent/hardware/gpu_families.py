@@ -1,7 +1,5 @@
 """Metric families for GPUs of every maker: each name has the same meaning in every exporter."""
 
-from __future__ import annotations
-
 from agent.core.metrics import Family
 
 GPU_LABELS = ("gpu", "gpu_uuid")

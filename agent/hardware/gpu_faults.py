@@ -4,8 +4,6 @@ An error has a code: an Xid's number, or a word for an error of AMD's driver. If
 name the unit and the severity.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias

@@ -3,8 +3,6 @@
 A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

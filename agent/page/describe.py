@@ -1,7 +1,5 @@
 """Makes the document of a node from the agent's tables. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Within version 1 fields are added, never renamed or removed. Times are seconds since the epoch by the node's clock.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

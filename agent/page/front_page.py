@@ -3,8 +3,6 @@
 It is whole without its script, which only keeps it as it would be now.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The rank table's section of the checkpoint."""
 
-from __future__ import annotations
-
 import msgspec
 
 from agent.core.checkpoint import SavedCount, SavedSeconds

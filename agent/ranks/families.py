@@ -1,7 +1,5 @@
 """The rank table as metric families for people and dashboards: ranks, their jobs and communicators. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

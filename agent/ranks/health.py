@@ -4,8 +4,6 @@ A rank is unhealthy when a check that counts has failed on one of its GPUs, on t
 whole. Checks that do not count by default report wear or possible trouble; the configuration chooses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec

@@ -1,7 +1,5 @@
 """The liveness page, `collect[]=liveness`: the jobs on this node, for rules that need fresh series. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The rank table as others see it: frozen, for the render thread, the pages and exporters. Pure."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 

@@ -4,8 +4,6 @@ Every method is called in the event loop. Exporters put evidence in; only the ta
 (process -> job and rank) holds for the life of the process: later contradictions are counted and never change a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

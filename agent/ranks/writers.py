@@ -1,7 +1,5 @@
 """Writers of records: the rank process of each, what its records say of the rank, and when it is forgotten."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

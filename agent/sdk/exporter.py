@@ -9,8 +9,6 @@ SavedSeconds, saved_sum are its bounded numbers, MAX_SECTION_BYTES its limit. Ou
 limit.
 """
 
-from __future__ import annotations
-
 from agent.core.checkpoint import (
     MAX_SECTION_BYTES as MAX_SECTION_BYTES,
     SavedCount as SavedCount,

@@ -8,8 +8,6 @@ Holdings, Share, ShareOf, share_of: a bounded table with fair eviction. atoi, st
 them.
 """
 
-from __future__ import annotations
-
 from agent.core.c_numbers import atoi as atoi, strtoll as strtoll
 from agent.export.job_texts import (
     JobLines as JobLines,

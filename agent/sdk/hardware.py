@@ -6,8 +6,6 @@ it; Judged, Fault: its meaning; FaultSeen, FaultsByPci: faults by device. gpu_fa
 exporters.
 """
 
-from __future__ import annotations
-
 from agent.hardware import fault_table as fault_table, gpu_families as gpu_families, gpu_faults as gpu_faults
 from agent.hardware.fault_table import FaultsByPci as FaultsByPci, FaultSeen as FaultSeen
 from agent.hardware.gpu_faults import Fault as Fault, Judged as Judged, Told as Told

@@ -4,8 +4,6 @@ LendHelper: starts one for an exporter; HelperSpec: what it runs; Helper: calls 
 base HelperError: the three ends of a call that gave no answer.
 """
 
-from __future__ import annotations
-
 from agent.helper.client import (
     Helper as Helper,
     HelperError as HelperError,

@@ -8,8 +8,6 @@ WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed
 speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 """
 
-from __future__ import annotations
-
 from agent.core.identity import (
     UNKNOWN_RANK as UNKNOWN_RANK,
     Membership as Membership,

@@ -4,8 +4,6 @@ ProcFS: /proc; OpenFile, Stat: parts of it. sysfs: small files; pci_address, pci
 network devices. expand_hosts: a scheduler's host list as names.
 """
 
-from __future__ import annotations
-
 from agent.core.hosts import expand_hosts as expand_hosts
 from agent.system import ethtool as ethtool, netlink as netlink, sysfs as sysfs
 from agent.system.pci import pci_address as pci_address, pci_path as pci_path

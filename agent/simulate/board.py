@@ -1,7 +1,5 @@
 """The arrival board: a small shared file on which every rank of the job shows how far it is."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterable

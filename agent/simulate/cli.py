@@ -1,7 +1,5 @@
 """The command ``rankwatch simulate``."""
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Starts the rank processes of one host, hurts them as asked, and ends them as torchrun or srun would."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

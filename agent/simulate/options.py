@@ -1,7 +1,5 @@
 """The options of ``rankwatch simulate``."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Started by the launcher. Imports the standard library only, so that it starts fast and stays small.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

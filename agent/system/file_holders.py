@@ -2,8 +2,6 @@
 writer alone is to read it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 

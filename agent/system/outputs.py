@@ -1,7 +1,5 @@
 """Which files processes write their output to: their standard output and error, as /proc shows them."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable

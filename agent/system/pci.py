@@ -1,7 +1,5 @@
 """Where a device is in the PCI tree, from sysfs. Blocking."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ Every field is the kernel's (proc(5)) except names, command lines and environmen
 are bounded and decoded leniently. A file that vanished, or that we may not read, is None: callers decide.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """Small files of sysfs. Blocking; what cannot be read is None, so that one attribute never costs another."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A bounded set of followed files with fair eviction per user. It knows no file system."""
 
-from __future__ import annotations
-
 import heapq
 
 from agent.tail.file import FollowedFile

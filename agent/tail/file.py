@@ -4,8 +4,6 @@ The functions here know no directories and decide nothing about other files: ``a
 ``agent.tail.reader`` opens them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from enum import Enum

@@ -4,8 +4,6 @@ Used from one thread, which it may block. A file is its (device, inode) and the 
 always lies at a line's start, so the durable position is the offset alone: a partial last line is read again later.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """Where reading stood in files that went out of sight: they may come back. Bounded, by a fair share for each user."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 

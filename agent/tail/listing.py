@@ -1,7 +1,5 @@
 """One look through a directory and its subdirectories: both and their entries have a limit, in fair shares."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

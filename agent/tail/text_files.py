@@ -1,7 +1,5 @@
 """Reads lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """One connection: what the server keeps of it, its handshake and its end under TLS, and how it is written to."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

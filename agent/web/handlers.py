@@ -1,7 +1,5 @@
 """What the web server serves: the routes and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent.core.fair_lane import FairLane

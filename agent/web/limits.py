@@ -1,7 +1,5 @@
 """The bounds of the server, and what it counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 

@@ -1,7 +1,5 @@
 """The address to listen on: what may be written, and the sockets it means."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Mapping

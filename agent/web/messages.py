@@ -1,7 +1,5 @@
 """HTTP messages as the handlers see them, and what of HTTP is not served."""
 
-from __future__ import annotations
-
 import email.utils
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ passwords has few checks a second: further ones are refused unseen, by peer, and
 is still let in.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -1,7 +1,5 @@
 """What stands between a request and its page: the web file's passwords, headers and rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """HTTP/1.1 over asyncio streams: the protocol and its bounds; what is served is the handler's matter."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter

@@ -1,7 +1,5 @@
 """The web server at its addresses, and how it moves to others."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

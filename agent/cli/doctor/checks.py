@@ -1,7 +1,5 @@
 """What is wrong with an installation, and the remedy. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, NamedTuple
 

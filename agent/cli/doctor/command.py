@@ -1,7 +1,5 @@
 """The command line of the doctor."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

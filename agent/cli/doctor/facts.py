@@ -1,7 +1,5 @@
 """What the doctor asks: the running agent, this machine, and a Prometheus."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

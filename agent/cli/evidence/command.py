@@ -1,7 +1,5 @@
 """`rankwatch evidence list|show|take`: the bundles of evidence of this node."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

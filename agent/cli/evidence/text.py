@@ -1,7 +1,5 @@
 """A bundle's summary as one readable screen. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Asks Prometheus for a job and its course over a range: a few series for each, however many ranks it has."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Mapping

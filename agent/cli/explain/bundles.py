@@ -1,7 +1,5 @@
 """Reads the summaries of evidence bundles in a folder: bounded, and a file that is no summary costs itself alone."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Container, Iterable

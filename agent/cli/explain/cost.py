@@ -1,7 +1,5 @@
 """What an incident cost, in GPU-hours. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Which ranks caused an incident: weighs independent witnesses and shows where they disagree. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Queries Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which incidents a range has, and when each began and was over. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What

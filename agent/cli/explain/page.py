@@ -1,7 +1,5 @@
 """Writes the page of an incident as text or as HTML. Pure."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

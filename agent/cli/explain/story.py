@@ -1,7 +1,5 @@
 """The page of an incident, from what is known of it: sections of rows, the same for text and HTML. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

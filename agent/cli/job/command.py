@@ -1,7 +1,5 @@
 """The command line of `rankwatch job`."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

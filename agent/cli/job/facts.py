@@ -1,7 +1,5 @@
 """What a Prometheus knows of a job: its ranks on all nodes, who is late and why, and its alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple

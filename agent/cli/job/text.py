@@ -1,7 +1,5 @@
 """What `rankwatch job` says: first what a person should know, then the ranks in trouble. Pure."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence

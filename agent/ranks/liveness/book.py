@@ -1,7 +1,5 @@
 """The jobs of this node as rules need to know them, updated once a second and when a rank leaves."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What rules need to know of one job on this node, kept between looks, and which of its exits lead. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from signal import SIGABRT, SIGKILL
 from typing import Annotated, Literal

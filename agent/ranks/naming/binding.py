@@ -1,7 +1,5 @@
 """Which process is which rank: when that is decided, and its labels from then on."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """The rank and job that a process' environment names. Pure; the values are the job user's, so bounded."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence

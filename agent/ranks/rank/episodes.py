@@ -1,7 +1,5 @@
 """Exits of one job on this node that belong together: which came first, and which the launcher caused. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from signal import SIGKILL, SIGTERM, Signals

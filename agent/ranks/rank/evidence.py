@@ -1,7 +1,5 @@
 """What exporters see of a rank process over time, and what it is judged to be. Pure."""
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import msgspec

@@ -1,7 +1,5 @@
 """One rank process: what is known of it, and what follows from that. Pure."""
 
-from __future__ import annotations
-
 from signal import SIGKILL
 
 import msgspec

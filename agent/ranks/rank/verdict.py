@@ -3,8 +3,6 @@
 Which rank of all nodes was the first to leave, and whether any lives on elsewhere, is judged in Prometheus.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import accumulate
