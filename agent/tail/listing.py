@@ -94,7 +94,7 @@ class Walk:
         self._limits = limits
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
-        """Hand each file to ``take``, each error to ``skip``; count in ``skipped``. False when no directory is there."""
+        """Hand files to ``take``, errors to ``skip``; count in ``skipped``. False when no directory is there."""
         self._now_ns, self._take, self.skip, self._skipped = now_ns, take, skip, skipped
         return self.look_through()
 

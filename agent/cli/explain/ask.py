@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from agent.cli.explain import incident
@@ -44,6 +44,9 @@ class Ask(Protocol):
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
         """Return the results over a range."""
+
+    def runbooks(self) -> Mapping[str, str]:
+        """By alert: where its runbook is, as the rules that are loaded say."""
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
@@ -117,11 +120,15 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     spans = [
         *(span for span, _ in deaths),
         *(span for span, _ in lines),
-        *(Span("late", first, last) for first, last in incident.spans(late, step)),
-        *_held("hardware", points(f"count({struck(labels)})"), step),
-        *_since("node_lost", points(f"min({lost_nodes(labels)})"), step),
-        *_held("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
-        *(span for each in silent for span in _silent(points(each), step, start)),
+        *_spans("late", late, step),
+        *_spans("hardware", points(f"count({struck(labels)})"), step),
+        *_spans("node_lost", points(f"min({lost_nodes(labels)})"), step, lambda first, at: believed(at, first)),
+        *_spans("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
+        *(
+            span
+            for each in silent
+            for span in _spans("silent", points(each), step, lambda first, long: max(first - long, start))
+        ),
     ]
     age = f"rankwatch_job_progress_age_seconds{{{labels}}}"
     saved = points(f"max(rankwatch_train_checkpoint_last_success_timestamp_seconds{{{labels}}})")
@@ -261,17 +268,12 @@ def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:
     return events
 
 
-def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
-    return [Span(kind, first, last) for first, last in incident.spans(points, step)]
-
-
-def _since(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
-    """Spans whose start their own value says."""
+def _spans(
+    kind: Kind,
+    points: tuple[tuple[float, float], ...],
+    step: float,
+    start_of: Callable[[float, float], float] = lambda first, _value: first,
+) -> list[Span]:
+    """Spans of these points; ``start_of``: when one began, by when it was first seen and its value then."""
     value_at = dict(points)
-    return [Span(kind, believed(value_at[first], first), last) for first, last in incident.spans(points, step)]
-
-
-def _silent(points: tuple[tuple[float, float], ...], step: float, start: float) -> list[Span]:
-    """Spans of a silence, whose length their values are."""
-    value_at = dict(points)
-    return [Span("silent", max(first - value_at[first], start), last) for first, last in incident.spans(points, step)]
+    return [Span(kind, start_of(first, value_at[first]), last) for first, last in incident.spans(points, step)]

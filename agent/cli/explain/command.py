@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -24,13 +23,6 @@ from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
-
-
-class AskAll(ask.Ask, Protocol):
-    """Asks one Prometheus, also for its rules; errors as those of ``prometheus.get``."""
-
-    def runbooks(self) -> Mapping[str, str]:
-        """By alert: where its runbook is, as the rules that are loaded say."""
 
 
 class _Prometheus:
@@ -91,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain(
-    asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
+    asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
     """Return the page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
@@ -117,7 +109,7 @@ def explain(
 
 
 def _page(
-    asker: AskAll, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
+    asker: ask.Ask, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
     evidence = bundles.weigh(read.summaries, job, found[-1])
     whole = Details(
