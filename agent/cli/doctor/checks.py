@@ -52,21 +52,15 @@ def _configuration(facts: Facts) -> Iterator[Diagnosis]:
         yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
     if document is not None and facts.config_file and document.configuration.file != facts.config_file:
         uses = document.configuration.file or "none"
-        yield Diagnosis(
-            "configuration",
-            "wrong",
-            f"the agent uses another file: {uses}",
-            f"start it with --config.file={facts.config_file}",
+        yield wrong(
+            "configuration", f"the agent uses another file: {uses}", f"start it with --config.file={facts.config_file}"
         )
 
 
 def _agent(facts: Facts) -> Iterator[Diagnosis]:
     if facts.agent_error:
-        yield Diagnosis(
-            "agent",
-            "wrong",
-            f"no answer from {facts.agent_error}",
-            "systemctl start rankwatch; journalctl -u rankwatch",
+        yield wrong(
+            "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
         )
     elif facts.document is not None and not facts.document.ready:
         yield note("agent", "it is starting: not every exporter has looked yet", "ask again in some seconds")
@@ -74,9 +68,8 @@ def _agent(facts: Facts) -> Iterator[Diagnosis]:
 
 def _address(facts: Facts) -> Iterator[Diagnosis]:
     if facts.addresses and all(each.startswith(_LOOPBACK) for each in facts.addresses):
-        yield Diagnosis(
+        yield note(
             "address",
-            "note",
             f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
             'set web.listen_address to ":19028", and see docs/web.md for TLS',
         )
@@ -86,16 +79,14 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
     unreadable = _value(facts, "rankwatch_rank_environments_unreadable")
     unidentified = _value(facts, "rankwatch_rank_processes_unidentified")
     if unreadable:
-        yield Diagnosis(
+        yield wrong(
             "rights",
-            "wrong",
             f"the environment of {unreadable:.0f} rank processes may not be read",
             "rankwatch-setup --with-other-users; it counts for ranks that start afterwards",
         )
     elif unidentified:
-        yield Diagnosis(
+        yield wrong(
             "ranks",
-            "wrong",
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
         )
@@ -106,9 +97,8 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
             "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most",
         )
     if duplicates := _value(facts, "rankwatch_rank_duplicates"):
-        yield Diagnosis(
+        yield wrong(
             "ranks",
-            "wrong",
             f"{duplicates:.0f} processes claim the job id and rank of another",
             "give each job an id of its own: identity.job_id_variables",
         )
@@ -131,16 +121,12 @@ def _inspector(facts: Facts) -> Iterator[Diagnosis]:
             yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
     for directory in facts.records:
         if directory.mode is None:
-            yield Diagnosis(
-                "inspector",
-                "wrong",
-                f"{directory.path} is not there",
-                "systemd-tmpfiles --create rankwatch.conf, or mkdir",
+            yield wrong(
+                "inspector", f"{directory.path} is not there", "systemd-tmpfiles --create rankwatch.conf, or mkdir"
             )
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
-            yield Diagnosis(
+            yield note(
                 "inspector",
-                "note",
                 f"{directory.path} has mode {directory.mode:04o}: not every user's job can write there",
                 f"chmod 1777 {directory.path}, unless a TaskProlog makes directories in it",
             )
@@ -179,18 +165,14 @@ def _clock(facts: Facts) -> Iterator[Diagnosis]:
 
 def _losses(facts: Facts) -> Iterator[Diagnosis]:
     if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
-        yield Diagnosis(
+        yield wrong(
             "checkpoint",
-            "wrong",
             f"it could not be written {errors:.0f} times: counters begin at zero after a restart",
             "see the log for the reason; state.path must be writable for the agent",
         )
     if dropped := _value(facts, "rankwatch_exporter_series_dropped_total"):
-        yield Diagnosis(
-            "series",
-            "wrong",
-            f"{dropped:.0f} series were dropped at a cap",
-            "see RankwatchSeriesDropped in runbooks.md",
+        yield wrong(
+            "series", f"{dropped:.0f} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md"
         )
     for labels, up in facts.samples.get("rankwatch_helper_up", []):
         if not up:
@@ -206,11 +188,8 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
         return
     for job in SHIPPED_JOBS:
         if job not in watcher.targets:
-            yield Diagnosis(
-                "prometheus",
-                "wrong",
-                f"job {job} does not scrape this node",
-                "add it: deploy/prometheus/scrape/file_sd.yml",
+            yield wrong(
+                "prometheus", f"job {job} does not scrape this node", "add it: deploy/prometheus/scrape/file_sd.yml"
             )
         elif not watcher.targets[job]:
             yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
