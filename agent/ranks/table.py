@@ -12,7 +12,6 @@ from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks import expiry
-from agent.ranks.checkpoint import SavedTable, decode
 from agent.ranks.liveness.book import LivenessBook
 from agent.ranks.rank.environment import KEPT_VARIABLES, kept_settings, read_claim
 from agent.ranks.rank.evidence import RasSilence
@@ -22,7 +21,7 @@ from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import judge_job
 from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
-from agent.ranks.writers import WrittenRanks
+from agent.ranks.writers import SavedTable, WrittenRanks, decode
 
 MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0

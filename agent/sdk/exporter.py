@@ -19,6 +19,7 @@ from agent.core.checkpoint import (
 from agent.core.clock import Clock as Clock
 from agent.core.log import Guard as Guard, Logger as Logger
 from agent.core.threads import OwnThread as OwnThread
+from agent.export.bases import SysfsExporter as SysfsExporter
 from agent.export.exporter import (
     Context as Context,
     Exporter as Exporter,
@@ -27,5 +28,4 @@ from agent.export.exporter import (
     Roots as Roots,
     Spec as Spec,
 )
-from agent.export.sysfs_exporter import SysfsExporter as SysfsExporter
 from agent.system.outputs import Outputs as Outputs

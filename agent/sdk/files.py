@@ -8,14 +8,14 @@ Holdings, Share, ShareOf, share_of: a bounded table with fair eviction. atoi, st
 them.
 """
 
-from agent.core.c_numbers import atoi as atoi, strtoll as strtoll
+from agent.core.hosts import atoi as atoi, strtoll as strtoll
+from agent.export.bases import SavedTexts as SavedTexts, TextExporter as TextExporter
 from agent.export.job_texts import (
     JobLines as JobLines,
     JobTexts as JobTexts,
     PathPatterns as PathPatterns,
     SavedPositions as SavedPositions,
 )
-from agent.export.text_exporter import SavedTexts as SavedTexts, TextExporter as TextExporter
 from agent.system.whole_file import ChangedFiles as ChangedFiles
 from agent.tail.file import FollowedFile as FollowedFile, Position as Position
 from agent.tail.follower import Follower as Follower

@@ -6,6 +6,6 @@ network devices. expand_hosts: a scheduler's host list as names.
 
 from agent.core.hosts import expand_hosts as expand_hosts
 from agent.system import ethtool as ethtool, netlink as netlink, sysfs as sysfs
-from agent.system.pci import pci_address as pci_address, pci_path as pci_path
 from agent.system.process_lines import Stat as Stat
 from agent.system.procfs import OpenFile as OpenFile, ProcFS as ProcFS
+from agent.system.sysfs import pci_address as pci_address, pci_path as pci_path

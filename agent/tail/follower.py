@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.tail.crowd import Crowd
+from agent.tail.crowd import Crowd, LeftPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
-from agent.tail.left import LeftPositions
 from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, ShareOf, share_of

@@ -11,8 +11,17 @@ import h11
 
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.web.connection import Closed, Connection, TlsTerms, end, shake_hands, write_pieces
-from agent.web.limits import CloseReason, ServerLimits, WebStats
+from agent.web.connection import (
+    Closed,
+    CloseReason,
+    Connection,
+    ServerLimits,
+    TlsTerms,
+    WebStats,
+    end,
+    shake_hands,
+    write_pieces,
+)
 from agent.web.listen import BACKLOG, ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
 from agent.web.peers import Peers

@@ -23,7 +23,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.app.lease import Lender
 from agent.core.checkpoint import StateFile
 from agent.hardware.ledger import Entry
-from agent.ranks.checkpoint import SavedTable
+from agent.ranks.writers import SavedTable
 from agent.sdk.exporter import Logger, NoData, Roots
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import RankTable

@@ -11,8 +11,7 @@ import pytest
 
 from agent.cli import own_agent
 from agent.cli.doctor import facts as facts_module
-from agent.cli.doctor.checks import SHIPPED_JOBS, examine
-from agent.cli.doctor.command import main, told
+from agent.cli.doctor.command import SHIPPED_JOBS, examine, main, told
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus, gather
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument

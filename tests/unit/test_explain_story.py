@@ -16,12 +16,11 @@ import pytest
 
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.command import explain, main
-from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import NODE_ALERTS, details
-from agent.cli.explain.incident import incidents
+from agent.cli.explain.incident import Cost, incidents
 from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
-from agent.cli.explain.page import as_html, as_text
+from agent.cli.explain.story import as_html, as_text
 from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
 

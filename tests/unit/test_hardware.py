@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.hardware.inventory import MAX_GPU_PROCESSES, MAX_GPUS, MAX_NICS, Gpu, Hardware, Nic, nearest_nics
-from agent.system.pci import pci_address, pci_path
+from agent.system.sysfs import pci_address, pci_path
 
 ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
 

@@ -11,9 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agent.cli.job.command import main
+from agent.cli.job.command import main, told
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
-from agent.cli.job.text import told
 from agent.core.prometheus import Sample, get, shown
 from agent.page.document import RankEnd
 

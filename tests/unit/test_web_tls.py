@@ -17,7 +17,7 @@ from fake_clock import FakeClock
 from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
-from agent.web.limits import ServerLimits
+from agent.web.connection import ServerLimits
 from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import WebServer

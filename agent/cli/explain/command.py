@@ -12,12 +12,11 @@ from pathlib import Path
 import msgspec
 
 from agent.cli.explain import ask, bundles, story
-from agent.cli.explain.cost import cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import details
-from agent.cli.explain.incident import incidents
+from agent.cli.explain.incident import cost, incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
-from agent.cli.explain.page import as_html, as_text
+from agent.cli.explain.story import as_html, as_text
 from agent.cli.terminal import plain
 from agent.core import prometheus
 from agent.core.prometheus import Line, Sample

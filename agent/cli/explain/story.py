@@ -1,13 +1,14 @@
-"""The page of an incident, from what is known of it: sections of rows, the same for text and HTML. Pure."""
+"""The page of an incident, from what is known of it: sections of rows, as text or HTML. Pure."""
 
+import html
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import WeighedWords, order
+from agent.cli.explain.incident import Cost
 from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
-from agent.cli.terminal import rank_set
+from agent.cli.terminal import plain, rank_set
 from agent.evidence.summary import Witness
 
 MAX_TIMELINE = 28
@@ -32,6 +33,10 @@ NAMES: Mapping[Witness, str] = {
     "job_log": "job log",
     "stacks": "stacks",
 }
+_STYLE = (
+    "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:75em}td{padding:0 1.5em 0 0;vertical-align:top}"
+    "h1{font-size:1.3em}h2{font-size:1.1em;margin:1em 0 .2em}"
+)
 
 
 class PageSection(NamedTuple):
@@ -230,3 +235,44 @@ def span(seconds: float) -> str:
 def count(number: int, what: str) -> str:
     """``1 rank``, ``2 ranks``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def as_text(page: StoryPage) -> str:
+    """Return the page as plain text; nothing in it that a terminal obeys."""
+    lines = [plain(page.title), *map(plain, page.sentences)]
+    for section in page.sections:
+        lines += ["", plain(section.heading)]
+        shown = [[plain(cell) for cell in row] for row in section.rows]
+        tables = [row for row in shown if len(row) > 1 and any(row[1:])]
+        widths = [max(len(row[number]) for row in tables if number < len(row)) for number in range(_cells(tables))]
+        for row in shown:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)] if row in tables else row[:1]
+            lines.append(f"  {'  '.join(cells)}".rstrip())
+    return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Sequence[str]]) -> int:
+    return max((len(row) for row in rows), default=0)
+
+
+def as_html(page: StoryPage) -> str:
+    """The page as one HTML document, without scripts and with nothing loaded; links are those of http and https."""
+    title = html.escape(plain(page.title))
+    parts = [
+        "<!DOCTYPE html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head><body>',
+        f"<h1>{title}</h1>",
+        *(f"<p>{html.escape(plain(each))}</p>" for each in page.sentences),
+    ]
+    for section in page.sections:
+        parts += [f"<h2>{html.escape(plain(section.heading))}</h2>", "<table>"]
+        parts += [f"<tr>{''.join(map(_cell, row))}</tr>" for row in section.rows]
+        parts.append("</table>")
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def _cell(text: str) -> str:
+    shown = html.escape(plain(text.strip()))
+    if text.startswith(("http://", "https://")):
+        return f'<td><a href="{shown}" rel="noreferrer">{shown}</a></td>'
+    return f"<td>{shown}</td>"
