@@ -18,7 +18,7 @@ from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
-from agent.core.clock import Clock, LoopLag, SystemClock
+from agent.core.clock import Clock, LoopLag
 from agent.core.log import Logger
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
@@ -57,7 +57,7 @@ class Daemon:
         self._options = options
         self._loaded = loaded
         self._environ = environ
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._log = Logger("daemon")
         self._started_at = self._clock.monotonic()
         self._state = _state_file(loaded, options.roots)

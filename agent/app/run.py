@@ -12,7 +12,7 @@ from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
-from agent.core.clock import SystemClock
+from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exporter import Roots
@@ -35,7 +35,7 @@ def run(flags: argparse.Namespace) -> int:
             parse_listen_address(address)
         loaded = load(options)
         plan = prepare(loaded, Logger("config"))
-        terms = WebTerms(options.web_file(loaded), SystemClock(), Logger("web"))
+        terms = WebTerms(options.web_file(loaded), Clock(), Logger("web"))
         terms.load()
         is_daemon = not flags.check_config and not flags.once
         inherited = inherited_listeners(os.environ, os.getpid()) if flags.web_systemd_socket and is_daemon else []
@@ -57,7 +57,7 @@ def run(flags: argparse.Namespace) -> int:
 
 async def run_once(options: Options, plan: ExporterPlan) -> bytes:
     """One pass over recorded data: every exporter once, no streams, no checkpoint; returns the text exposition."""
-    clock = SystemClock()
+    clock = Clock()
     state = StateFile(None, "", Logger("checkpoint"))
     supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
     await supervisor.begin(plan, schedule=False)

@@ -3,29 +3,16 @@
 import asyncio
 import time
 from collections import deque
-from typing import Protocol
 
 PROBE_SECONDS = 0.1
 WINDOW_SECONDS = 60.0
 
 
-class Clock(Protocol):
-    """Where the agent takes time from."""
+class Clock:
+    """Where the agent takes time from: the machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds since the boot (CLOCK_BOOTTIME): the same for every process of one boot, also after a restart."""
-        ...
-
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-
-class SystemClock:
-    """The machine's clocks."""
-
-    def monotonic(self) -> float:
-        """Seconds of CLOCK_BOOTTIME, the clock of processes' start times."""
+        """Seconds since the boot (CLOCK_BOOTTIME), as processes' starts: the same for every process of one boot."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:

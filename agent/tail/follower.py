@@ -169,7 +169,7 @@ class Follower:
             self._take_entry(entry, directory)
 
     def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
-        identity = (device, entry.inode())
+        identity = (device, entry.inode)
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
             return False
         self.passed_over += 1
@@ -183,7 +183,7 @@ class Follower:
 
     def _take_entry(self, entry: FoundEntry, directory: Directory) -> None:
         try:
-            status = entry.stat(follow_symlinks=False)
+            status = entry.stat()
         except OSError as error:
             self._skip(error)
             return

@@ -6,9 +6,11 @@ import stat
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 
@@ -44,36 +46,13 @@ class Subdirectory(NamedTuple):
     modified_ns: int
 
 
-class FoundEntry(Protocol):
-    """What is needed of an os.DirEntry."""
-
-    @property
-    def name(self) -> str:
-        """Return the file's name in its directory."""
-        ...
-
-    def inode(self) -> int:
-        """Return the inode's number."""
-        ...
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the file's status."""
-        ...
-
-
-class NamedEntry(NamedTuple):
-    """A file that was named and looked at."""
+@dataclass(slots=True)
+class FoundEntry:
+    """A name in a directory, its inode, and how to get its status, which follows no link and may raise OSError."""
 
     name: str
-    status: os.stat_result
-
-    def inode(self) -> int:
-        """Return the inode's number."""
-        return self.status.st_ino
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the status of the name itself: no link was followed."""
-        return self.status
+    inode: int
+    stat: Callable[[], os.stat_result]
 
 
 Take = Callable[[Directory, FoundEntry], None]
@@ -130,7 +109,9 @@ class Walk:
                     if is_entered:
                         self._gather(found, below, entry.name, descriptor)
                 elif is_taken:
-                    self._take(directory, entry)
+                    self._take(
+                        directory, FoundEntry(entry.name, entry.inode(), partial(entry.stat, follow_symlinks=False))
+                    )
 
             return see
 
@@ -233,7 +214,7 @@ def opened_below(base: int, path: str) -> int:
     return descriptor
 
 
-def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, NamedEntry] | None:
+def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, FoundEntry] | None:
     """Return the file of that device and inode at ``path``, in ``root`` or one level below; else None. Raises OSError.
 
     ``path`` comes from outside: no link below ``root`` is followed.
@@ -249,7 +230,7 @@ def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if (status.st_dev, status.st_ino) != identity:
                 return None
-            return _directory("/".join((root, *folders)), descriptor), NamedEntry(name, status)
+            return _directory("/".join((root, *folders)), descriptor), FoundEntry(name, status.st_ino, lambda: status)
 
 
 def _directory(prefix: str, descriptor: int) -> Directory:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agent.tail.listing import Directory, Fits, FollowLimits, NamedEntry, Subdirectory, Walk, no_name
+from agent.tail.listing import Directory, Fits, FollowLimits, FoundEntry, Subdirectory, Walk, no_name
 from agent.tail.reader import closing
 
 MAX_PATTERN_PARTS = 32
@@ -85,7 +85,7 @@ class PatternListing(Walk):
             if error.errno != errno.ENOENT:
                 self.skip(error)
             return
-        self._take(Directory(directory, status.st_dev, shared=False), NamedEntry(name, status))
+        self._take(Directory(directory, status.st_dev, shared=False), FoundEntry(name, status.st_ino, lambda: status))
 
 
 def _fits(expression: re.Pattern[str]) -> Fits:

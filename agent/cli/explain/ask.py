@@ -3,11 +3,13 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+
+import msgspec
 
 from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
 from agent.cli.job.facts import quoted
+from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
 from agent.page.describe import how_ended
 from agent.page.document import RankEnd
@@ -36,17 +38,38 @@ WEAK_CATEGORIES = (
 """What a log can say of a cause, or of what follows from another's failure: it counts where the log has no other."""
 
 
-class Ask(Protocol):
-    """Asks one Prometheus; errors as those of ``prometheus.get``."""
+class _Rule(msgspec.Struct):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class _Group(msgspec.Struct):
+    rules: list[_Rule]
+
+
+class _Rules(msgspec.Struct):
+    groups: list[_Group]
+
+
+class Ask:
+    """Asks the Prometheus at an address; errors as those of ``prometheus.get``."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
         """Return the result of an expression at a time."""
+        return prometheus.samples(self._url, expression, at_seconds)
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
         """Return the results over a range."""
+        return prometheus.lines(self._url, expression, start_seconds, end_seconds, step_seconds)
 
     def runbooks(self) -> Mapping[str, str]:
         """By alert: where its runbook is, as the rules that are loaded say."""
+        found = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
+        rules = (rule for group in found.groups for rule in group.rules)
+        return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
