@@ -348,9 +348,3 @@ def test_no_witness_and_no_rules() -> None:
     page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
     assert "no witness blames a rank" in as_text(page)
     assert "the shipped rules say nothing of this job" in as_text(page)
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3600.0, "1 h 0 min")])
-def test_lengths_of_time(seconds: float, said: str) -> None:
-    """With their two largest units."""
-    assert story.span(seconds) == said

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agent.cli.terminal import plain
 from agent.evidence import folder
 from agent.evidence.summary import Summary, Word
 
@@ -15,11 +16,6 @@ SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
 """How long a bundle may take to appear: collecting has 20 s by default, and another may be under way."""
 POLL_SECONDS = 0.2
-
-
-def clean(text: str) -> str:
-    """Return a line without what a terminal would take for a command: users name jobs, files and functions."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def when(seconds: float) -> str:
@@ -33,7 +29,7 @@ def listed(found: Iterable[tuple[str, Summary]]) -> str:
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {each.job_id}  {name}  {each.because}"
         for name, each in found
     ]
-    return "\n".join(map(clean, reversed(rows))) + "\n" if rows else "no bundles\n"
+    return "\n".join(map(plain, reversed(rows))) + "\n" if rows else "no bundles\n"
 
 
 def shown(name: str, found: Summary) -> str:
@@ -55,7 +51,7 @@ def shown(name: str, found: Summary) -> str:
         "Parts",
         *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in found.parts),
     ]
-    return "\n".join(map(clean, lines)) + "\n"
+    return "\n".join(map(plain, lines)) + "\n"
 
 
 def _suspects(found: Summary) -> list[str]:

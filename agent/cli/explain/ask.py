@@ -8,11 +8,10 @@ import msgspec
 
 from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
-from agent.cli.job.facts import quoted
+from agent.cli.job.facts import quoted, rank_end
 from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
 from agent.page.describe import how_ended
-from agent.page.document import RankEnd
 
 MAX_HOURS = 24 * 7
 DEFAULT_HOURS = 24
@@ -228,12 +227,8 @@ def lost_nodes(labels: str) -> str:
 
 
 def ended(labels: Mapping[str, str]) -> str:
-    """Return how a rank ended, by the labels reason, signal and code."""
-    code = labels.get("code", "")
-    known = RankEnd(
-        0.0, labels.get("reason", "unknown"), labels.get("signal", ""), int(code) if code.isdecimal() else None
-    )
-    return how_ended(known)
+    """Word how a rank ended, by the labels reason, signal and code."""
+    return how_ended(rank_end(labels, 0.0))
 
 
 def believed(told: float, seen: float) -> float:

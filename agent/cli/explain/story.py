@@ -8,8 +8,9 @@ from typing import NamedTuple
 from agent.cli.explain.culprit import WeighedWords, order
 from agent.cli.explain.incident import Cost
 from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
-from agent.cli.terminal import plain, rank_set
+from agent.cli.terminal import count, plain, rank_set
 from agent.evidence.summary import Witness
+from agent.page.front_page import age_text
 
 MAX_TIMELINE = 28
 """Lines of the time line: with the rest one page."""
@@ -197,7 +198,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     guess = " (each rank taken for one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
         still = ", and it goes on" if spent.goes_on else ""
-        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {span(spent.seconds)}{guess}{still}"))
+        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age_text(spent.seconds)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
             (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job went back to it")
@@ -221,20 +222,6 @@ def _clock(at: float) -> str:
 
 def _moment(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-
-
-def span(seconds: float) -> str:
-    """A length of time with its two largest units, as ``2 h 5 min``."""
-    whole = max(round(seconds), 0)
-    hours, minutes = divmod(whole // 60, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
-
-
-def count(number: int, what: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def as_text(page: StoryPage) -> str:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import msgspec
 
 from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, gather
-from agent.cli.terminal import columns, has_colours, plain, plain_json, rank_set
+from agent.cli.terminal import columns, count, has_colours, plain, plain_json, rank_set
 from agent.core import prometheus
 from agent.page.describe import TROUBLE_FIRST, age, how_ended
 
@@ -46,8 +46,8 @@ def _title(facts: JobFacts) -> str:
     nodes = len({each.node for each in facts.ranks})
     speed = facts.bus_bandwidth_bytes_per_second
     return (
-        f"job {plain(facts.job_id)}{f' ({named})' if named else ''}: {_count(len(facts.ranks), 'rank')} on "
-        f"{_count(nodes, 'node')}{'' if speed is None else f', bus bandwidth {speed / 1e9:.1f} GB/s'}"
+        f"job {plain(facts.job_id)}{f' ({named})' if named else ''}: {count(len(facts.ranks), 'rank')} on "
+        f"{count(nodes, 'node')}{'' if speed is None else f', bus bandwidth {speed / 1e9:.1f} GB/s'}"
     )
 
 
@@ -124,10 +124,6 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
         "" if ended is None else how_ended(ended),
         "" if ended is None else f"{age(now_seconds - ended.at_seconds)} ago",
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def main(arguments: Sequence[str]) -> int:

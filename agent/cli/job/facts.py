@@ -145,7 +145,7 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
             labels.get("user", ""),
             ",".join(sorted(filter(None, gpus.get((key, pid), ())))),
             progress.get(key),
-            _end(ends.get(key), at.get(key)),
+            rank_end(ends.get(key), at.get(key)),
             late.get(key.rank),
             tuple(sorted(why.get(key, ()))),
         )
@@ -162,7 +162,8 @@ def _key(sample: Sample) -> RankKey:
     return RankKey(labels.get("node") or labels.get("instance", ""), labels.get("rank", ""))
 
 
-def _end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
+def rank_end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
+    """Return how a rank ended, by the labels reason, signal and code; None where it is not known when."""
     if at_seconds is None:
         return None
     found = labels or {}
