@@ -1,7 +1,5 @@
 """What the agent says of itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

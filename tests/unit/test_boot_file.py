@@ -1,7 +1,5 @@
 """The ranks that ran here when the machine went down, and what is said of them after the boot."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

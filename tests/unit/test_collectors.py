@@ -1,7 +1,5 @@
 """Collectors written for prometheus-client, and exporters of other packages."""
 
-from __future__ import annotations
-
 import asyncio
 import textwrap
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The configuration and its mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

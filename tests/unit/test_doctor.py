@@ -1,7 +1,5 @@
 """What the doctor says: each broken set-up by its name and nothing else, and that all is well where it is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

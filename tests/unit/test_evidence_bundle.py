@@ -1,7 +1,5 @@
 """Bundles on disk: whole or not at all, bounded, the owner's alone."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tarfile

@@ -1,7 +1,5 @@
 """Summaries of evidence bundles: forged, cut, double, of other clusters, times and clocks."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which incidents a range has, when work stopped and was done again, and what that cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, Cost, cost, held, incidents, spans

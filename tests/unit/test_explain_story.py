@@ -1,7 +1,5 @@
 """The page of an incident: what a fake Prometheus answers, to the words that people read."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

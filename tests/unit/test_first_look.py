@@ -1,7 +1,5 @@
 """What a scrape gets before the agent has looked at the ranks for the first time."""
 
-from __future__ import annotations
-
 import pytest
 from rank_table import Table, environment
 

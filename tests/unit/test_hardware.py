@@ -1,7 +1,5 @@
 """What a rank stands on: GPUs, the NICs near them, and where both are in the PCI tree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

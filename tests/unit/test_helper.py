@@ -1,7 +1,5 @@
 """Helpers with real processes: calls, bounds, what goes wrong in them, and their end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

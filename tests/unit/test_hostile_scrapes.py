@@ -1,7 +1,5 @@
 """A user who scrapes without end, beside Prometheus: the real server, pages and registry, and real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import http.client

@@ -1,7 +1,5 @@
 """What the scheduler's word on a job's end makes of the exits of its ranks."""
 
-from __future__ import annotations
-
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest

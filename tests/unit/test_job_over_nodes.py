@@ -1,7 +1,5 @@
 """A whole job by what Prometheus answers: dead first, who was first to go, who is late and why, who is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator

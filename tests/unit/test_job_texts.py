@@ -1,7 +1,5 @@
 """Text files of jobs: whose they are, and which node reads them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What an exporter was lent for one run is taken back at its end, however it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

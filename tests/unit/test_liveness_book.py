@@ -1,7 +1,5 @@
 """What rules read of jobs: ranks that live, ages, and the exits that came first, until they are retracted."""
 
-from __future__ import annotations
-
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import msgspec

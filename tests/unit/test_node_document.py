@@ -1,7 +1,5 @@
 """What the agent says of its node to people and scripts."""
 
-from __future__ import annotations
-
 from signal import SIGKILL, SIGSEGV
 
 import msgspec

@@ -1,7 +1,5 @@
 """Every owner of a section of the checkpoint but Inspector (test_inspector_bounds.py), given one that is damaged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import cache

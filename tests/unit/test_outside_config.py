@@ -1,7 +1,5 @@
 """The configuration, whatever is in the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Whom the commands ask on this node, and that nobody who answers in the agent's place is believed or obeyed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

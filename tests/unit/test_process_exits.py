@@ -1,7 +1,5 @@
 """Exits: told at once, their statuses asked for and their jobs judged together, each thing on its owner's thread."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The rank table's metrics."""
 
-from __future__ import annotations
-
 from signal import SIGKILL, SIGSEGV
 
 import pytest

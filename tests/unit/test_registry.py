@@ -1,7 +1,5 @@
 """Rendering many sources, each by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The schedule of one exporter."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Who gives way in a full table, and who is refused where nothing can be taken back."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """Reloads with a drain that is slow."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path

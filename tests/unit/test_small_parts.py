@@ -1,7 +1,5 @@
 """Admission, own threads, loop lag, families and labels."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

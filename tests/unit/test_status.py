@@ -1,7 +1,5 @@
 """The table of ranks on the terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Starting, reloading section by section, and stopping."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Text files by patterns: which are found, whose they are, and their lines, whatever their writers do."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

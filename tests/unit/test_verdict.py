@@ -1,7 +1,5 @@
 """The verdict, row by row."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM

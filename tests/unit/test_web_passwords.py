@@ -1,7 +1,5 @@
 """Passwords: who is let in, what a wrong one costs, and who is refused unseen."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading

@@ -1,7 +1,5 @@
 """TLS: who is served, who is not, and what silent clients cost."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
