@@ -7,7 +7,7 @@ from functools import partial
 from agent.app.boot_file import BootFile
 from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.health_part import causes, health_part, struck_ranks
-from agent.app.lease import Lender
+from agent.app.lease import Lease, Lender
 from agent.app.past import ShownPast
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
@@ -191,7 +191,7 @@ class Supervisor:
 
     async def _start(self, prepared: Prepared) -> Running | None:
         name = prepared.spec.name
-        lease = self._lender.lend(name, prepared.spec.checkpoint_bytes)
+        lease = Lease(self._lender, name, prepared.spec.checkpoint_bytes)
         try:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(lease.context)

@@ -87,36 +87,20 @@ def _parser() -> argparse.ArgumentParser:
         "reports whether the node's hardware is healthy; `rankwatch mark` sets a mark in the time line of a job; "
         "`rankwatch simulate` runs a simulated job.",
     )
-    parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="web_listen_address",
-        metavar="HOST:PORT",
-        action="append",
-        help="where to serve, may be given again; overrides the configuration (default 127.0.0.1:19028)",
-    )
-    parser.add_argument(
-        "--web.config.file",
-        dest="web_config_file",
-        type=Path,
-        metavar="FILE",
-        help="TLS, passwords and headers, in the format of Prometheus' exporters; overrides the configuration",
-    )
-    parser.add_argument(
-        "--web.systemd-socket",
-        action="store_true",
-        dest="web_systemd_socket",
-        help="serve at rankwatch.socket's sockets",
-    )
-    parser.add_argument("--path.procfs", dest="path_procfs", type=Path, default=Path("/proc"), metavar="DIR")
-    parser.add_argument("--path.sysfs", dest="path_sysfs", type=Path, default=Path("/sys"), metavar="DIR")
-    parser.add_argument("--log.level", dest="log_level", choices=log.LEVELS, default="info")
-    parser.add_argument("--log.format", dest="log_format", choices=log.FORMATS, default="logfmt")
-    parser.add_argument("--check-config", action="store_true", help="validate the configuration and leave")
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="read all recorded data from its beginning, of every host, print the metrics and leave",
-    )
-    parser.add_argument("--version", action="version", version=f"rankwatch {__version__}")
+    add = parser.add_argument
+    add("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
+    where = "where to serve, may be given again; overrides the configuration (default 127.0.0.1:19028)"
+    add("--web.listen-address", dest="web_listen_address", metavar="HOST:PORT", action="append", help=where)
+    web = "TLS, passwords and headers, in the format of Prometheus' exporters; overrides the configuration"
+    add("--web.config.file", dest="web_config_file", type=Path, metavar="FILE", help=web)
+    sockets = "serve at rankwatch.socket's sockets"
+    add("--web.systemd-socket", dest="web_systemd_socket", action="store_true", help=sockets)
+    add("--path.procfs", dest="path_procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    add("--path.sysfs", dest="path_sysfs", type=Path, default=Path("/sys"), metavar="DIR")
+    add("--log.level", dest="log_level", choices=log.LEVELS, default="info")
+    add("--log.format", dest="log_format", choices=log.FORMATS, default="logfmt")
+    add("--check-config", action="store_true", help="validate the configuration and leave")
+    once = "read all recorded data from its beginning, of every host, print the metrics and leave"
+    add("--once", action="store_true", help=once)
+    add("--version", action="version", version=f"rankwatch {__version__}")
     return parser

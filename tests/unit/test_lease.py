@@ -13,7 +13,7 @@ from helper_targets import Order, Outcome
 from lent import children
 
 from agent.app.discovery import ExporterPlan, Prepared
-from agent.app.lease import Lender
+from agent.app.lease import Lease, Lender
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
@@ -164,7 +164,7 @@ async def test_a_helper_whose_end_failed_is_not_called_late(
     clock = FakeClock()
     ranks, state = RankTable(clock, "here"), StateFile(None, "", Logger("test"))
     lender = Lender(roots=Roots(), clock=clock, hostname="here", ranks=ranks, state=state, once=False)
-    lease = lender.lend("a", 1024)
+    lease = Lease(lender, "a", 1024)
     lease.context.helper(HelperSpec("x", "m:f", int, 1))
     with caplog.at_level(logging.ERROR):
         await lease.close()
