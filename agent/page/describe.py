@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from agent.core.identity import RankLabel
 from agent.hardware.ledger import CheckState, Entry
-from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
+from agent.page.document import MAX_RANKS, JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.families import state_of
 from agent.ranks.rank.exit_status import ending, in_words
@@ -134,7 +134,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         pod=facts.pod if facts else "",
         container=facts.container if facts else "",
         local_rank=process.local_rank if len(process.slots or ()) == 1 else str(view.slot),
-        gpus=tuple(GpuOfRank(gpu.index, gpu.uuid, gpu.pci, gpu.nic) for gpu in view.gpus()),
+        gpus=view.gpus(),
         started_at_seconds=facts.start_seconds if facts else None,
         last_progress_seconds=process.progress_seconds,
         bus_bandwidth_bytes_per_second=None if has_exited else speed.bus_bandwidth_bytes_per_second,

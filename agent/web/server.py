@@ -10,7 +10,6 @@ from typing import TypeAlias, cast
 import h11
 
 from agent.core.log import Logger
-from agent.core.threads import OwnThread
 from agent.web.connection import (
     Closed,
     CloseReason,
@@ -22,7 +21,7 @@ from agent.web.connection import (
     shake_hands,
     write_pieces,
 )
-from agent.web.listen import BACKLOG, ListenAddress, open_listeners
+from agent.web.listen import BACKLOG
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
 from agent.web.peers import Peers
 
@@ -66,18 +65,7 @@ class WebServer:
         self._writing: dict[Connection, None] = {}
         self._stopping = False
 
-    async def start(self, address: ListenAddress) -> int:
-        """Listen and return the port; OSError, with the address in its text, when that cannot be."""
-        thread = OwnThread("web-listen")
-        try:
-            sockets = await thread.call(lambda: open_listeners(address))
-        finally:
-            thread.stop()
-        await self.start_on(sockets)
-        port: int = sockets[0].getsockname()[1]
-        return port
-
-    async def start_on(self, sockets: Sequence[socket.socket]) -> None:
+    async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Take connections at sockets that listen already."""
         for opened in sockets:
             self._servers.append(
@@ -85,7 +73,7 @@ class WebServer:
             )
 
     def stop_listening(self) -> None:
-        """Close the listeners; connections that there are go on, and ``start`` may be called again."""
+        """Close the listeners; connections that there are go on, and ``listen`` may be called again."""
         while self._servers:
             self._servers.pop().close()
 

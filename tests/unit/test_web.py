@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.core.log import Logger
 from agent.web import server as web
-from agent.web.listen import ListenAddress
+from agent.web.listen import ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import ServerLimits, WebServer
 
@@ -81,7 +81,9 @@ class Served:
 async def serving(limits: ServerLimits | None = None) -> AsyncIterator[Served]:
     """Run a server on a free port of the loopback; it must end in order and without a failure of its own."""
     served = Served(limits or ServerLimits())
-    served.port = await served.server.start(ListenAddress("127.0.0.1", 0))
+    [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
+    await served.server.listen([opened])
+    served.port = opened.getsockname()[1]
     try:
         yield served
     finally:

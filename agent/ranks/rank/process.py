@@ -27,8 +27,8 @@ class RankGpu(msgspec.Struct, frozen=True):
 
     index: int
     uuid: str
-    pci: str
-    nic: str
+    pci: str = ""
+    nic: str = ""
 
 
 class TableCounts(msgspec.Struct):
