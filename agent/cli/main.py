@@ -14,15 +14,10 @@ from agent import __version__
 from agent.core import log
 
 COMMANDS = {
-    "doctor": "agent.cli.doctor.command",
-    "evidence": "agent.cli.evidence.command",
-    "explain": "agent.cli.explain.command",
-    "healthy": "agent.cli.healthy",
-    "job": "agent.cli.job.command",
-    "mark": "agent.cli.mark",
-    "simulate": "agent.simulate.cli",
-    "status": "agent.cli.status",
-}
+    "doctor": "agent.cli.doctor.command", "evidence": "agent.cli.evidence.command",
+    "explain": "agent.cli.explain.command", "healthy": "agent.cli.healthy", "job": "agent.cli.job.command",
+    "mark": "agent.cli.mark", "simulate": "agent.simulate.cli", "status": "agent.cli.status",
+}  # fmt: skip
 """The module of each command, whose ``main`` takes its arguments and returns its exit status."""
 
 _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")

@@ -40,20 +40,9 @@ WEB_FAILURES = Family("rankwatch_web_failures_total", "counter",
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    BUILD_INFO,
-    *exporter_families.FAMILIES,
-    SERIES_REFUSED,
-    *usage_families.FAMILIES,
-    LOOP_LAG,
-    START_AGE,
-    RELOAD_OK,
-    RELOAD_TIME,
-    CHECKPOINT_TIME,
-    CHECKPOINT_ERRORS,
-    WEB_RESPONSES,
-    WEB_CLOSED,
-    WEB_FAILURES,
-)
+    BUILD_INFO, *exporter_families.FAMILIES, SERIES_REFUSED, *usage_families.FAMILIES, LOOP_LAG, START_AGE, RELOAD_OK,
+    RELOAD_TIME, CHECKPOINT_TIME, CHECKPOINT_ERRORS, WEB_RESPONSES, WEB_CLOSED, WEB_FAILURES,
+)  # fmt: skip
 
 
 class SelfSnapshot(msgspec.Struct, frozen=True):

@@ -233,19 +233,9 @@ def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
-    _agent,
-    _configuration,
-    _address,
-    _ranks,
-    _exporters,
-    _inspector,
-    _ras,
-    _losses,
-    _clock,
-    _prometheus,
-    _rules,
+    _agent, _configuration, _address, _ranks, _exporters, _inspector, _ras, _losses, _clock, _prometheus, _rules,
     _prometheus_choices,
-)
+)  # fmt: skip
 
 
 def _value(facts: Facts, name: str) -> float:

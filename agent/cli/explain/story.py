@@ -25,15 +25,9 @@ WHAT: Mapping[What, str] = {
 SAME_SECONDS = 20.0
 """Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
 NAMES: Mapping[Witness, str] = {
-    "verdict": "process",
-    "records": "NCCL's records",
-    "ras": "NCCL's RAS",
-    "flight_recorder": "flight recorder",
-    "hardware": "hardware checks",
-    "kernel_log": "kernel log",
-    "job_log": "job log",
-    "stacks": "stacks",
-}
+    "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
+    "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",
+}  # fmt: skip
 _STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:75em}td{padding:0 1.5em 0 0;vertical-align:top}"
     "h1{font-size:1.3em}h2{font-size:1.1em;margin:1em 0 .2em}"

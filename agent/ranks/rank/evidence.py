@@ -7,24 +7,10 @@ import msgspec
 State = Literal["alive", "unresponsive", "exited", "dead", "finished", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
 VerdictReason = Literal[
-    "running",
-    "stopped",
-    "blocked",
-    "unanswered",
-    "cut_off",
-    "left",
-    "followed",
-    "fatal_signal",
-    "oom_killed",
-    "failure_status",
-    "killed_before_teardown",
-    "killed_before_peers",
-    "left_before_peers",
-    "finalized",
-    "all_left_well",
-    "progress_after_exit",
-    "ended_by_scheduler",
-]
+    "running", "stopped", "blocked", "unanswered", "cut_off", "left", "followed", "fatal_signal", "oom_killed",
+    "failure_status", "killed_before_teardown", "killed_before_peers", "left_before_peers", "finalized",
+    "all_left_well", "progress_after_exit", "ended_by_scheduler",
+]  # fmt: skip
 
 
 class RasSilence(msgspec.Struct, frozen=True):
