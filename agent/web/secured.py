@@ -7,7 +7,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agent.core.fair_lane import FairLane
 from agent.core.threads import OwnThread
@@ -33,9 +33,20 @@ OPEN_PATHS = frozenset({"/-/healthy", "/-/ready"})
 _REALM = (("WWW-Authenticate", 'Basic realm="rankwatch", charset="UTF-8"'),)
 
 
-class _Bucket(NamedTuple):
-    checks: float
-    at: float
+class _Bucket:
+    """Tokens that come back with time: ``most`` at once, ``per_second``."""
+
+    def __init__(self, most: int, per_second: float, now: float) -> None:
+        self._most, self._per_second = most, per_second
+        self._tokens, self._at = float(most), now
+
+    def take(self, now: float) -> bool:
+        """Take one; False where there is none."""
+        self._tokens = min(self._most, self._tokens + (now - self._at) * self._per_second)
+        self._at = now
+        has_one = self._tokens >= 1
+        self._tokens -= has_one
+        return has_one
 
 
 class Passwords:
@@ -95,12 +106,11 @@ class Passwords:
     def _may_check(self, client: str) -> bool:
         """Take one of the checks that the peer has now; False where there is none."""
         now = self._monotonic()
-        before = self._buckets.pop(client, _Bucket(CHECKS_AT_ONCE, now))
-        checks = min(CHECKS_AT_ONCE, before.checks + (now - before.at) * CHECKS_PER_SECOND)
-        self._buckets[client] = _Bucket(checks - 1 if checks >= 1 else checks, now)
+        bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, now)
+        self._buckets[client] = bucket
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
-        return checks >= 1
+        return bucket.take(now)
 
 
 def _pair(authorization: str) -> tuple[bytes, bytes] | None:
@@ -127,15 +137,14 @@ class Secured:
     ) -> None:
         self._passwords = passwords
         self._headers = dict(headers or {})
-        self._interval = 0.0 if rate is None else rate.seconds
-        self._burst = 0 if rate is None else max(rate.burst, 1)
         self._monotonic = monotonic
-        self._tokens = float(self._burst)
-        self._at: float | None = None
+        self._bucket: _Bucket | None = None
+        if rate is not None and rate.seconds and monotonic is not None:
+            self._bucket = _Bucket(max(rate.burst, 1), 1 / rate.seconds, monotonic())
 
     async def refuse(self, request: HttpRequest) -> HttpResponse | None:
         """Return the refusal of a request, None where it may go on."""
-        if not self._is_in_rate():
+        if self._bucket is not None and self._monotonic is not None and not self._bucket.take(self._monotonic()):
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
         if self._passwords is None or request.path in OPEN_PATHS:
             return None
@@ -157,18 +166,6 @@ class Secured:
             return response
         kept = tuple(each for each in response.headers if each[0] not in self._headers)
         return replace(response, headers=(*kept, *self._headers.items()))
-
-    def _is_in_rate(self) -> bool:
-        if not self._interval or self._monotonic is None:
-            return True
-        now = self._monotonic()
-        if self._at is not None:
-            self._tokens = min(self._burst, self._tokens + (now - self._at) / self._interval)
-        self._at = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
 
 @dataclass(frozen=True, slots=True)
