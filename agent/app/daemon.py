@@ -128,7 +128,7 @@ class Daemon:
         if interval is not None:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
         tasks = [asyncio.create_task(part) for part in parts]
-        self._notifier.ready()
+        self._notifier.send("READY=1")
         address = ", ".join(self._web.addresses)
         self._log.info("serving metrics at {address}", address=address, version=__version__)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -142,7 +142,7 @@ class Daemon:
 
     async def _stop(self) -> None:
         self._log.info("stopping")
-        self._notifier.stopping()
+        self._notifier.send("STOPPING=1")
         await self._web.stop()
         await self._supervisor.stop()
         self._notifier.close()
@@ -153,7 +153,7 @@ class Daemon:
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            self._notifier.reloading(self._clock.monotonic())
+            self._notifier.send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.monotonic() * 1_000_000)}")
             try:
                 await self._reload()
             except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
@@ -163,7 +163,7 @@ class Daemon:
                 self._refused = ""
                 self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
-            self._notifier.ready()
+            self._notifier.send("READY=1")
 
     async def _reload(self) -> None:
         """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
@@ -221,7 +221,7 @@ class Daemon:
         while True:
             await asyncio.sleep(interval)
             if self._gate.may_feed():
-                self._notifier.watchdog()
+                self._notifier.send("WATCHDOG=1")
             else:
                 self._log.warning("systemd's watchdog is not notified, as tasks are late", missing=self._gate.missing())
 

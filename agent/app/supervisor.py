@@ -162,7 +162,7 @@ class Supervisor:
                     revision = self.ranks.revision
                     self._publish("rank table", self._ranks_section, self.ranks.dump)
                 self._publish("health ledger", self._checks_section, self.ledger.dump)
-                if self._state.changed() or not self._state.kept:
+                if self._state.changed() or self._state.directory is None:
                     self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())

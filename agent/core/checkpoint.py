@@ -164,11 +164,6 @@ class StateFile:
         return None if self._path is None else self._path.parent
 
     @property
-    def kept(self) -> bool:
-        """Return False when there is no file, and whatever is published is kept in memory alone."""
-        return self._path is not None
-
-    @property
     def save_errors(self) -> int:
         """Saves that failed, and sections that were too large to be saved."""
         return self._write_errors + sum(section.refused for section in self._sections.values())

@@ -170,26 +170,16 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
-        info.add((job_id, *_facts(live), *_scheduled(live)), 1.0)
+        user = next((p.facts.user for p in live if p.facts is not None), "")
+        size = str(next(iter(expected_ranks(live).values()), ""))
+        scheduled = (_first(live, name) for name in ("partition", "cluster", "nodes", "restarts"))
+        info.add((job_id, user, _first(live, "job_name"), size, *scheduled), 1.0)
     return [by_state.metric, info.metric]
 
 
-def _facts(live: Sequence[RankProcess]) -> tuple[str, str, str]:
-    """User, name and world size of a job."""
-    user = next((p.facts.user for p in live if p.facts is not None), "")
-    name = next((p.claim.job_name for p in live if p.claim.job_name), "")
-    return user, name, str(next(iter(expected_ranks(live).values()), ""))
-
-
-def _scheduled(live: Sequence[RankProcess]) -> tuple[str, str, str, str]:
-    """Partition, the scheduler's cluster, nodes and restarts; empty where no rank's environment has them."""
-    claims = [p.claim for p in live]
-    return (
-        next((claim.partition for claim in claims if claim.partition), ""),
-        next((claim.cluster for claim in claims if claim.cluster), ""),
-        next((claim.nodes for claim in claims if claim.nodes), ""),
-        next((claim.restarts for claim in claims if claim.restarts), ""),
-    )
+def _first(live: Sequence[RankProcess], name: str) -> str:
+    """Return what the first process whose environment has it says; empty where none does."""
+    return next(filter(None, (getattr(process.claim, name) for process in live)), "")
 
 
 def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.simulate.board import ProgressBoard
+from agent.simulate.board import END_REQUESTED, FAILED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
 
@@ -83,7 +83,7 @@ class Launcher:
             self._hurt()
         if self._give_up_at is not None and now >= self._give_up_at:
             self._terminate(now, "over_time")
-        if self._job.teardown != "none" and self._board.failed():
+        if self._job.teardown != "none" and self._board.header[FAILED]:
             self._terminate(now, "teardown")
         if self._sigkill_at is not None and now >= self._sigkill_at:
             self._sigkill_at = now + self._job.grace_seconds
@@ -100,7 +100,7 @@ class Launcher:
             if status != 0:
                 self._all_well = False
                 if self._job.teardown != "none" and self._sigkill_at is None:
-                    self._board.fail()
+                    self._board.header[FAILED] = 1
                     self._terminate(now, "teardown")
 
     def _notice_ready(self, now: float) -> None:
@@ -114,7 +114,7 @@ class Launcher:
     def _obey(self, now: float) -> None:
         asked, self._asked = self._asked, set()
         if signal.SIGUSR1 in asked:
-            self._board.request_end()
+            self._board.header[END_REQUESTED] = 1
             self._give_up_at = now + self._end_takes_seconds()
             self._event("end_requested")
         if asked & {signal.SIGTERM, signal.SIGINT}:

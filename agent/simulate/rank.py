@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from agent.simulate.board import ProgressBoard
+from agent.simulate.board import END_OPERATION, END_REQUESTED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import make_layout
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
@@ -112,13 +112,13 @@ class SimulatedRank:
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
         """Return the operation to end at; rank 0 chooses it when the time is up or an end was requested."""
-        chosen = self._board.end_operation() or self._job.steps * self._step_operations
+        chosen = self._board.header[END_OPERATION] or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None
         time_is_up = 0 < self._job.duration_seconds <= elapsed_seconds
-        if time_is_up or self._board.end_requested():
+        if time_is_up or self._board.header[END_REQUESTED]:
             chosen = orderly_end(self._ranks[0].arrived, self._run_ahead, self._step_operations)
-            self._board.end_at(chosen)
+            self._board.header[END_OPERATION] = chosen
         return chosen or None
 
     def _must_leave(self) -> bool:
