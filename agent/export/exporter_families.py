@@ -1,6 +1,6 @@
 """What the agent says of its exporters: their updates, and what became of their series."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -62,39 +62,34 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     skipped: int = 0
 
 
+_UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = (
+    (EXPORTER_UP, lambda each: float(each.up)),
+    (EXPORTER_PRESENT, lambda each: None if each.present else 0.0),
+    (EXPORTER_DURATION, lambda each: each.duration_seconds if each.present or not each.up else None),
+    (EXPORTER_LAST_SUCCESS, lambda each: each.last_success_seconds),
+    (EXPORTER_LATE, lambda each: each.late if each.present or not each.up or each.late else None),
+    (EXPORTER_FAILED, lambda each: each.failures or None),
+    (EXPORTER_SKIPPED, lambda each: each.skipped or None),
+)
+_SERIES: tuple[tuple[Family, Callable[[SourceCounts], float | None]], ...] = (
+    (EXPORTER_SERIES, lambda each: each.series),
+    (EXPORTER_DROPPED, lambda each: each.dropped + each.doubles),
+    (EXPORTER_RENDER_FAILED, lambda each: each.failures or None),
+)
+"""The value of each family for an exporter; None: no series."""
+
+
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
     """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
-    yield from _updates(exporters)
-    yield from _series(counts)
+    for family, value_of in _UPDATES:
+        yield _metric(family, ((each.name, value_of(each)) for each in exporters))
+    for family, count_of in _SERIES:
+        yield _metric(family, ((name, count_of(each)) for name, each in sorted(counts.items())))
 
 
-def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
-    up, present, duration = EXPORTER_UP.rows(), EXPORTER_PRESENT.rows(), EXPORTER_DURATION.rows()
-    success, late, failed = EXPORTER_LAST_SUCCESS.rows(), EXPORTER_LATE.rows(), EXPORTER_FAILED.rows()
-    skipped = EXPORTER_SKIPPED.rows()
-    for exporter in exporters:
-        name = (exporter.name,)
-        up.add(name, float(exporter.up))
-        if not exporter.present:
-            present.add(name, 0.0)
-        if exporter.present or not exporter.up:
-            duration.add(name, exporter.duration_seconds)
-        if exporter.last_success_seconds is not None:
-            success.add(name, exporter.last_success_seconds)
-        if exporter.present or not exporter.up or exporter.late:
-            late.add(name, exporter.late)
-        if exporter.failures:
-            failed.add(name, exporter.failures)
-        if exporter.skipped:
-            skipped.add(name, exporter.skipped)
-    return [rows.metric for rows in (up, present, duration, success, late, failed, skipped)]
-
-
-def _series(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
-    series, dropped, failed = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_RENDER_FAILED.rows()
-    for name, count in sorted(counts.items()):
-        series.add((name,), count.series)
-        dropped.add((name,), count.dropped + count.doubles)
-        if count.failures:
-            failed.add((name,), count.failures)
-    return [rows.metric for rows in (series, dropped, failed)]
+def _metric(family: Family, values: Iterable[tuple[str, float | None]]) -> Metric:
+    rows = family.rows()
+    for name, value in values:
+        if value is not None:
+            rows.add((name,), value)
+    return rows.metric
