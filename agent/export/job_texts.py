@@ -13,7 +13,7 @@ import msgspec
 
 from agent.export.exporter import Context
 from agent.ranks.snapshot import JobUsers
-from agent.system.file_holders import writers_of
+from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.text_files import TextFiles
