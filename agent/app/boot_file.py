@@ -3,8 +3,6 @@
 The checkpoint is of one boot and not synced. The agent writes and syncs this file when ranks start or leave.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from functools import partial
@@ -15,7 +13,7 @@ import msgspec
 from agent.core.checkpoint import read_own_file, write_own_file
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.ranks.liveness.reboot import RanBefore
+from agent.ranks.liveness.job_line import RanBefore
 
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024

@@ -1,10 +1,9 @@
 """The configuration: YAML, validated whole, every mistake named with its place."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +11,7 @@ import aiofiles
 import msgspec
 
 from agent.app.yaml_document import ConfigError, Document
-from agent.core.config_base import ExporterConfig
+from agent.export.exporter import ExporterConfig, Roots
 from agent.ranks.health import CHECKS, counted_checks
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.web.listen import parse_listen_address
@@ -121,6 +120,33 @@ class Loaded:
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
         return self._document.error(path, message)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says. ``listen_addresses`` and ``web_config_file`` override the file's; ``config_path``
+    None: all defaults.
+    """
+
+    config_path: Path | None = None
+    listen_addresses: tuple[str, ...] = ()
+    web_config_file: Path | None = None
+    roots: Roots = field(default_factory=Roots)
+
+    def web_file(self, loaded: Loaded) -> Path | None:
+        """Return the web file, by the command line or else the configuration; None for none."""
+        named = loaded.config.web.config_file
+        return self.web_config_file or (Path(named) if named else None)
+
+
+def load(options: Options) -> Loaded:
+    """Read and parse the configuration (blocking). Raise ConfigError with the mistake and its line."""
+    return parsed(options, "" if options.config_path is None else read_config(options.config_path))
+
+
+def parsed(options: Options, text: str) -> Loaded:
+    """Parse the configuration's text. Raise ConfigError with the mistake and its line."""
+    return Loaded(text, str(options.config_path or "(defaults)"))
 
 
 def read_config(path: Path) -> str:

@@ -1,7 +1,5 @@
 """The daemon: one event loop with the supervisor, the web server, reloads, the watchdog and an orderly stop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os
@@ -13,27 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from agent import __version__
-from agent.app.config import Loaded, read_config_in
-from agent.app.discovery import exporter_names
-from agent.app.first_look import LOOKER, FirstLook
-from agent.app.front import STATIC, Front
-from agent.app.node_view import exporter_views, node_document
-from agent.app.options import Options, parsed
-from agent.app.supervisor import ExporterPlan, Supervisor, prepare
+from agent.app.config import Loaded, Options, parsed, read_config_in
+from agent.app.discovery import ExporterPlan, exporter_names, prepare
+from agent.app.front import LOOKER, STATIC, FirstLook, Front, exporter_views, node_document
+from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
 from agent.core.checkpoint import StateFile
-from agent.core.clock import Clock, SystemClock
+from agent.core.clock import Clock, LoopLag
 from agent.core.log import Logger
-from agent.core.loop_lag import LoopLag
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import SelfSnapshot, SelfSource
+from agent.export.agent_families import SelfSnapshot, self_source
 from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
-from agent.export.helper_families import HelperStatus
 from agent.export.registry import Registry, Source, SourceCounts
+from agent.export.usage import HelperStatus
 from agent.page.document import Configuration, NodeDocument
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
@@ -63,7 +57,7 @@ class Daemon:
         self._options = options
         self._loaded = loaded
         self._environ = environ
-        self._clock = clock or SystemClock()
+        self._clock = clock or Clock()
         self._log = Logger("daemon")
         self._started_at = self._clock.monotonic()
         self._state = _state_file(loaded, options.roots)
@@ -74,7 +68,7 @@ class Daemon:
         self._first_look = FirstLook(
             self._clock, lambda: supervisor.has_looked(LOOKER), lambda: supervisor.ranks.processes().values()
         )
-        self._self_source = SelfSource(self._self_snapshot)
+        self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
         may_show = self._first_look.is_over
@@ -90,13 +84,7 @@ class Daemon:
             supervisor.evidence_file,
         )
         self._terms = terms or WebTerms(None, self._clock, Logger("web"))
-        self._web = Serving(
-            self._pages,
-            Logger("web"),
-            lambda: self._terms.terms,
-            inherited,
-            local_socket(environ),
-        )
+        self._web = Serving(self._pages, Logger("web"), lambda: self._terms.terms, inherited, local_socket(environ))
         self._lag = LoopLag(self._clock)
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
         self._gate = WatchdogGate(("supervisor", "render"), self._clock.monotonic)
@@ -140,7 +128,7 @@ class Daemon:
         if interval is not None:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
         tasks = [asyncio.create_task(part) for part in parts]
-        self._notifier.ready()
+        self._notifier.send("READY=1")
         address = ", ".join(self._web.addresses)
         self._log.info("serving metrics at {address}", address=address, version=__version__)
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -154,7 +142,7 @@ class Daemon:
 
     async def _stop(self) -> None:
         self._log.info("stopping")
-        self._notifier.stopping()
+        self._notifier.send("STOPPING=1")
         await self._web.stop()
         await self._supervisor.stop()
         self._notifier.close()
@@ -165,7 +153,7 @@ class Daemon:
         while True:
             await self._reload_asked.wait()
             self._reload_asked.clear()
-            self._notifier.reloading(self._clock.monotonic())
+            self._notifier.send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.monotonic() * 1_000_000)}")
             try:
                 await self._reload()
             except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
@@ -175,7 +163,7 @@ class Daemon:
                 self._refused = ""
                 self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
-            self._notifier.ready()
+            self._notifier.send("READY=1")
 
     async def _reload(self) -> None:
         """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
@@ -225,7 +213,7 @@ class Daemon:
 
     async def _self_render(self, interval: float) -> None:
         while True:
-            await self._registry.render(Selection(collect=frozenset({SelfSource.name})))
+            await self._registry.render(Selection(collect=frozenset({self._self_source.name})))
             self._gate.beat("render")
             await asyncio.sleep(min(SELF_RENDER_SECONDS, interval / 2))
 
@@ -233,7 +221,7 @@ class Daemon:
         while True:
             await asyncio.sleep(interval)
             if self._gate.may_feed():
-                self._notifier.watchdog()
+                self._notifier.send("WATCHDOG=1")
             else:
                 self._log.warning("systemd's watchdog is not notified, as tasks are late", missing=self._gate.missing())
 
@@ -278,7 +266,7 @@ class Daemon:
         path = self._options.config_path
         running, broken = self._supervisor.running.values(), self._supervisor.broken
         return node_document(
-            self._supervisor.health.snapshot(),
+            self._supervisor.health_snapshot(),
             self._supervisor.ranks.speeds.view,
             exporter_views(running, broken, self._registry.counts),
             self._hostname,

@@ -1,16 +1,40 @@
-"""Exporters by name: our own, and those of other installed packages. Imports a module only when it is wanted."""
-
-from __future__ import annotations
+"""Exporters by name: our own, and those of other packages; and which of them a configuration asks for."""
 
 import importlib
 import pkgutil
 
+import msgspec
+
 import exporters
+from agent.app.config import Loaded
+from agent.app.yaml_document import nearest
+from agent.core.log import Logger
 from agent.export.collector_exporter import collector_spec
-from agent.export.exporter import Spec
+from agent.export.exporter import ExporterConfig, Spec
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 GROUP = "rankwatch.exporters"
 """The entry point group in which other packages name their exporters."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """One enabled exporter as configured: what it is, and its section."""
+
+    spec: Spec
+    config: ExporterConfig
+
+
+class ExporterPlan(msgspec.Struct, frozen=True):
+    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported.
+
+    ``counted``: the checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
+    """
+
+    enabled: dict[str, Prepared]
+    broken: tuple[str, ...]
+    counted: frozenset[str] = frozenset()
+    job_id_variables: tuple[str, ...] = ()
+    numbers: Numbers = NUMBERS
 
 
 def exporter_names() -> tuple[str, ...]:
@@ -56,3 +80,32 @@ def _spec_in_package(name: str) -> Spec:
     if not callable(target):
         raise TypeError(f"the entry point {name} is neither a Spec nor a collector's class")
     return collector_spec(name, target)
+
+
+def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
+    """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
+
+    Other packages' exporters load only if the configuration names them. What cannot be imported is logged, and down.
+    """
+    names = exporter_names()
+    others = [name for name in loaded.config.exporters if name not in names]
+    in_packages = names_in_packages() if others else ()
+    for name in others:
+        if name not in in_packages:
+            raise loaded.error(f"$.exporters.{name}", f"no such exporter{nearest(name, (*names, *in_packages))}")
+    enabled, broken = {}, []
+    for name in (*names, *others):
+        if loaded.config.exporters.get(name) == {"enabled": False}:
+            continue  # not even imported
+        try:
+            spec = load_spec(name)
+        except Exception as error:  # noqa: BLE001  # whatever a broken module raises
+            log.error("exporter {exporter} could not be imported", exporter=name, error=error)
+            broken.append(name)
+            continue
+        section = loaded.section(name, spec.config)
+        if section.enabled is not False:
+            enabled[name] = Prepared(spec, section)
+    config = loaded.config
+    variables = tuple(config.identity.job_id_variables)
+    return ExporterPlan(enabled, tuple(broken), config.health.counted(), variables, config.verdict)

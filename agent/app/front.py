@@ -1,17 +1,22 @@
-"""The page at `/` and the document at `/api/v1/ranks` as they are served: made at most every HOLD_SECONDS each, as both
-are made on the event loop. Open pages share MAX_LOOKS_PER_SECOND.
+"""What people and scripts see of the node: the document at `/api/v1/ranks`, the page at `/`, and from when on.
+
+Both are made on the event loop, at most every HOLD_SECONDS each. Open pages share MAX_LOOKS_PER_SECOND.
 """
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from collections.abc import Callable, Sequence
-
+from agent import __version__
 from agent.app.config import WebConfig
+from agent.app.running import Running
 from agent.core.clock import Clock
 from agent.core.identity import RankLabel
-from agent.page.document import NodeDocument, write
+from agent.export.registry import SourceCounts
+from agent.page import describe
+from agent.page.document import Configuration, ExporterView, NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
 from agent.page.static import SCRIPT, STYLE
+from agent.ranks.health import HealthSnapshot
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.speeds import SpeedView
 from agent.web.handlers import STATIC_HEADERS
 from agent.web.messages import HttpResponse
@@ -25,6 +30,11 @@ COUNT_SECONDS = 5.0
 
 STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEADERS) for each in (SCRIPT, STYLE)}
 """What the page needs besides, by path."""
+FIRST_LOOK_SECONDS = 30.0
+"""The longest that a start holds the page back: a process that hangs in /proc must not hide its node. The alert
+RankwatchLate follows then, as the look passes its deadline."""
+LOOKER = "process"
+"""The exporter that finds rank processes, and confirms those of the checkpoint."""
 
 
 class Front:
@@ -80,3 +90,85 @@ class Front:
 
     def _traffic(self, job_id: str, rank: str) -> Sequence[float]:
         return self._speed_of(RankLabel(job_id, rank)).traffic
+
+
+class FirstLook:
+    """``has_looked``: whether LOOKER has ended a look, or there is none; ``processes``: the ranks' that run."""
+
+    def __init__(
+        self, clock: Clock, has_looked: Callable[[], bool], processes: Callable[[], Iterable[RankProcess]]
+    ) -> None:
+        self._clock = clock
+        self._has_looked = has_looked
+        self._processes = processes
+        self._until = clock.monotonic() + FIRST_LOOK_SECONDS
+        self._is_over = False
+
+    def is_over(self) -> bool:
+        """True from the time on when the first look was made and the ranks that their environment names are shown.
+
+        True in any case FIRST_LOOK_SECONDS after the start. A reload does not change it.
+        """
+        if not self._is_over:
+            is_late = self._clock.monotonic() >= self._until
+            self._is_over = is_late or (self._has_looked() and not any(map(_is_to_be_named, self._processes())))
+        return self._is_over
+
+
+def _is_to_be_named(process: RankProcess) -> bool:
+    return process.slots is None and process.claim.rank is not None
+
+
+def node_document(
+    health: HealthSnapshot,
+    speed_of: Callable[[RankLabel], SpeedView],
+    exporters: Iterable[ExporterView],
+    hostname: str,
+    *,
+    up_seconds: float,
+    ready: bool,
+    configuration: Configuration,
+) -> NodeDocument:
+    """All of it, as of the time when ``health`` was taken."""
+    table = health.ranks
+    found = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
+    ranks, left_out = describe.bounded(found)
+    return NodeDocument(
+        rankwatch=__version__,
+        hostname=hostname,
+        now_seconds=table.taken_seconds,
+        up_seconds=up_seconds,
+        ready=ready,
+        configuration=configuration,
+        jobs=tuple(describe.jobs(table.ranks, found, table.taken_seconds)),
+        ranks=ranks,
+        ranks_left_out=left_out,
+        exporters=tuple(exporters),
+        notes=tuple(describe.notes(table)),
+    )
+
+
+def exporter_views(
+    running: Iterable[Running], broken: Iterable[str], counts: Mapping[str, SourceCounts]
+) -> list[ExporterView]:
+    """One for each exporter that is enabled, by name. ``broken``: those that could not be started."""
+    found = [
+        ExporterView(
+            name=each.name,
+            state=_state(each),
+            why=each.why,
+            last_success_seconds=each.last_success_seconds,
+            series=counts.get(each.name, SourceCounts()).series,
+        )
+        for each in running
+    ]
+    found += [ExporterView(name=name, state="down", why="it could not be started: see the log") for name in broken]
+    return sorted(found, key=lambda each: each.name)
+
+
+def _state(each: Running) -> str:
+    if not each.looked:
+        return "starting"
+    if not each.ok:
+        return "down"
+    return "up" if each.present else "absent"

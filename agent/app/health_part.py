@@ -1,7 +1,5 @@
 """What the health ledger adds to a bundle of evidence: all findings, and which ranks run on failed hardware."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -48,7 +46,17 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
     ``has_failed``: whether any check has, as is seldom; nothing else is looked at otherwise.
     """
-    return {} if not has_failed() else {label: _what(entry) for label, entry in _failed_under(snapshot()).items()}
+    known = snapshot() if has_failed() else None
+    return (
+        {}
+        if known is None
+        else {
+            view.label: _what(entry)
+            for view in known.ranks.ranks
+            for entry in reversed(_failed_and_counted(known))
+            if entry.subject in subjects_of(view)
+        }
+    )
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
@@ -67,16 +75,6 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         for entry in reversed(failed)
         if entry.subject in subjects_of(view)
         and entry.finding.since_seconds - view.process.facts.start_seconds > IN_SPITE_SECONDS
-    }
-
-
-def _failed_under(known: HealthSnapshot) -> dict[RankLabel, Entry]:
-    """Return the first check that has failed, and counts, of the hardware of each rank."""
-    return {
-        view.label: entry
-        for view in known.ranks.ranks
-        for entry in reversed(_failed_and_counted(known))
-        if entry.subject in subjects_of(view)
     }
 
 

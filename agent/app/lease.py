@@ -1,14 +1,12 @@
 """Resources lent to one exporter run, released when it ends."""
 
-from __future__ import annotations
-
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
-from agent.core.guard import Guard
-from agent.core.log import Logger
+from agent.core.log import Guard, Logger
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 from agent.evidence.board import EvidenceBoard
@@ -22,27 +20,24 @@ HELPERS_SECONDS = 3.0
 """How long helpers may take to end; one that hangs in the kernel is left behind."""
 
 
+@dataclass(kw_only=True)
 class Lender:
     """What the agent has to lend: its tables, the checkpoint, helpers."""
 
-    def __init__(
-        self, *, roots: Roots, clock: Clock, hostname: str, ranks: RankTable, state: StateFile, once: bool
-    ) -> None:
-        self.roots = roots
-        self.clock = clock
-        self.hostname = hostname
-        self.ranks = ranks
-        self.state = state
-        self.once = once
-        self.admission = Admission()
-        self.helpers = Helpers(clock)
-        self.hardware = Hardware()
-        self.ledger = HealthLedger(clock)
-        self.evidence = EvidenceBoard()
+    roots: Roots
+    clock: Clock
+    hostname: str
+    ranks: RankTable
+    state: StateFile
+    once: bool
 
-    def lend(self, name: str, checkpoint_bytes: int = 0) -> Lease:
-        """A lease for one run of the exporter ``name``, whose part of the checkpoint may be so large."""
-        return Lease(self, name, checkpoint_bytes)
+    def __post_init__(self) -> None:
+        """Make the tables that begin empty."""
+        self.admission = Admission()
+        self.helpers = Helpers(self.clock)
+        self.hardware = Hardware()
+        self.ledger = HealthLedger(self.clock)
+        self.evidence = EvidenceBoard()
 
 
 class Lease:
@@ -51,29 +46,24 @@ class Lease:
     An update that is late ends after its exporter was drained, and may run while the next run is under way.
     """
 
-    def __init__(self, lender: Lender, name: str, checkpoint_bytes: int) -> None:
+    def __init__(self, lender: Lender, name: str, checkpoint_bytes: int = 0) -> None:
         self._lender = lender
         self._threads: list[OwnThread] = []
         self._helpers: list[Helper[Any]] = []
-        self._state = lender.state.section(f"exporter {name}", checkpoint_bytes)
-        self._checks = lender.ledger.of(name)
-        self._hardware = lender.hardware.of(name)
-        self._evidence = lender.evidence.of(name)
-        self._exits = lender.ranks.liveness.facts.of(name)
         log = Logger(name)
         self.context = Context(
             roots=lender.roots,
             clock=lender.clock,
             hostname=lender.hostname,
             ranks=lender.ranks,
-            state=self._state,
+            state=lender.state.section(f"exporter {name}", checkpoint_bytes),
             admit=lender.admission,
             thread=self._thread,
             helper=self._helper,
-            checks=self._checks,
-            hardware=self._hardware,
-            evidence=self._evidence,
-            exits=self._exits,
+            checks=lender.ledger.of(name),
+            hardware=lender.hardware.of(name),
+            evidence=lender.evidence.of(name),
+            exits=lender.ranks.liveness.facts.of(name),
             log=log,
             guard=Guard(log),
             once=lender.once,
@@ -81,11 +71,9 @@ class Lease:
 
     async def close(self) -> None:
         """Take no more evidence, end the threads after the call under way, and end the helpers."""
-        self._state.close()
-        self._checks.close()
-        self._hardware.close()
-        self._evidence.close()
-        self._exits.close()
+        lent = self.context
+        for each in (lent.state, lent.checks, lent.hardware, lent.evidence, lent.exits):
+            each.close()
         for thread in self._threads:
             thread.stop()
         if self._helpers:

@@ -1,7 +1,5 @@
 """The last minutes of what exporters showed, for bundles of evidence: of those whose Spec says so (hardware)."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

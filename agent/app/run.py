@@ -1,23 +1,23 @@
 """The daemon, a single pass or a check of the configuration, as the command line asks."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os
-import socket
 import sys
 
-from agent.app.config import Loaded
+from agent.app.config import Options, load
 from agent.app.daemon import Daemon
-from agent.app.once import run_once
-from agent.app.options import Options, load
-from agent.app.supervisor import ExporterPlan, prepare
+from agent.app.discovery import ExporterPlan, prepare
+from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
-from agent.core.clock import SystemClock
+from agent.core.checkpoint import StateFile
+from agent.core.clock import Clock
 from agent.core.log import Logger
+from agent.core.threads import OwnThread
 from agent.export.exporter import Roots
+from agent.export.exposition import Selection
+from agent.export.registry import Registry, Source
 from agent.web.listen import inherited_listeners, parse_listen_address
 
 
@@ -35,23 +35,35 @@ def run(flags: argparse.Namespace) -> int:
             parse_listen_address(address)
         loaded = load(options)
         plan = prepare(loaded, Logger("config"))
-        terms = WebTerms(options.web_file(loaded), SystemClock(), Logger("web"))
+        terms = WebTerms(options.web_file(loaded), Clock(), Logger("web"))
         terms.load()
         is_daemon = not flags.check_config and not flags.once
         inherited = inherited_listeners(os.environ, os.getpid()) if flags.web_systemd_socket and is_daemon else []
     except (ConfigError, ValueError) as error:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
         return 2
+
+    async def serve() -> int:
+        return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)
+
     if flags.check_config:
         print(f"rankwatch: the configuration is good; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # likewise
         return 0
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    return asyncio.run(_serve(options, loaded, plan, terms, inherited))
+    return asyncio.run(serve())
 
 
-async def _serve(
-    options: Options, loaded: Loaded, plan: ExporterPlan, terms: WebTerms, inherited: list[socket.socket]
-) -> int:
-    return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)
+async def run_once(options: Options, plan: ExporterPlan) -> bytes:
+    """One pass over recorded data: every exporter once, no streams, no checkpoint; returns the text exposition."""
+    clock = Clock()
+    state = StateFile(None, "", Logger("checkpoint"))
+    supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
+    await supervisor.begin(plan, schedule=False)
+    await supervisor.update_once()
+    sources: list[Source] = [*supervisor.tables, *supervisor.running.values()]
+    registry = Registry(lambda: sources, Logger("registry"), OwnThread("render"))
+    rendered = await registry.render(Selection())
+    await supervisor.stop()
+    return rendered.body

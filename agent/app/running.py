@@ -1,16 +1,13 @@
 """One exporter under way: its schedule, its late and failed updates, and whether its series may be shown."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 
 from agent.app.lease import Lease
 from agent.core.clock import Clock
-from agent.core.config_base import ExporterConfig
 from agent.core.log import Logger
 from agent.core.metrics import Metric
-from agent.export.exporter import Exporter, NoData, Spec
+from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.exporter_families import ExporterStatus
 
 REST_RATIO = 0.5

@@ -1,29 +1,22 @@
 """Runs the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-import msgspec
-
 from agent.app.boot_file import BootFile
-from agent.app.config import Loaded
-from agent.app.discovery import exporter_names, load_spec, names_in_packages
+from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.health_part import causes, health_part, struck_ranks
-from agent.app.lease import Lender
-from agent.app.mistakes import nearest
+from agent.app.lease import Lease, Lender
 from agent.app.past import ShownPast
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
-from agent.core.config_base import ExporterConfig
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.export.exporter import Roots, Spec
-from agent.export.tables import HealthSource, LivenessSource, RankSource
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.export.exporter import ExporterConfig, Roots
+from agent.export.registry import TableSource
+from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
 
 TICK_SECONDS = 1.0
@@ -31,55 +24,6 @@ RANKS_BYTES = 12 * 1024 * 1024
 """The budget of the rank table in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
 """A file system that hangs must not keep the agent from leaving."""
-
-
-class Prepared(msgspec.Struct, frozen=True):
-    """One enabled exporter as configured: what it is, and its section."""
-
-    spec: Spec
-    config: ExporterConfig
-
-
-class ExporterPlan(msgspec.Struct, frozen=True):
-    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported.
-
-    ``counted``: the checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
-    """
-
-    enabled: dict[str, Prepared]
-    broken: tuple[str, ...]
-    counted: frozenset[str] = frozenset()
-    job_id_variables: tuple[str, ...] = ()
-    numbers: Numbers = NUMBERS
-
-
-def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
-    """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
-
-    Other packages' exporters load only if the configuration names them. What cannot be imported is logged, and down.
-    """
-    names = exporter_names()
-    others = [name for name in loaded.config.exporters if name not in names]
-    in_packages = names_in_packages() if others else ()
-    for name in others:
-        if name not in in_packages:
-            raise loaded.error(f"$.exporters.{name}", f"no such exporter{nearest(name, (*names, *in_packages))}")
-    enabled, broken = {}, []
-    for name in (*names, *others):
-        if loaded.config.exporters.get(name) == {"enabled": False}:
-            continue  # not even imported
-        try:
-            spec = load_spec(name)
-        except Exception as error:  # noqa: BLE001  # whatever a broken module raises
-            log.error("exporter {exporter} could not be imported", exporter=name, error=error)
-            broken.append(name)
-            continue
-        section = loaded.section(name, spec.config)
-        if section.enabled is not False:
-            enabled[name] = Prepared(spec, section)
-    config = loaded.config
-    variables = tuple(config.identity.job_id_variables)
-    return ExporterPlan(enabled, tuple(broken), config.health.counted(), variables, config.verdict)
 
 
 class Supervisor:
@@ -101,14 +45,17 @@ class Supervisor:
         self.hardware = self._lender.hardware
         self.ledger = self._lender.ledger
         self.counted: frozenset[str] = frozenset()
-        self.health = HealthSource(self.ranks, self.ledger, self.hardware, lambda: self.counted)
         self.evidence_file = self._lender.evidence.file
-        self._lender.evidence.of("health").offer(partial(health_part, self.health.snapshot))
+        self._lender.evidence.of("health").offer(partial(health_part, self.health_snapshot))
         self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
-        self._lender.evidence.struck = partial(struck_ranks, self.health.snapshot, self.ledger.has_failed)
-        self.ranks.liveness.facts.hardware = partial(causes, self.health.snapshot, self.ledger.has_failed)
-        self.tables = (RankSource(self.ranks), LivenessSource(self.ranks), self.health)
+        self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
+        self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
+        self.tables = (
+            TableSource("ranks", 50_000, self.ranks.snapshot, families.families),
+            TableSource("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
+            TableSource("health", 50_000, self.health_snapshot, health.families),
+        )
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
@@ -185,6 +132,12 @@ class Supervisor:
         self._state_thread.stop()
         self._past.stop()
 
+    def health_snapshot(self) -> health.HealthSnapshot:
+        """Copy the tables that tell how healthy the ranks and the node are."""
+        return health.HealthSnapshot(
+            self.ranks.snapshot(), self.ledger.entries(), self.counted, self.ledger.refused, self.hardware.faults()
+        )
+
     def ready(self) -> bool:
         """Return True when every exporter was started and its first update is behind it, well or not, or late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
@@ -209,7 +162,7 @@ class Supervisor:
                     revision = self.ranks.revision
                     self._publish("rank table", self._ranks_section, self.ranks.dump)
                 self._publish("health ledger", self._checks_section, self.ledger.dump)
-                if self._state.changed() or not self._state.kept:
+                if self._state.changed() or self._state.directory is None:
                     self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
@@ -238,7 +191,7 @@ class Supervisor:
 
     async def _start(self, prepared: Prepared) -> Running | None:
         name = prepared.spec.name
-        lease = self._lender.lend(name, prepared.spec.checkpoint_bytes)
+        lease = Lease(self._lender, name, prepared.spec.checkpoint_bytes)
         try:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(lease.context)

@@ -1,7 +1,5 @@
 """The web file in use: read at the start, and again whenever it or a certificate changes."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Iterable, Mapping
@@ -13,8 +11,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.web.connection import TlsTerms
-from agent.web.passwords import Passwords
-from agent.web.secured import Secured, Terms
+from agent.web.secured import Passwords, Secured, Terms
 from agent.web.web_file import WebFile
 
 POLL_SECONDS = 5.0

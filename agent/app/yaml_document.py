@@ -1,24 +1,30 @@
-"""One YAML document: its values, and the line on which each of them stands."""
+"""One YAML document: its values, the line on which each of them stands, and what to write instead of a mistake."""
 
-from __future__ import annotations
-
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
 import yaml
-from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
-from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, Event
+from msgspec import inspect
+from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
-from yaml.resolver import Resolver
-
-from agent.app import mistakes
 
 MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
 """Of a value that cannot be read, in its message."""
+_NAMES = {
+    "object": "a section (key: value)",
+    "array": "a list (a line `- value` each, or [value])",
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+}
+_QUOTED = re.compile(r"`([a-z |]+)`")
+_PART = re.compile(r"\.([^.\[]+)|\[(\d*|\.\.\.)\]")
 
 
 class ConfigError(ValueError):
@@ -34,13 +40,16 @@ class Document:
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
-        loader = _Loader(text, source)
         try:
+            _refuse_wide_and_deep(text, source)
+            loader = _Loader(text)
             self._root: Node | None = loader.get_single_node()
             _refuse_doubles(self._root, "$", source)
             self.value: object = None if self._root is None else loader.construct_document(self._root)
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
+        except _NoValueError as error:
+            raise ConfigError(f"{source}:{error}") from None
 
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
@@ -58,49 +67,30 @@ class Document:
             path = (prefix + below).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 key = unknown.group(1)
-                raise self.error(f"{path}.{key}", mistakes.unknown_key(type_, below, key)) from None
-            raise self.error(path, mistakes.in_words(type_, below, message)) from None
+                known = [field.encode_name for each in _at(type_, below) for field in getattr(each, "fields", ())]
+                hint = nearest(key, known) if known else ""
+                raise self.error(f"{path}.{key}", f"unknown key{hint}") from None
+            raise self.error(path, _in_words(type_, below, message)) from None
 
 
-class _Loader(Composer, SafeConstructor, Resolver):
-    """Composes and constructs from the events of the C parser, which are looked at once, on their way."""
+class _NoValueError(Exception):
+    """A line, and what cannot be read there."""
 
-    def __init__(self, text: str, source: str) -> None:
-        Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        Resolver.__init__(self)
-        self._source = source
-        self._events = _bounded(text, source)
-        self._ahead: Event | None = None
 
-    def check_event(self, *choices: type[Event]) -> bool:
-        event = self.peek_event()
-        return event is not None and (not choices or isinstance(event, choices))
-
-    def peek_event(self) -> Event | None:
-        if self._ahead is None:
-            self._ahead = next(self._events, None)
-        return self._ahead
-
-    def get_event(self) -> Event | None:
-        event, self._ahead = self.peek_event(), None
-        return event
-
+class _Loader(yaml.CSafeLoader):
     def construct_object(self, node: Node, deep: bool = False) -> object:
         try:
             return super().construct_object(node, deep)
-        except (yaml.YAMLError, ConfigError):
+        except (yaml.YAMLError, _NoValueError):
             raise
         except Exception:  # noqa: BLE001  # whatever its constructors raise: ValueError, IndexError, AttributeError, ...
             text = str(node.value)[:_SHOWN_CHARACTERS] if isinstance(node, ScalarNode) else node.tag
             line = node.start_mark.line + 1
-            raise ConfigError(
-                f"{self._source}:{line}: {text!r} cannot be read; is it meant as text? quote it"
-            ) from None
+            raise _NoValueError(f"{line}: {text!r} cannot be read; is it meant as text? quote it") from None
 
 
-def _bounded(text: str, source: str) -> Iterator[Event]:
-    """The events; ConfigError for nesting beyond the bound, and for aliases: they make trees wider than any memory."""
+def _refuse_wide_and_deep(text: str, source: str) -> None:
+    """ConfigError for nesting beyond the bound, and for aliases: they make trees wider than any memory."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         line = event.start_mark.line + 1 if event.start_mark is not None else 0
@@ -109,7 +99,6 @@ def _bounded(text: str, source: str) -> Iterator[Event]:
         depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
-        yield event
 
 
 def _yaml_message(error: yaml.YAMLError, source: str) -> str:
@@ -137,15 +126,67 @@ def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
 def _line_of(node: Node | None, path: str) -> int:
     """Return the line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
     line = 0
-    for part in re.findall(r"\.([^.\[]+)|\[(\d+)\]", path):
+    for part in _PART.findall(path):
         if part[0] and isinstance(node, MappingNode):
             entry = next(((k, v) for k, v in node.value if isinstance(k, ScalarNode) and k.value == part[0]), None)
             if entry is None:
                 return line
             line, node = entry[0].start_mark.line + 1, entry[1]
-        elif part[1] and isinstance(node, SequenceNode) and int(part[1]) < len(node.value):
+        elif part[1].isdecimal() and isinstance(node, SequenceNode) and int(part[1]) < len(node.value):
             node = node.value[int(part[1])]
             line = node.start_mark.line + 1
         else:
             return line
     return line
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return the end of a message on a name that is none of ``known``: the one that was meant, else all of them."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(known))}"
+
+
+def _in_words(type_: type[Any], path: str, message: str) -> str:
+    """msgspec's message on what is at ``path``, with the kinds of values in words, and the values that are allowed."""
+    allowed = [str(value) for each in _at(type_, path) for value in _values(each)]
+    if message.startswith("Invalid enum value") and allowed:
+        return f"{message.removeprefix('Invalid enum value ')[:80]} is none of {', '.join(allowed)}"
+    expected, got, found = message.partition(", got ")
+    words = _QUOTED.sub(_kinds, expected).replace("Expected ", "expected ", 1)
+    return f"{words}{got}{_QUOTED.sub(_kinds, found).partition(' (')[0]}"
+
+
+def _kinds(match: re.Match[str]) -> str:
+    kinds = match[1].split(" | ")
+    return " or ".join(_NAMES[each] for each in kinds) if all(each in _NAMES for each in kinds) else match[0]
+
+
+def _at(type_: type[Any], path: str) -> list[inspect.Type]:
+    """Return the types that may stand at a path, each of a union by itself; none where it leads nowhere."""
+    found = _apart(inspect.type_info(type_))
+    for match in _PART.finditer(path):
+        found = [each for one in found for below in _below(one, match[1]) for each in _apart(below)]
+    return found
+
+
+def _apart(found: inspect.Type) -> list[inspect.Type]:
+    return list(found.types) if isinstance(found, inspect.UnionType) else [found]
+
+
+def _below(found: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
+    match found:
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item) if name is None:
+            yield item
+        case inspect.DictType(value_type=value) if name is not None:
+            yield value
+        case inspect.StructType():
+            yield from (field.type for field in found.fields if field.encode_name == name)
+
+
+def _values(found: inspect.Type) -> list[object]:
+    match found:
+        case inspect.LiteralType(values=values):
+            return list(values)
+        case inspect.EnumType(cls=cls):
+            return [each.value for each in cls]
+    return []

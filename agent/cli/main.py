@@ -1,7 +1,5 @@
 """The command line: flags in Prometheus' dotted style, and commands."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import importlib
@@ -10,10 +8,10 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from agent import __version__
 from agent.core import log
-from agent.core.openssl import leave_out
 
 COMMANDS = {
     "status": ("agent.cli.status", "show the ranks of the agent on this node"),
@@ -54,13 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)
     if not _may_serve_tls(flags):
-        leave_out()
+        leave_out_openssl()
     from agent.app.run import run  # noqa: PLC0415  # imports asyncio: only now
 
     try:
         return run(flags)
     finally:
         log.flush()
+
+
+def leave_out_openssl() -> None:
+    """Have ``import ssl`` raise ImportError from now on, which asyncio expects; no effect once it is loaded.
+
+    To be called before asyncio is imported, which loads it (6 MB of memory) wherever it is, needed or not.
+    """
+    cast(dict[str, object], sys.modules).setdefault("ssl", None)
 
 
 def _may_serve_tls(flags: argparse.Namespace) -> bool:
@@ -85,36 +91,20 @@ def _parser() -> argparse.ArgumentParser:
         "  rankwatch help explain                                 options of a command\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="web_listen_address",
-        metavar="HOST:PORT",
-        action="append",
-        help="where to serve, may be given again; overrides the configuration (default 127.0.0.1:19028)",
-    )
-    parser.add_argument(
-        "--web.config.file",
-        dest="web_config_file",
-        type=Path,
-        metavar="FILE",
-        help="TLS, passwords and headers, in the format of Prometheus' exporters; overrides the configuration",
-    )
-    parser.add_argument(
-        "--web.systemd-socket",
-        action="store_true",
-        dest="web_systemd_socket",
-        help="serve at rankwatch.socket's sockets",
-    )
-    parser.add_argument("--path.procfs", dest="path_procfs", type=Path, default=Path("/proc"), metavar="DIR")
-    parser.add_argument("--path.sysfs", dest="path_sysfs", type=Path, default=Path("/sys"), metavar="DIR")
-    parser.add_argument("--log.level", dest="log_level", choices=log.LEVELS, default="info")
-    parser.add_argument("--log.format", dest="log_format", choices=log.FORMATS, default="logfmt")
-    parser.add_argument("--check-config", action="store_true", help="validate the configuration and leave")
-    parser.add_argument(
-        "--once",
-        action="store_true",
-        help="read all recorded data from its beginning, of every host, print the metrics and leave",
-    )
-    parser.add_argument("--version", action="version", version=f"rankwatch {__version__}")
+    add = parser.add_argument
+    add("--config.file", dest="config_file", type=Path, metavar="FILE", help="YAML configuration")
+    where = "where to serve, may be given again; overrides the configuration (default 127.0.0.1:19028)"
+    add("--web.listen-address", dest="web_listen_address", metavar="HOST:PORT", action="append", help=where)
+    web = "TLS, passwords and headers, in the format of Prometheus' exporters; overrides the configuration"
+    add("--web.config.file", dest="web_config_file", type=Path, metavar="FILE", help=web)
+    sockets = "serve at rankwatch.socket's sockets"
+    add("--web.systemd-socket", dest="web_systemd_socket", action="store_true", help=sockets)
+    add("--path.procfs", dest="path_procfs", type=Path, default=Path("/proc"), metavar="DIR")
+    add("--path.sysfs", dest="path_sysfs", type=Path, default=Path("/sys"), metavar="DIR")
+    add("--log.level", dest="log_level", choices=log.LEVELS, default="info")
+    add("--log.format", dest="log_format", choices=log.FORMATS, default="logfmt")
+    add("--check-config", action="store_true", help="validate the configuration and leave")
+    once = "read all recorded data from its beginning, of every host, print the metrics and leave"
+    add("--once", action="store_true", help=once)
+    add("--version", action="version", version=f"rankwatch {__version__}")
     return parser

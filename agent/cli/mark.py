@@ -1,7 +1,5 @@
 """`rankwatch mark`: sets a mark in the time line of a job of one's own."""
 
-from __future__ import annotations
-
 import argparse
 import socket
 import sys

@@ -1,21 +1,28 @@
-"""Asks the running agent of this node: where it listens, and what it answers."""
-
-from __future__ import annotations
+"""Asks the running agent of this node: where it listens, whose the port is, and what it answers."""
 
 import argparse
 import http.client
+import os
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, AgentConfig, Loaded, read_config
 from agent.app.yaml_document import ConfigError
-from agent.cli.port_owner import stranger_at
 from agent.web.listen import LOCAL_SOCKET, parse_listen_address
 
 MAX_BYTES = 64 * 1024 * 1024
 CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
 _UNIX = "unix:"
+FIRST_ORDINARY_UID = 1000
+"""Of people (login.defs(5)); services and root have less."""
+_OF_SERVICES = range(61184, 65536)
+"""User ids that systemd makes for a service (DynamicUser=), those of container images, and the overflow user id: that
+of users without a number in this user namespace."""
+_LISTENING = b"0A"
+_TABLES = ("net/tcp", "net/tcp6")
 
 
 class AgentPlace(NamedTuple):
@@ -121,3 +128,28 @@ def _connects(path: Path) -> bool:
         except OSError:
             return False
     return True
+
+
+def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
+    """Return the uid of another ordinary user who listens at ``port``, else None (blocking)."""
+    tables = []
+    for name in _TABLES:
+        with suppress(OSError):
+            tables.append((proc / name).read_bytes())
+    return next((uid for uid in listeners(port, tables) if _is_ordinary(uid) and uid != os.geteuid()), None)
+
+
+def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
+    """The uids of those who listen at ``port``, by tables as /proc/net/tcp. Lines that are none are left out. Pure."""
+    uids = []
+    for table in tables:
+        for line in table.splitlines():
+            fields = line.split()
+            if len(fields) > 7 and fields[3] == _LISTENING and fields[1].endswith(b":%04X" % port):
+                with suppress(ValueError):
+                    uids.append(int(fields[7]))
+    return uids
+
+
+def _is_ordinary(uid: int) -> bool:
+    return uid >= FIRST_ORDINARY_UID and uid not in _OF_SERVICES

@@ -1,7 +1,5 @@
 """`rankwatch status`: the ranks of a running agent as a table on the terminal."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

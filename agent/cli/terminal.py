@@ -1,7 +1,5 @@
 """Text for a terminal: cells without anything that it obeys, and columns of them."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -46,3 +44,8 @@ def rank_set(ranks: Iterable[str]) -> str:
 def has_colours(environ: Callable[[str], str | None] = os.environ.get) -> bool:
     """Return whether colours are wanted: on a terminal, unless NO_COLOR is set (no-color.org)."""
     return sys.stdout.isatty() and not environ("NO_COLOR")
+
+
+def count(number: int, what: str) -> str:
+    """``1 rank``, ``2 ranks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"

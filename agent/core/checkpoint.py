@@ -4,8 +4,6 @@ It is tagged with the kernel's boot id and ignored after a reboot: pids, inodes 
 For the same reason it is not synced to disk: the page cache outlives a killed agent, and nothing outlives a boot.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -130,26 +128,24 @@ class StateFile:
         if self._path is None:
             return
         try:
-            raw = read_own_file(self._path, MAX_BYTES)
+            checkpoint = msgspec.msgpack.decode(read_own_file(self._path, MAX_BYTES), type=_Checkpoint)
         except FileNotFoundError:
             return
         except OSError as error:
             self._log.warning("checkpoint not readable, starting without it", path=self._path, error=error.strerror)
-            return
-        try:
-            checkpoint = msgspec.msgpack.decode(raw, type=_Checkpoint)
         except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
-            return
+        else:
+            self._take(checkpoint)
+
+    def _take(self, checkpoint: _Checkpoint) -> None:
+        path = self._path
         if checkpoint.format != FORMAT:
-            self._log.warning(
-                "checkpoint of another format, starting without it", path=self._path, format=checkpoint.format
-            )
-            return
-        if checkpoint.boot_id != self.boot_id:
-            self._log.info("checkpoint is from before the last boot, starting without it", path=self._path)
-            return
-        self._restored = checkpoint.sections
+            self._log.warning("checkpoint of another format, starting without it", path=path, format=checkpoint.format)
+        elif checkpoint.boot_id != self.boot_id:
+            self._log.info("checkpoint is from before the last boot, starting without it", path=path)
+        else:
+            self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
         """Return the section called ``name`` for its next owner, who finds what the one before published last."""
@@ -166,11 +162,6 @@ class StateFile:
     def directory(self) -> Path | None:
         """Where the file lies; None where there is none."""
         return None if self._path is None else self._path.parent
-
-    @property
-    def kept(self) -> bool:
-        """Return False when there is no file, and whatever is published is kept in memory alone."""
-        return self._path is not None
 
     @property
     def save_errors(self) -> int:

@@ -1,30 +1,50 @@
-"""Time as a parameter, so that tests own it."""
+"""Time as a parameter, so that tests own it, and how late the event loop is by it."""
 
-from __future__ import annotations
-
+import asyncio
 import time
-from typing import Protocol
+from collections import deque
+
+PROBE_SECONDS = 0.1
+WINDOW_SECONDS = 60.0
 
 
-class Clock(Protocol):
-    """Where the agent takes time from."""
-
-    def monotonic(self) -> float:
-        """Seconds since the boot (CLOCK_BOOTTIME): the same for every process of one boot, also after a restart."""
-        ...
-
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        ...
-
-
-class SystemClock:
-    """The machine's clocks."""
+class Clock:
+    """Where the agent takes time from: the machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds of CLOCK_BOOTTIME, the clock of processes' start times."""
+        """Seconds since the boot (CLOCK_BOOTTIME), as processes' starts: the same for every process of one boot."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:
         """Seconds since the epoch."""
         return time.time()
+
+
+class LoopLag:
+    """Sets a timer in short steps and notes by how much it overslept; keeps what may still be a minute's maximum."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._peaks: deque[tuple[float, float]] = deque()
+
+    def begin(self) -> None:
+        """Probe from now on, as long as the loop runs."""
+        asyncio.get_running_loop().call_later(PROBE_SECONDS, self._probe, self._clock.monotonic())
+
+    def _probe(self, before: float) -> None:
+        now = self._clock.monotonic()
+        self.note(now - before - PROBE_SECONDS, now)
+        self.begin()
+
+    def note(self, lag_seconds: float, now: float) -> None:
+        """Take one measurement made at ``now``."""
+        while self._peaks and self._peaks[-1][1] <= lag_seconds:
+            self._peaks.pop()
+        self._peaks.append((now, max(lag_seconds, 0.0)))
+
+    def seconds(self) -> float:
+        """Return the greatest lag of the last minute."""
+        horizon = self._clock.monotonic() - WINDOW_SECONDS
+        while self._peaks and self._peaks[0][0] < horizon:
+            self._peaks.popleft()
+        return self._peaks[0][1] if self._peaks else 0.0

@@ -1,7 +1,5 @@
 """Runs one piece of work at a time, in turns by peer."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass

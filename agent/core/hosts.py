@@ -1,6 +1,4 @@
-"""Slurm's short form of host names and numbers, such as ``n[004-006,008],login1``. Pure."""
-
-from __future__ import annotations
+"""Texts as other programs read them: Slurm's lists of hosts such as ``n[004-006,008]``, and numbers in C. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -13,6 +11,10 @@ MAX_BRACKETS = 8
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
+MAX_DIGITS = 22
+"""As many as 64 bits have in octal: what is longer is beyond them, as C finds."""
+_DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
+_ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
@@ -78,3 +80,24 @@ def _inside(text: str, room: int) -> Iterable[str]:
             raise ValueError(f"a range of more than {MAX_HOSTS} numbers, or one that falls")
         room -= last - first + 1
         yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))
+
+
+def atoi(text: str) -> int:
+    """Return the decimal number that ``text`` begins with; 0 when it begins with none."""
+    match = _DECIMAL.match(text)
+    return 0 if match is None else _number(match[1], match[2], 10)
+
+
+def strtoll(text: str) -> int:
+    """Return the decimal, octal (0...) or hexadecimal (0x...) number that ``text`` begins with; 0 when it is none."""
+    match = _ANY_BASE.match(text)
+    if match is None:
+        return 0
+    digits = match[2].lower()
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
+    return _number(match[1], digits.removeprefix("0x"), base)
+
+
+def _number(sign: str, digits: str, base: int) -> int:
+    number = int(digits.lstrip("0")[:MAX_DIGITS] or "0", base)
+    return -number if sign == "-" else number

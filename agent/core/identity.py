@@ -1,7 +1,5 @@
 """The names by which sources and the rank table speak of the same thing."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Annotated, NamedTuple
 

@@ -1,7 +1,5 @@
 """Logs: one line per event, a constant message plus fields, limited when it repeats, written without blocking."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -14,10 +12,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TextIO, TypeAlias, get_args
+from typing import Literal, TextIO, TypeAlias, TypeVar, get_args
 
 from agent.core.repeat_limit import RepeatLimit
 
+T = TypeVar("T")
 Level: TypeAlias = Literal["debug", "info", "warn", "error"]
 Format: TypeAlias = Literal["logfmt", "json"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -67,6 +66,28 @@ class Logger:
     def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
             self._logger.log(level, message, extra={"fields": fields})
+
+
+class Guard:
+    """Runs the work on one piece of a source (a record, a process) at a time: what goes wrong costs that one alone.
+
+    ``skipped`` counts the pieces whose work failed; each is logged.
+
+    May be used by several threads of one exporter: a count that is one too low after a race is no harm.
+    """
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self.skipped = 0
+
+    def attempt(self, what: str, work: Callable[[], T], **which: object) -> T | None:
+        """Return what ``work`` returns, or None when it raised; ``what`` and ``which`` name the piece in the log."""
+        try:
+            return work()
+        except Exception as error:  # noqa: BLE001  # whatever an odd piece causes; counted and logged
+            self.skipped += 1
+            self._log.error("{what} was left out: looking at it failed", what=what, error=error, **which)
+            return None
 
 
 def configure(

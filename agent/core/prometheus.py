@@ -1,7 +1,5 @@
 """Asks a Prometheus: its HTTP API, version 1."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import math

@@ -1,7 +1,5 @@
 """How often a message is logged, so that no part of the agent and no user of the node fills the journal. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 

@@ -1,7 +1,5 @@
 """systemd's notification protocol: readiness, reloads, and the watchdog and when it is fed."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterable, Mapping
 
@@ -26,29 +24,14 @@ class Notifier:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)  # noqa: FBT003  # its only parameter
 
-    def ready(self) -> None:
-        """Say that the start, or a reload, is complete."""
-        self._send("READY=1")
-
-    def reloading(self, monotonic_seconds: float) -> None:
-        """Say that a reload began at ``monotonic_seconds`` of CLOCK_MONOTONIC; ``ready`` ends it."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic_seconds * 1_000_000)}")
-
-    def stopping(self) -> None:
-        """Say that the stop began."""
-        self._send("STOPPING=1")
-
-    def watchdog(self) -> None:
-        """Feed the watchdog."""
-        self._send("WATCHDOG=1")
-
     def close(self) -> None:
         """Close the socket; nothing is sent afterwards."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _send(self, message: str) -> None:
+    def send(self, message: str) -> None:
+        """Say where the service stands, as ``READY=1``."""
         if self._socket is None:
             return
         try:

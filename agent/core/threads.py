@@ -1,7 +1,5 @@
 """Threads that belong to one owner each: blocking work never shares a thread, and never the default executor."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

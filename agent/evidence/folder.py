@@ -1,11 +1,10 @@
 """The directory of bundles: what files are called, how root asks for a bundle, and reading the summaries. Blocking."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -47,12 +46,13 @@ def bundles(folder: Path) -> list[str]:
 
 def read_summary(folder: Path, name: str) -> Summary:
     """Return the summary of a bundle; raises OSError, or ValueError where it makes no sense."""
-    with (folder / f"{name}{SUMMARY_SUFFIX}").open("rb") as file:
-        text = file.read(MAX_SUMMARY_BYTES + 1)
-    if len(text) > MAX_SUMMARY_BYTES:
-        raise ValueError("larger than a summary may be")
+    return parsed_summary(folder / f"{name}{SUMMARY_SUFFIX}")
+
+
+def parsed_summary(path: Path) -> Summary:
+    """Return the summary in a file; raises OSError, or ValueError where it makes no sense."""
     try:
-        return msgspec.json.decode(text, type=Summary)
+        return msgspec.json.decode(_content(path, MAX_SUMMARY_BYTES), type=Summary)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -66,12 +66,20 @@ def read_file(folder: Path, name: str) -> bytes | None:
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None
     try:
-        number = os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
+        return _content(folder / name, MAX_SERVED_BYTES)
+    except (FileNotFoundError, ValueError):
         return None
-    with os.fdopen(number, "rb") as file:
-        data = file.read(MAX_SERVED_BYTES + 1)
-    return data if len(data) <= MAX_SERVED_BYTES else None
+
+
+def _content(path: Path, most: int) -> bytes:
+    """Return the bytes of a regular file; ValueError for anything else, which is not waited for, or beyond ``most``."""
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("not a regular file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"larger than {most} bytes")
+    return content
 
 
 def summaries(folder: Path) -> Iterable[tuple[str, Summary]]:

@@ -1,7 +1,5 @@
 """What stands beside a bundle as ``.json``: who, when, why, what the witnesses say, and which parts there are."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import msgspec

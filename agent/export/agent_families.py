@@ -1,7 +1,5 @@
 """What the agent says of itself."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Iterable, Mapping
 
@@ -9,81 +7,42 @@ import msgspec
 
 from agent import __version__
 from agent.core.metrics import Family, Metric
-from agent.export import exporter_families, helper_families, process_families
+from agent.export import exporter_families, usage as usage_families
 from agent.export.exporter_families import ExporterStatus
-from agent.export.helper_families import HelperStatus
-from agent.export.registry import SourceCounts
-from agent.export.usage import ProcessReader, Usage
+from agent.export.registry import SourceCounts, TableSource
+from agent.export.usage import HelperStatus, ProcessReader, Usage
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
-START_AGE = Family(
-    "rankwatch_start_age_seconds",
-    "gauge",
-    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.",
-)
-SERIES_REFUSED = Family(
-    "rankwatch_series_refused_total",
-    "counter",
-    "Counters that got no series of their own because their rank's budget was spent; they are added up under `other`.",
-)
-LOOP_LAG = Family(
-    "rankwatch_event_loop_lag_seconds",
-    "gauge",
+# fmt: off
+START_AGE = Family("rankwatch_start_age_seconds", "gauge",
+    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
+SERIES_REFUSED = Family("rankwatch_series_refused_total", "counter",
+    "Counters that got no series of their own because their rank's budget was spent; they are added up under `other`.")
+LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
     "The longest that the event loop was late for a timer in the last minute.",
-    aggregate="max",
-)
-RELOAD_OK = Family(
-    "rankwatch_config_last_reload_successful",
-    "gauge",
-    "1 when the configuration in use is the one last read, 0 when that one was refused.",
-)
-RELOAD_TIME = Family(
-    "rankwatch_config_last_reload_success_timestamp_seconds",
-    "gauge",
-    "When a configuration was last taken into use.",
-)
-CHECKPOINT_TIME = Family(
-    "rankwatch_checkpoint_last_save_timestamp_seconds",
-    "gauge",
-    "When the checkpoint was last written; absent before the first time and without a checkpoint.",
-)
-CHECKPOINT_ERRORS = Family(
-    "rankwatch_checkpoint_save_errors_total",
-    "counter",
-    "Times the checkpoint could not be written.",
-)
+    aggregate="max")
+RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
+    "1 when the configuration in use is the one last read, 0 when that one was refused.")
+RELOAD_TIME = Family("rankwatch_config_last_reload_success_timestamp_seconds", "gauge",
+    "When a configuration was last taken into use.")
+CHECKPOINT_TIME = Family("rankwatch_checkpoint_last_save_timestamp_seconds", "gauge",
+    "When the checkpoint was last written; absent before the first time and without a checkpoint.")
+CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
+    "Times the checkpoint could not be written.")
 WEB_RESPONSES = Family(
     "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
 )
-WEB_CLOSED = Family(
-    "rankwatch_web_connections_closed_total",
-    "counter",
+WEB_CLOSED = Family("rankwatch_web_connections_closed_total", "counter",
     "Connections that the agent closed, or lost in mid-request, by reason.",
-    ("reason",),
-    "1 per reason seen, at most 10",
-)
-WEB_FAILURES = Family(
-    "rankwatch_web_failures_total",
-    "counter",
-    "Answers and connections that ended in an error of the agent's own, or too late.",
-)
+    ("reason",), "1 per reason seen, at most 10")
+WEB_FAILURES = Family("rankwatch_web_failures_total", "counter",
+    "Answers and connections that ended in an error of the agent's own, or too late.")
+# fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    BUILD_INFO,
-    *process_families.FAMILIES,
-    *exporter_families.FAMILIES,
-    SERIES_REFUSED,
-    *helper_families.FAMILIES,
-    LOOP_LAG,
-    START_AGE,
-    RELOAD_OK,
-    RELOAD_TIME,
-    CHECKPOINT_TIME,
-    CHECKPOINT_ERRORS,
-    WEB_RESPONSES,
-    WEB_CLOSED,
-    WEB_FAILURES,
-)
+    BUILD_INFO, *exporter_families.FAMILIES, SERIES_REFUSED, *usage_families.FAMILIES, LOOP_LAG, START_AGE, RELOAD_OK,
+    RELOAD_TIME, CHECKPOINT_TIME, CHECKPOINT_ERRORS, WEB_RESPONSES, WEB_CLOSED, WEB_FAILURES,
+)  # fmt: skip
 
 
 class SelfSnapshot(msgspec.Struct, frozen=True):
@@ -104,28 +63,14 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     web_failures: int
 
 
-class SelfSource:
-    """The agent as a source of series; ``read`` takes its snapshot on the loop."""
+def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
+    """Return the agent as a source of series. Rendering reads what its processes use, which blocks for a moment."""
+    processes = ProcessReader()
 
-    name = "agent"
-    series_cap = 10_000
+    def render(snapshot: SelfSnapshot) -> Iterable[Metric]:
+        return families(snapshot, processes.read([each.pid for each in snapshot.helpers if each.pid is not None]))
 
-    def __init__(self, read: Callable[[], SelfSnapshot]) -> None:
-        self._read = read
-        self._processes = ProcessReader()
-
-    def shown(self) -> bool:
-        """Always."""
-        return True
-
-    def snapshot(self) -> SelfSnapshot:
-        """Return how the agent fares now."""
-        return self._read()
-
-    def families(self, snapshot: SelfSnapshot) -> Iterable[Metric]:
-        """Read what its processes use, which blocks for a moment, and render."""
-        pids = [helper.pid for helper in snapshot.helpers if helper.pid is not None]
-        return families(snapshot, self._processes.read(pids))
+    return TableSource("agent", 10_000, read, render)
 
 
 def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
@@ -134,10 +79,10 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
     yield START_AGE.single(snapshot.age_seconds)
-    yield from process_families.render(usage.own)
+    yield from usage_families.render_own(usage.own)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
-    yield from helper_families.render(snapshot.helpers, usage.children)
+    yield from usage_families.render_helpers(snapshot.helpers, usage.children)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield RELOAD_TIME.single(snapshot.reload_seconds)

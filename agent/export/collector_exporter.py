@@ -4,17 +4,15 @@ A collector is an object with ``collect()``, which yields metric families as pro
 ``documentation``, ``type`` and ``samples`` (https://prometheus.github.io/client_python/collector/custom/).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from agent.core.config_base import ExporterConfig
 from agent.core.metrics import COUNT, SUM, Family, Metric, MetricKind
-from agent.export.exporter import Context, Spec
+from agent.export.bases import SysfsExporter
+from agent.export.exporter import ExporterConfig, Roots, Spec
 
 COLLECT_SECONDS = 15.0
 DEADLINE_SECONDS = 10.0
@@ -47,38 +45,23 @@ class CollectorError(ValueError):
     """The collector gave what cannot be exported."""
 
 
-class CollectorExporter:
+class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
     """Calls ``collect()`` at each update, never at a scrape. While a call has not returned, no other one begins."""
 
-    def __init__(self, name: str, make: Callable[..., Collector], config: CollectorConfig) -> None:
-        self._name, self._make, self._config = name, make, config
+    def __init__(self, make: Callable[..., Collector], config: CollectorConfig) -> None:
+        super().__init__(config)
+        self._make = make
         self._collector: Collector | None = None
-        self._metrics: tuple[Metric, ...] = ()
 
-    async def start(self, ctx: Context) -> None:
-        """Prepare the thread."""
-        self._thread = ctx.thread(self._name)
-
-    async def update(self) -> None:
+    def read(self, _roots: Roots) -> tuple[Metric, ...]:
         """Collect once; a collector that raises costs its own series."""
-        self._metrics = ()
-        self._metrics = await self._thread.call(self._collect)
-
-    def snapshot(self) -> tuple[Metric, ...]:
-        """Return the metrics of the last call; they are never changed."""
-        return self._metrics
-
-    def families(self, snapshot: tuple[Metric, ...]) -> Iterable[Metric]:
-        """Return them."""
-        return snapshot
-
-    async def drain(self) -> None:
-        """The thread ends with the lease."""
-
-    def _collect(self) -> tuple[Metric, ...]:
         if self._collector is None:
-            self._collector = self._make(**self._config.arguments)
+            self._collector = self._make(**self.config.arguments)
         return converted(self._collector.collect())
+
+    def render(self, found: tuple[Metric, ...]) -> Iterable[Metric]:
+        """Return the metrics of the last call; they are never changed."""
+        return found
 
 
 def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
@@ -86,7 +69,7 @@ def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
     return Spec(
         name=name,
         config=CollectorConfig,
-        build=lambda config: CollectorExporter(name, make, config),
+        build=lambda config: CollectorExporter(make, config),
         interval_seconds=COLLECT_SECONDS,
         deadline_seconds=DEADLINE_SECONDS,
         families=(),

@@ -1,17 +1,15 @@
 """What an exporter is, and what the agent lends to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+import msgspec
 
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
-from agent.core.config_base import ExporterConfig
-from agent.core.guard import Guard
-from agent.core.log import Logger
+from agent.core.log import Guard, Logger
 from agent.core.metrics import Family, Metric
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
@@ -25,6 +23,15 @@ from agent.ranks.table import RankTable
 
 class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is not there
     """Raised by ``update`` when the source does not exist on this node."""
+
+
+class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every exporter's section of the configuration holds; each exporter extends it.
+
+    ``enabled``: ``auto``: a missing source is not an error. True: it is.
+    """
+
+    enabled: bool | Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, slots=True)

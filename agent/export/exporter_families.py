@@ -1,101 +1,52 @@
 """What the agent says of its exporters: their updates, and what became of their series."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from agent.core.metrics import Family, Metric
 from agent.export.registry import SourceCounts
 
-EXPORTER_UP = Family(
-    "rankwatch_exporter_up",
-    "gauge",
+# fmt: off
+EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
     "1 when the exporter's last update worked (or found, in mode auto, that its source is not there), 0 when it "
     "failed or is late.",
-    ("exporter",),
-    "1 per exporter",
-)
-EXPORTER_PRESENT = Family(
-    "rankwatch_exporter_source_present",
-    "gauge",
+    ("exporter",), "1 per exporter")
+EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
     "0 while the exporter's source does not exist on this node; absent while it does.",
-    ("exporter",),
-    "1 per exporter without a source",
-)
-EXPORTER_DURATION = Family(
-    "rankwatch_exporter_update_duration_seconds",
-    "gauge",
+    ("exporter",), "1 per exporter without a source")
+EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
     "How long the exporter's last update took; absent where its source is not there.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_LAST_SUCCESS = Family(
-    "rankwatch_exporter_last_success_timestamp_seconds",
-    "gauge",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_LAST_SUCCESS = Family("rankwatch_exporter_last_success_timestamp_seconds", "gauge",
     "When the exporter's last successful update ended; absent before the first.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_LATE = Family(
-    "rankwatch_exporter_updates_late_total",
-    "counter",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
     "Absent where the exporter has no source and was never late.",
-    ("exporter",),
-    "1 per exporter with a source",
-)
-EXPORTER_FAILED = Family(
-    "rankwatch_exporter_updates_failed_total",
-    "counter",
-    "Updates that ended in an error; absent before the first.",
-    ("exporter",),
-    "1 per exporter that failed",
-)
-EXPORTER_SKIPPED = Family(
-    "rankwatch_exporter_skipped_total",
-    "counter",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
+    "Updates that ended in an error; absent before the first.", ("exporter",), "1 per exporter that failed")
+EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
     "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why. "
     "Absent before the first.",
-    ("exporter",),
-    "1 per exporter that left something out",
-)
-EXPORTER_SERIES = Family(
-    "rankwatch_exporter_series",
-    "gauge",
+    ("exporter",), "1 per exporter that left something out")
+EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
     "Series that the exporter gave in the last scrape that asked for it.",
-    ("exporter",),
-    "1 per exporter with series",
-)
-EXPORTER_DROPPED = Family(
-    "rankwatch_exporter_series_dropped_total",
-    "counter",
+    ("exporter",), "1 per exporter with series")
+EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "Series left out of scrapes because the exporter was over its cap or had given the same one before (the log says "
     "which), counted at each scrape.",
-    ("exporter",),
-    "1 per exporter with series",
-)
-EXPORTER_RENDER_FAILED = Family(
-    "rankwatch_exporter_renders_failed_total",
-    "counter",
+    ("exporter",), "1 per exporter with series")
+EXPORTER_RENDER_FAILED = Family("rankwatch_exporter_renders_failed_total", "counter",
     "Scrapes in which the exporter's state could not be rendered, or only in part; absent before the first.",
-    ("exporter",),
-    "1 per exporter that could not be rendered",
-)
+    ("exporter",), "1 per exporter that could not be rendered")
+# fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    EXPORTER_UP,
-    EXPORTER_PRESENT,
-    EXPORTER_DURATION,
-    EXPORTER_LAST_SUCCESS,
-    EXPORTER_LATE,
-    EXPORTER_FAILED,
-    EXPORTER_SKIPPED,
-    EXPORTER_SERIES,
-    EXPORTER_DROPPED,
-    EXPORTER_RENDER_FAILED,
-)
+    EXPORTER_UP, EXPORTER_PRESENT, EXPORTER_DURATION, EXPORTER_LAST_SUCCESS, EXPORTER_LATE, EXPORTER_FAILED,
+    EXPORTER_SKIPPED, EXPORTER_SERIES, EXPORTER_DROPPED, EXPORTER_RENDER_FAILED,
+)  # fmt: skip
 
 
 class ExporterStatus(msgspec.Struct, frozen=True):
@@ -111,39 +62,34 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     skipped: int = 0
 
 
+_UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = (
+    (EXPORTER_UP, lambda each: float(each.up)),
+    (EXPORTER_PRESENT, lambda each: None if each.present else 0.0),
+    (EXPORTER_DURATION, lambda each: each.duration_seconds if each.present or not each.up else None),
+    (EXPORTER_LAST_SUCCESS, lambda each: each.last_success_seconds),
+    (EXPORTER_LATE, lambda each: each.late if each.present or not each.up or each.late else None),
+    (EXPORTER_FAILED, lambda each: each.failures or None),
+    (EXPORTER_SKIPPED, lambda each: each.skipped or None),
+)
+_SERIES: tuple[tuple[Family, Callable[[SourceCounts], float | None]], ...] = (
+    (EXPORTER_SERIES, lambda each: each.series),
+    (EXPORTER_DROPPED, lambda each: each.dropped + each.doubles),
+    (EXPORTER_RENDER_FAILED, lambda each: each.failures or None),
+)
+"""The value of each family for an exporter; None: no series."""
+
+
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
     """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
-    yield from _updates(exporters)
-    yield from _series(counts)
+    for family, value_of in _UPDATES:
+        yield _metric(family, ((each.name, value_of(each)) for each in exporters))
+    for family, count_of in _SERIES:
+        yield _metric(family, ((name, count_of(each)) for name, each in sorted(counts.items())))
 
 
-def _updates(exporters: Sequence[ExporterStatus]) -> Iterable[Metric]:
-    up, present, duration = EXPORTER_UP.rows(), EXPORTER_PRESENT.rows(), EXPORTER_DURATION.rows()
-    success, late, failed = EXPORTER_LAST_SUCCESS.rows(), EXPORTER_LATE.rows(), EXPORTER_FAILED.rows()
-    skipped = EXPORTER_SKIPPED.rows()
-    for exporter in exporters:
-        name = (exporter.name,)
-        up.add(name, float(exporter.up))
-        if not exporter.present:
-            present.add(name, 0.0)
-        if exporter.present or not exporter.up:
-            duration.add(name, exporter.duration_seconds)
-        if exporter.last_success_seconds is not None:
-            success.add(name, exporter.last_success_seconds)
-        if exporter.present or not exporter.up or exporter.late:
-            late.add(name, exporter.late)
-        if exporter.failures:
-            failed.add(name, exporter.failures)
-        if exporter.skipped:
-            skipped.add(name, exporter.skipped)
-    return [rows.metric for rows in (up, present, duration, success, late, failed, skipped)]
-
-
-def _series(counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
-    series, dropped, failed = EXPORTER_SERIES.rows(), EXPORTER_DROPPED.rows(), EXPORTER_RENDER_FAILED.rows()
-    for name, count in sorted(counts.items()):
-        series.add((name,), count.series)
-        dropped.add((name,), count.dropped + count.doubles)
-        if count.failures:
-            failed.add((name,), count.failures)
-    return [rows.metric for rows in (series, dropped, failed)]
+def _metric(family: Family, values: Iterable[tuple[str, float | None]]) -> Metric:
+    rows = family.rows()
+    for name, value in values:
+        if value is not None:
+            rows.add((name,), value)
+    return rows.metric

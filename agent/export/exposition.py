@@ -1,13 +1,8 @@
 """What a scrape asks for, and the bytes that answer it. Pure."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-from agent.core.metrics import Family
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -17,6 +12,10 @@ scraped node's time: what more it saves is not worth that."""
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 """zlib's way to ask for gzip's header, which then tells no time: equal expositions are equal bytes."""
 _OPENMETRICS_VERSIONS = ("", "1.0.0")
+LIVENESS = frozenset({"liveness"})
+"""What the job rankwatch-liveness of deploy/prometheus collects, and the job rankwatch excludes."""
+SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
+"""`collect[]` and `exclude[]` of a plain scrape and of each job. With format and compression: 12 different renders."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,80 +34,42 @@ class Selection:
         """Say whether ``exporter`` is wanted."""
         return exporter not in self.exclude and (self.collect is None or exporter in self.collect)
 
-
-class Scrape(NamedTuple):
-    """What a request wants: of what is to be rendered, only series or families of these names (empty: all).
-
-    What is rendered is the same whatever the names are, for all who ask to share. It is not compressed: it could not be
-    cut then, and compressing the cuts would take the time of those who scrape all.
-    """
-
-    selection: Selection
-    names: frozenset[str]
-
-
-class Extent(NamedTuple):
-    """Where in a body the lines of a family are; a counter goes by its series' name and by OpenMetrics' name for it."""
-
-    name: str
-    openmetrics_name: str
-    start: int
-    end: int
+    @property
+    def is_shipped(self) -> bool:
+        """Say whether a shipped scrape job, or a plain scrape, asks for this."""
+        return (self.collect, self.exclude) in SHIPPED
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """An exposition: its bytes, content type, content encoding (``gzip`` or empty), and where its families are.
-
-    ``extents``: in order, one after the other from the body's beginning; none where it is compressed.
-    """
+    """An exposition: its bytes, content type and content encoding (``gzip`` or empty)."""
 
     body: bytes
     content_type: str
     encoding: str = ""
-    extents: tuple[Extent, ...] = ()
 
 
 class SelectionError(ValueError):
     """A scrape selects an exporter that does not exist, or an impossible combination; the text names it."""
 
 
-def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], exporters: frozenset[str]) -> Scrape:
+def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], exporters: frozenset[str]) -> Selection:
     """Return what a request for metrics wants; SelectionError when it cannot be had.
 
-    ``collect[]`` and ``exclude[]`` name some of ``exporters`` and exclude each other, as in node_exporter; ``name[]``
-    names series or families. ``headers`` by lower-case name.
+    ``collect[]`` and ``exclude[]`` name some of ``exporters`` and exclude each other, as in node_exporter. ``headers``
+    by lower-case name.
     """
     collect, exclude = frozenset(query.get("collect[]", ())), frozenset(query.get("exclude[]", ()))
     if collect and exclude:
         raise SelectionError("collect[] and exclude[] cannot be combined")
     if unknown := sorted((collect | exclude) - exporters):
         raise SelectionError(f"no such exporter: {', '.join(unknown)}")
-    names = frozenset(query.get("name[]", ()))
-    selection = Selection(
+    return Selection(
         collect=collect or None,
         exclude=exclude,
         openmetrics=wants_openmetrics(headers.get("accept", "")),
-        gzip=not names and _quality(headers.get("accept-encoding", ""), ("gzip", "x-gzip")) > 0,
+        gzip=_quality(headers.get("accept-encoding", ""), ("gzip", "x-gzip")) > 0,
     )
-    return Scrape(selection, names)
-
-
-def cut(rendered: Rendered, names: frozenset[str]) -> tuple[tuple[int, int], ...]:
-    """Return which parts of an uncompressed body are of these names, with what ends it; neighbours as one part."""
-    parts: list[tuple[int, int]] = []
-    for extent in rendered.extents:
-        if extent.name in names or extent.openmetrics_name in names:
-            _append(parts, extent.start, extent.end)
-    _append(parts, rendered.extents[-1].end if rendered.extents else 0, len(rendered.body))
-    return tuple(parts)
-
-
-def _append(parts: list[tuple[int, int]], start: int, end: int) -> None:
-    if parts and parts[-1][1] == start:
-        start = parts.pop()[0]
-    if start < end:
-        parts.append((start, end))
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -125,35 +86,19 @@ class Body:
         self._openmetrics = selection.openmetrics
         self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=_GZIP_WBITS) if selection.gzip else None
         self._pieces: list[bytes] = []
-        self._begun: list[tuple[Family, int]] = []
-        self._bytes = 0
-
-    def begin(self, family: Family) -> None:
-        """Say whose lines are added next."""
-        self._begun.append((family, self._bytes))
 
     def add(self, text: bytes) -> None:
-        """Add lines of the family that was begun last."""
-        self._bytes += len(text)
+        """Add lines."""
         self._pieces.append(text if self._compressor is None else self._compressor.compress(text))
 
     def rendered(self) -> Rendered:
         """End it; nothing can be added thereafter."""
-        extents = self._extents()
         if self._openmetrics:
             self.add(b"# EOF\n")
         content_type = OPENMETRICS_CONTENT_TYPE if self._openmetrics else TEXT_CONTENT_TYPE
-        if self._compressor is None:
-            return Rendered(b"".join(self._pieces), content_type, extents=extents)
-        self._pieces.append(self._compressor.flush())
-        return Rendered(b"".join(self._pieces), content_type, "gzip")
-
-    def _extents(self) -> tuple[Extent, ...]:
-        ends = [start for _, start in self._begun[1:]] + [self._bytes]
-        return tuple(
-            Extent(family.name, family.openmetrics_name, start, end)
-            for (family, start), end in zip(self._begun, ends, strict=bool(self._begun))
-        )
+        if self._compressor is not None:
+            self._pieces.append(self._compressor.flush())
+        return Rendered(b"".join(self._pieces), content_type, "" if self._compressor is None else "gzip")
 
 
 def _media(header: str) -> list[tuple[str, str, float]]:

@@ -6,16 +6,14 @@ another user than the job. Without such a group, the file belongs to a job of th
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.export.exporter import Context
-from agent.ranks.job_users import JobUsers
-from agent.system.file_holders import writers_of
+from agent.ranks.snapshot import JobUsers
+from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position
 from agent.tail.text_files import TextFiles

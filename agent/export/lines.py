@@ -4,8 +4,6 @@ Byte for byte what prometheus-client writes, which is the reference of the tests
 (name and escaped labels) is made once and kept for as long as the series is given: docs/decisions/0053-rendering.md.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator
 

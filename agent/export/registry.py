@@ -1,7 +1,5 @@
 """From snapshots to one exposition: each source by itself, capped, without doubles, rendered off the loop."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,6 +35,17 @@ class Source(Protocol):
     def families(self, snapshot: Any) -> Iterable[Metric]:
         """Its families; on the render thread."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A part of the agent itself as a source, always shown."""
+
+    name: str
+    series_cap: int
+    snapshot: Callable[[], Any]
+    families: Callable[[Any], Iterable[Metric]]
+    shown: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)
@@ -135,7 +144,6 @@ class Registry:
             for metric in source.families(snapshot):
                 kept = _limited(metric, source.series_cap, outcome)
                 if kept.labels:
-                    body.begin(kept.family)
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
         except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape

@@ -1,7 +1,5 @@
 """The last errors of each GPU, from one exporter or from all: at most MAX_FAULTS, of the last day. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -18,16 +16,15 @@ MAX_AGE_SECONDS = 86400.0
 SAME_SECONDS = 60.0
 """Two reports of one GPU and code from two sources within this time are one error. NVML is read every 10 s."""
 
-GPU_FAULT = Family(
-    "rankwatch_gpu_fault_last_timestamp_seconds",
-    "gauge",
+# fmt: off
+GPU_FAULT = Family("rankwatch_gpu_fault_last_timestamp_seconds", "gauge",
     "When the driver last reported this error of the GPU. code: an Xid's number, or a word for an AMD error. unit, "
     "link (NVLink) and severity are from the driver's line. hurts: what is affected (process, gpu, link, node). role: "
     "root, or consequence of another error. action: what the GPU's maker recommends. Dropped after a day without the "
     "error.",
     ("gpu", "gpu_uuid", "pci", "code", "unit", "link", "severity", "meaning", "hurts", "role", "action"),
-    "1 per GPU and kind of error, at most 8 per GPU",
-)
+    "1 per GPU and kind of error, at most 8 per GPU")
+# fmt: on
 
 
 class FaultSeen(msgspec.Struct, frozen=True):

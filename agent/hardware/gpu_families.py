@@ -1,7 +1,5 @@
 """Metric families for GPUs of every maker: each name has the same meaning in every exporter."""
 
-from __future__ import annotations
-
 from agent.core.metrics import Family
 
 GPU_LABELS = ("gpu", "gpu_uuid")
@@ -18,74 +16,53 @@ def counter(name: str, text: str, cost: str = _PER_GPU, *labels: str) -> Family:
     return Family(name, "counter", text, (*GPU_LABELS, *labels), cost)
 
 
-PRESENT = gauge(
-    "rankwatch_gpu_present",
+# fmt: off
+PRESENT = gauge("rankwatch_gpu_present",
     "1 while the driver reaches the GPU, 0 while a GPU that was present since the boot is lost. gpu_uuid is empty for "
-    "a GPU that was lost before its UUID was read.",
-)
-INFO = gauge(
-    "rankwatch_gpu_info",
+    "a GPU that was lost before its UUID was read.")
+INFO = gauge("rankwatch_gpu_info",
     "Always 1: the GPU's PCI address (as sysfs writes it) and product name. A lost GPU keeps its series.",
-    _PER_GPU,
-    "pci",
-    "name",
-)
-DRIVER_INFO = Family(
-    "rankwatch_gpu_driver_info",
-    "gauge",
+    _PER_GPU, "pci", "name")
+DRIVER_INFO = Family("rankwatch_gpu_driver_info", "gauge",
     "Always 1: the version of the GPU driver (empty if it is the kernel's own), the latest CUDA version that NVIDIA's "
     "driver runs, and the installed ROCm version on nodes with AMD GPUs.",
-    ("driver", "cuda", "rocm"),
-    "1 per node",
-)
+    ("driver", "cuda", "rocm"), "1 per node")
 PROCESSES = gauge("rankwatch_gpu_processes", "Processes that compute on the GPU or on a part of it.")
 UTILIZATION = gauge(
     "rankwatch_gpu_utilization_ratio",
     "Share of the driver's last sample period (at most 1 s) in which a kernel ran on the GPU.",
 )
-SM_ACTIVE = gauge(
-    "rankwatch_gpu_sm_active_ratio",
+SM_ACTIVE = gauge("rankwatch_gpu_sm_active_ratio",
     "Share of busy compute units (streaming multiprocessors), mean over the time between the last two looks. Only "
     "NVIDIA GPUs from Hopper on, without MIG.",
-    "1 per GPU that reports it",
-)
-TENSOR_ACTIVE = gauge(
-    "rankwatch_gpu_tensor_active_ratio",
+    "1 per GPU that reports it")
+TENSOR_ACTIVE = gauge("rankwatch_gpu_tensor_active_ratio",
     "Share of the time between the last two looks in which the compute units did tensor operations, mean over the "
     "units. Only NVIDIA GPUs from Hopper on, without MIG.",
-    "1 per GPU that reports it",
-)
-DRAM_ACTIVE = gauge(
-    "rankwatch_gpu_dram_active_ratio",
+    "1 per GPU that reports it")
+DRAM_ACTIVE = gauge("rankwatch_gpu_dram_active_ratio",
     "Used share of the memory bandwidth, mean over the time between the last two looks. Only NVIDIA GPUs from Hopper "
     "on, without MIG, and AMD GPUs with a gpu_metrics table of version 1.6 or later.",
-    "1 per GPU that reports it",
-)
+    "1 per GPU that reports it")
 MEMORY = gauge("rankwatch_gpu_memory_bytes", "Total memory of the GPU.")
 MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",
     "Allocated memory of the GPU. NVIDIA drivers before 510 include the memory that the driver reserves.",
 )
-CLOCKS_SECONDS = counter(
-    "rankwatch_gpu_clocks_event_seconds_total",
+CLOCKS_SECONDS = counter("rankwatch_gpu_clocks_event_seconds_total",
     "How long the reason lowered the GPU's clocks: the driver's own count, else an estimate from the looks. AMD GPUs "
     "also have hw_thermal_slowdown_vr (voltage regulators) and hw_thermal_slowdown_hbm (memory). NVIDIA GPUs have the "
     "settings applications_clocks_setting, sync_boost and display_clock_setting after they were active once.",
-    "5 to 8 per GPU",
-    "reason",
-)
+    "5 to 8 per GPU", "reason")
 POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU and its memory draw.")
 POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
 TEMPERATURE = gauge("rankwatch_gpu_temperature_celsius", "Temperature of the GPU's core (AMD: its hottest spot).")
 MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
 SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
-ECC_ERRORS = counter(
-    "rankwatch_gpu_ecc_errors_total",
+ECC_ERRORS = counter("rankwatch_gpu_ecc_errors_total",
     "Memory errors since the driver was loaded (lifetime volatile), by type: corrected or uncorrected.",
-    "2 per GPU",
-    "type",
-    "lifetime",
-)
+    "2 per GPU", "type", "lifetime")
+# fmt: on
 PCIE_REPLAYS = counter(
     "rankwatch_gpu_pcie_replays_total", "PCIe packets that were sent again since the driver was loaded."
 )

@@ -4,8 +4,6 @@ An error has a code: an Xid's number, or a word for an error of AMD's driver. If
 name the unit and the severity.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -20,15 +18,9 @@ CLEAN_UP = "45"
 REPEATED = "repeated"
 """The table's unit for an error that programs of several users have at one place of the GPU."""
 RECOVERY_ACTIONS = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex_domain",
-    "bus_reset",
+    "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
     "system_reboot",
-)
+)  # fmt: skip
 """Actions that NVIDIA's driver can request for a GPU, in the order of nvml.h's numbers; also the units of Xid 154."""
 _COLUMNS = ("maker", "code", "unit", "severity", "hurts", "role", "check", "meaning", "action")
 _EMPTY = "-"

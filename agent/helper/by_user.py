@@ -3,33 +3,22 @@
 A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 MAX_WAITING = 64
 """Threads that hang; beyond these nothing more is read."""
 STACK_BYTES = 256 * 1024
 
 
-class Request(Protocol):
-    """``uid``: whose file it is about."""
-
-    @property
-    def uid(self) -> int:
-        """Return the user."""
-        ...
-
-
-R = TypeVar("R", bound=Request)
+R = TypeVar("R", bound=Any)
 A = TypeVar("A")
 
 
 class ByUser(Generic[R, A]):
-    """``read`` answers one request; it may hang."""
+    """``read`` answers one request, whose ``uid`` says whose file it is about; it may hang."""
 
     def __init__(self, read: Callable[[R], A], max_waiting: int = MAX_WAITING) -> None:
         self._read = read

@@ -4,8 +4,6 @@ A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER; wit
 that cannot answer ends: there is no frame for an error.
 """
 
-from __future__ import annotations
-
 import struct
 from enum import IntEnum
 from typing import BinaryIO

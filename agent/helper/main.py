@@ -4,8 +4,6 @@ Standard input and output are the agent's; what anybody prints goes to standard 
 ours can be imported before SYS_PATH, the agent's own, is in place.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

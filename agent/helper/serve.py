@@ -1,7 +1,5 @@
 """The inside of a helper process: takes calls from a stream, one at a time, and answers each. No event loop."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import io

@@ -1,16 +1,15 @@
 """Makes the document of a node from the agent's tables. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from agent.core.identity import RankLabel
 from agent.hardware.ledger import CheckState, Entry
-from agent.page.document import MAX_RANKS, GpuOfRank, JobView, Rank, RankEnd
-from agent.ranks import health, job_families
+from agent.page.document import MAX_RANKS, JobView, Rank, RankEnd
+from agent.ranks import health
+from agent.ranks.families import state_of
 from agent.ranks.rank.exit_status import ending, in_words
-from agent.ranks.snapshot import RankView
+from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import SpeedView
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
@@ -129,14 +128,14 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
     return Rank(
         job_id=view.label.job_id,
         rank=view.label.rank,
-        state=job_families.state_of(process),
+        state=state_of(process),
         state_reason=process.verdict.reason if process.verdict else "",
         pid=facts.key.pid if facts else None,
         user=facts.user if facts else "",
         pod=facts.pod if facts else "",
         container=facts.container if facts else "",
         local_rank=process.local_rank if len(process.slots or ()) == 1 else str(view.slot),
-        gpus=tuple(GpuOfRank(gpu.index, gpu.uuid, gpu.pci, gpu.nic) for gpu in view.gpus()),
+        gpus=view.gpus(),
         started_at_seconds=facts.start_seconds if facts else None,
         last_progress_seconds=process.progress_seconds,
         bus_bandwidth_bytes_per_second=None if has_exited else speed.bus_bandwidth_bytes_per_second,
@@ -146,3 +145,33 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         else None,
         unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
     )
+
+
+OTHER_USERS = "50-other-users.conf"
+"""The drop-in of the service that gives it the right to read other users' processes."""
+WITHOUT_NCCL = (
+    "{count} processes have a rank in their environment and no NCCL loaded: they use gloo or MPI, or have not "
+    "initialised their process group"
+)
+_REMEDIES = {
+    "schedstat": "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)",
+    "delayacct": "disk wait time unavailable: set sysctl kernel.task_delayacct=1",
+    "pressure": "control group pressure unavailable: cgroup v2 or psi=1 missing",
+    "wait_channel": f"what blocked threads wait for is unavailable: this needs a right, see {OTHER_USERS}",
+}
+
+
+def notes(table: RankSnapshot) -> list[str]:
+    """Sentences for an operator: rank processes without series, data about ranks that is unavailable, and the fixes."""
+    said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
+    if table.unidentified and table.unreadable:
+        said.append(
+            f"{table.unidentified} rank processes, not identified: their environment may not be read; enable "
+            f"{OTHER_USERS} (it counts for ranks that start afterwards)"
+        )
+    elif table.unidentified:
+        said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")
+    if table.duplicates:
+        said.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
+    unread = ((table.usage_unread.get(source, 0), note) for source, note in _REMEDIES.items())
+    return [*said, *(f"{note} ({ranks} rank(s))" for ranks, note in unread if ranks)]

@@ -3,25 +3,16 @@
 Within version 1 fields are added, never renamed or removed. Times are seconds since the epoch by the node's clock.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
+
+from agent.ranks.rank.process import RankGpu
 
 PATH = "/api/v1/ranks"
 API_VERSION = 1
 MAX_RANKS = 4096
 """Of one document; those in trouble come first and are never left out before others."""
-
-
-class GpuOfRank(msgspec.Struct, frozen=True):
-    """A GPU that a rank uses: the driver's index, UUID, PCI address, and the NIC near it (empty: none is known)."""
-
-    index: int
-    uuid: str
-    pci: str = ""
-    nic: str = ""
 
 
 class RankEnd(msgspec.Struct, frozen=True):
@@ -54,7 +45,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
     pod: str = ""
     container: str = ""
     local_rank: str = ""
-    gpus: tuple[GpuOfRank, ...] = ()
+    gpus: tuple[RankGpu, ...] = ()
     started_at_seconds: float | None = None
     last_progress_seconds: float | None = None
     bus_bandwidth_bytes_per_second: float | None = None

@@ -3,8 +3,6 @@
 It is whole without its script, which only keeps it as it would be now.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from html import escape
@@ -125,27 +123,12 @@ def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: T
     )
 
 
-class Column(NamedTuple):
-    """One of a table; ``later``: not on a narrow screen."""
-
-    title: str
-    numeric: bool = False
-    later: bool = False
-
-
-_RANK_COLUMNS = (
-    Column("State"),
-    Column("Rank", numeric=True),
-    Column("Progress"),
-    Column("Bus bandwidth, GB/s", numeric=True),
-    Column("Last 5 min", later=True),
-    Column("Late"),
-    Column("GPU", numeric=True),
-    Column("Pid", numeric=True, later=True),
-    Column("User", later=True),
-    Column("Local rank", numeric=True, later=True),
-    Column("How it ended"),
-)
+Column = tuple[str, str]
+"""A title, and the classes of its cells: ``n``: a number; ``later``: not on a narrow screen."""
+_RANK_COLUMNS: tuple[Column, ...] = (
+    ("State", ""), ("Rank", "n"), ("Progress", ""), ("Bus bandwidth, GB/s", "n"), ("Last 5 min", "later"), ("Late", ""),
+    ("GPU", "n"), ("Pid", "n later"), ("User", "later"), ("Local rank", "n later"), ("How it ended", ""),
+)  # fmt: skip
 
 
 def _rank_cells(rank: Rank, others: Sequence[Rank], now: float, traffic: Traffic) -> tuple[str, ...]:
@@ -201,13 +184,9 @@ def _meter(share: float | None, rank: str) -> str:
     return f'<meter min="0" max="1" value="{share:.2f}" aria-label="{label}"></meter>{share:.0%}'
 
 
-_EXPORTER_COLUMNS = (
-    Column("Exporter"),
-    Column("State"),
-    Column("Last success", numeric=True),
-    Column("Series", numeric=True, later=True),
-    Column("Why"),
-)
+_EXPORTER_COLUMNS: tuple[Column, ...] = (
+    ("Exporter", ""), ("State", ""), ("Last success", "n"), ("Series", "n later"), ("Why", ""),
+)  # fmt: skip
 
 
 def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
@@ -227,9 +206,8 @@ def _exporter_cells(each: ExporterView, now: float) -> tuple[str, ...]:
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:
     """``label``: for those who hear the page; the box can be scrolled by keys."""
-    kinds = [" ".join(filter(None, ("n" * each.numeric, "later" * each.later))) for each in columns]
-    classes = [f' class="{kind}"' if kind else "" for kind in kinds]
-    titles = "".join(f'<th scope="col"{kind}>{each.title}</th>' for kind, each in zip(classes, columns, strict=True))
+    classes = [f' class="{kinds}"' if kinds else "" for _, kinds in columns]
+    titles = "".join(f'<th scope="col"{kind}>{title}</th>' for kind, (title, _) in zip(classes, columns, strict=True))
     lines = [
         "<tr>" + "".join(f"<td{kind}>{cell}</td>" for kind, cell in zip(classes, row, strict=True)) + "</tr>\n"
         for row in rows

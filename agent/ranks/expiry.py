@@ -1,7 +1,5 @@
 """Records of ranks that left: when they expire, and which a full table evicts first. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias

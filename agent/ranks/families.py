@@ -1,154 +1,104 @@
-"""The rank table as metric families for people and dashboards; pure."""
+"""The rank table as metric families for people and dashboards: ranks, their jobs and communicators. Pure."""
 
-from __future__ import annotations
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from collections.abc import Iterable
-
+from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
-from agent.ranks import communicators, job_families
-from agent.ranks.job_families import state_of
+from agent.ranks.liveness_page import by_job, expected_ranks
 from agent.ranks.naming import job_owners
 from agent.ranks.rank.exit_status import ending
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.usage_unread import UNREAD
 
 _RANK = ("job_id", "rank")
 
-RANK_UP = Family(
-    "rankwatch_rank_up",
-    "gauge",
+# fmt: off
+RANK_UP = Family("rankwatch_rank_up", "gauge",
     "1 while the rank's process runs on this node, 0 after it left, until its record expires.",
-    _RANK,
-    "1 per rank",
-    "max",
-)
-RANK_STATE = Family(
-    "rankwatch_rank_state",
-    "gauge",
+    _RANK, "1 per rank", "max")
+RANK_STATE = Family("rankwatch_rank_state", "gauge",
     "State of the rank by all that this node knows of it (process, records, RAS): alive, unresponsive, "
     "exited, dead, finished or unknown; always 1. States that do not hold have no series.",
-    (*_RANK, "state"),
-    "1 per rank",
-    "max",
-)
-RANK_INFO = Family(
-    "rankwatch_rank_info",
-    "gauge",
+    (*_RANK, "state"), "1 per rank", "max")
+RANK_INFO = Family("rankwatch_rank_info", "gauge",
     "Facts about a live rank, to be joined on job_id and rank; always 1. Empty labels are not known; a rank that uses "
     "several GPUs has them with commas.",
     (*_RANK, "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container"),
-    "1 per live rank",
-)
-RANK_START = Family(
-    "rankwatch_rank_start_timestamp_seconds",
-    "gauge",
+    "1 per live rank")
+RANK_START = Family("rankwatch_rank_start_timestamp_seconds", "gauge",
     "When the rank's process started. A new value means that the rank was restarted.",
-    _RANK,
-    "1 per rank",
-    "max",
-)
-RANK_EXIT = Family(
-    "rankwatch_rank_exit_timestamp_seconds",
-    "gauge",
+    _RANK, "1 per rank", "max")
+RANK_EXIT = Family("rankwatch_rank_exit_timestamp_seconds", "gauge",
     "When the rank's process was seen to be gone; absent while it runs.",
-    _RANK,
-    "1 per rank that left",
-    "max",
-)
-RANK_EXIT_INFO = Family(
-    "rankwatch_rank_exit_info",
-    "gauge",
+    _RANK, "1 per rank that left", "max")
+RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
     "How the rank's process ended; always 1. reason: exited, signaled, oom_killed (by the kernel or systemd-oomd) or "
     "unknown; signal and code are empty where they do not apply.",
-    (*_RANK, "reason", "signal", "code"),
-    "1 per rank that left",
-)
-RANK_PROGRESS = Family(
-    "rankwatch_rank_last_progress_timestamp_seconds",
-    "gauge",
+    (*_RANK, "reason", "signal", "code"), "1 per rank that left")
+RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
     "When the rank last completed an operation, as far as records tell; absent without records.",
-    _RANK,
-    "1 per rank with records",
-    "max",
-)
-RANK_IDENTITY_SOURCE = Family(
-    "rankwatch_rank_identity_source",
-    "gauge",
+    _RANK, "1 per rank with records", "max")
+RANK_IDENTITY_SOURCE = Family("rankwatch_rank_identity_source", "gauge",
     "Who named the rank (environment, communicator, title of the process, local_index in start order, pid) and what "
     "proves whose job it is (cgroup or parent of the scheduler, pod, none); always 1.",
-    (*_RANK, "source", "proof"),
-    "1 per rank",
-    "max",
-)
-IDENTITY_CONFLICTS = Family(
-    "rankwatch_rank_identity_conflicts_total",
-    "counter",
+    (*_RANK, "source", "proof"), "1 per rank", "max")
+IDENTITY_CONFLICTS = Family("rankwatch_rank_identity_conflicts_total", "counter",
     "Contradictions about who a process is, by kind. communicator: records that contradict the rank that "
     "a process already has; it keeps its rank. owner: processes that claim the job id of another owner; "
     "they are shown under that id with a suffix.",
-    ("kind",),
-    "2 per node",
-    "sum",
-)
-RANKS_DUPLICATE = Family(
-    "rankwatch_rank_duplicates",
-    "gauge",
+    ("kind",), "2 per node", "sum")
+RANKS_DUPLICATE = Family("rankwatch_rank_duplicates", "gauge",
     "Live processes that are not exported because another live process already has their job_id and rank.",
-    aggregate="sum",
-)
-RANKS_UNIDENTIFIED = Family(
-    "rankwatch_rank_processes_unidentified",
-    "gauge",
+    aggregate="sum")
+RANKS_UNIDENTIFIED = Family("rankwatch_rank_processes_unidentified", "gauge",
     "Live processes that initialised NCCL and whose rank is not known: environment not readable and no records.",
-    aggregate="sum",
-)
-RANKS_UNREADABLE = Family(
-    "rankwatch_rank_environments_unreadable",
-    "gauge",
+    aggregate="sum")
+RANKS_UNREADABLE = Family("rankwatch_rank_environments_unreadable", "gauge",
     "Live rank processes whose environment the agent may not read: for jobs of other users it needs CAP_SYS_PTRACE.",
-    aggregate="sum",
-)
-RANKS_REFUSED = Family(
-    "rankwatch_rank_table_refused_total",
-    "counter",
+    aggregate="sum")
+RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
     "Processes, writers and members of communicators that were left out because the rank table was full.",
-    aggregate="sum",
-)
+    aggregate="sum")
 
-NODE_TIME = Family(
-    "rankwatch_node_time_seconds",
-    "gauge",
+NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
     "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
     "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
-    "starts).",
-)
+    "starts).")
+UNREAD = Family("rankwatch_rank_usage_unread", "gauge",
+    "Live ranks without data from a source: the kernel lacks it, or it needs a right. schedstat (waits for a "
+    "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
+    "for). Absent while none.",
+    ("source",), "up to 4 per node", "sum")
+JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
+    "Ranks of the job on this node, by state; states without ranks have no series.",
+    ("job_id", "state"), "1 to 6 per job", "sum")
+JOB_INFO = Family("rankwatch_job_info", "gauge",
+    "Facts about a job with live ranks here, as far as its environment has them; always 1. scheduler_cluster is "
+    "Slurm's name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
+    ("job_id", "user", "name", "world_size", "partition", "scheduler_cluster", "nodes", "restarts"),
+    "1 per job", "max")
+COMMUNICATOR_INFO = Family("rankwatch_communicator_info", "gauge",
+    "A communicator that ranks of this node belong to; always 1. ranks is how many it has, nodes is NCCL's count of "
+    "NVLink domains.",
+    ("job_id", "comm", "comm_name", "ranks", "nodes"), "1 per communicator", "max")
+COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
+    "Maps a place in a communicator (comm, comm_rank) to the rank in the job; always 1.",
+    ("job_id", "comm", "comm_rank", "rank"), "1 per rank and communicator", "max")
+# fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    RANK_UP,
-    RANK_STATE,
-    RANK_INFO,
-    RANK_START,
-    RANK_EXIT,
-    RANK_EXIT_INFO,
-    RANK_PROGRESS,
-    RANK_IDENTITY_SOURCE,
-    IDENTITY_CONFLICTS,
-    RANKS_DUPLICATE,
-    RANKS_UNIDENTIFIED,
-    RANKS_UNREADABLE,
-    RANKS_REFUSED,
-    UNREAD,
-    NODE_TIME,
-    *job_families.FAMILIES,
-    *communicators.FAMILIES,
-)
+    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS, RANK_IDENTITY_SOURCE,
+    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, UNREAD, NODE_TIME,
+    JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
+)  # fmt: skip
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the rank table."""
     yield from _ranks(snapshot.ranks)
-    yield from job_families.render(snapshot.ranks)
-    yield from communicators.render(snapshot.ranks)
+    yield from _jobs(snapshot.ranks)
+    yield from _communicators(snapshot.ranks)
     conflicts = IDENTITY_CONFLICTS.rows()
     conflicts.add(("communicator",), snapshot.conflicts)
     conflicts.add(("owner",), snapshot.owner_conflicts)
@@ -203,3 +153,57 @@ def _info(view: RankView) -> tuple[str, ...]:
         )
     )
     return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
+
+
+def state_of(process: RankProcess) -> str:
+    """Return the state that was last judged; until then, whether it runs."""
+    if process.verdict is not None:
+        return process.verdict.state
+    return "alive" if process.exited_at is None else "exited"
+
+
+def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
+    by_state, info = JOB_RANKS.rows(), JOB_INFO.rows()
+    for job_id, members in by_job(ranks).items():
+        for name, count in sorted(Counter(map(state_of, members)).items()):
+            by_state.add((job_id, name), count)
+        live = [p for p in members if p.exited_at is None]
+        if not live:
+            continue
+        user = next((p.facts.user for p in live if p.facts is not None), "")
+        size = str(next(iter(expected_ranks(live).values()), ""))
+        scheduled = (_first(live, name) for name in ("partition", "cluster", "nodes", "restarts"))
+        info.add((job_id, user, _first(live, "job_name"), size, *scheduled), 1.0)
+    return [by_state.metric, info.metric]
+
+
+def _first(live: Sequence[RankProcess], name: str) -> str:
+    """Return what the first process whose environment has it says; empty where none does."""
+    return next(filter(None, (getattr(process.claim, name) for process in live)), "")
+
+
+def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
+    info, members = COMMUNICATOR_INFO.rows(), COMMUNICATOR_MEMBER.rows()
+    seen: dict[tuple[str, str], Membership] = {}
+    placed: dict[tuple[str, str, str], str] = {}
+    for view in ranks:
+        if view.process.exited_at is not None:
+            continue
+        for (comm, comm_rank), membership in view.process.members.items():
+            if _is_place(view, comm, comm_rank):
+                seen.setdefault((view.label.job_id, comm), membership)
+                placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
+    for (job_id, comm), m in seen.items():
+        info.add((job_id, comm, m.name, str(m.size), str(m.nodes)), 1.0)
+    for place, rank in placed.items():
+        members.add((*place, rank), 1.0)
+    return [info.metric, members.metric]
+
+
+def _is_place(view: RankView, comm: str, comm_rank: int) -> bool:
+    """True when (comm, comm_rank) is the place of this rank; in a process of several ranks places go by order."""
+    slots = view.process.slots or []
+    if len(slots) == 1:
+        return True
+    local = view.process.local_ranks(comm)
+    return len(local) == len(slots) and local[view.slot] == comm_rank

@@ -4,8 +4,6 @@ A rank is unhealthy when a check that counts has failed on one of its GPUs, on t
 whole. Checks that do not count by default report wear or possible trouble; the configuration chooses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
@@ -17,89 +15,37 @@ from agent.hardware.ledger import NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
 
 CHECKS: Mapping[str, bool] = {
-    "gpu_lost": True,
-    "gpu_driver_hung": True,
-    "gpu_xid": True,
-    "gpu_xid_warning": False,
-    "gpu_ecc_uncorrectable": True,
-    "gpu_row_remap_failed": True,
-    "gpu_row_remap_pending": False,
-    "gpu_recovery_action": True,
-    "gpu_slowdown": False,
-    "gpu_hot": False,
-    "gpu_reset": True,
-    "gpu_fabric": True,
-    "pcie_degraded": False,
-    "pcie_errors": False,
-    "nvlink_down": True,
-    "nvlink_errors": False,
-    "nvswitch_fatal": True,
-    "xgmi_down": False,
-    "xgmi_errors": False,
-    "rdma_device_missing": True,
-    "rdma_port_down": True,
-    "rdma_rate_degraded": False,
-    "nic_fatal": True,
-    "machine_check": True,
-    "filesystem_read_only": False,
-    "nfs_not_responding": False,
-    "storage_failed": False,
-    "lustre_unhealthy": False,
-    "dump_disk_full": False,
-}
+    "gpu_lost": True, "gpu_driver_hung": True, "gpu_xid": True, "gpu_xid_warning": False,
+    "gpu_ecc_uncorrectable": True, "gpu_row_remap_failed": True, "gpu_row_remap_pending": False,
+    "gpu_recovery_action": True, "gpu_slowdown": False, "gpu_hot": False, "gpu_reset": True, "gpu_fabric": True,
+    "pcie_degraded": False, "pcie_errors": False, "nvlink_down": True, "nvlink_errors": False, "nvswitch_fatal": True,
+    "xgmi_down": False, "xgmi_errors": False, "rdma_device_missing": True, "rdma_port_down": True,
+    "rdma_rate_degraded": False, "nic_fatal": True, "machine_check": True, "filesystem_read_only": False,
+    "nfs_not_responding": False, "storage_failed": False, "lustre_unhealthy": False, "dump_disk_full": False,
+}  # fmt: skip
 """Every check there is, and whether it makes what it concerns unhealthy unless the configuration says otherwise."""
 
-RANK_HEALTHY = Family(
-    "rankwatch_rank_healthy",
-    "gauge",
+# fmt: off
+RANK_HEALTHY = Family("rankwatch_rank_healthy", "gauge",
     "1 while no check that counts has failed on the rank's GPUs, on the NICs near them or on the node, else 0; absent "
     "where nothing of the rank's hardware is known.",
-    ("job_id", "rank"),
-    "1 per rank",
-    "max",
-)
-RANK_UNHEALTHY = Family(
-    "rankwatch_rank_unhealthy",
-    "gauge",
+    ("job_id", "rank"), "1 per rank", "max")
+RANK_UNHEALTHY = Family("rankwatch_rank_unhealthy", "gauge",
     "1 for each failed check that counts for the rank's hardware. After the rank has left, its failed "
     "checks stay until its record expires.",
-    ("job_id", "rank", "reason"),
-    "1 per rank and failed check",
-    "max",
-)
-NODE_HEALTHY = Family(
-    "rankwatch_node_healthy",
-    "gauge",
-    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.",
-)
-NODE_CHECK = Family(
-    "rankwatch_node_check_success",
-    "gauge",
+    ("job_id", "rank", "reason"), "1 per rank and failed check", "max")
+NODE_HEALTHY = Family("rankwatch_node_healthy", "gauge",
+    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.")
+NODE_CHECK = Family("rankwatch_node_check_success", "gauge",
     "1 while the check is well on every piece of hardware that it looks at, 0 where it has failed on one.",
-    ("check",),
-    "1 per check that is made",
-)
-CHECK_FAILED = Family(
-    "rankwatch_check_failed_since_timestamp_seconds",
-    "gauge",
+    ("check",), "1 per check that is made")
+CHECK_FAILED = Family("rankwatch_check_failed_since_timestamp_seconds", "gauge",
     "Since when a check has failed on a GPU (its UUID), a NIC (its device) or the node; absent while it is well.",
-    ("check", "kind", "name"),
-    "1 per failed check and piece of hardware",
-)
-REFUSED = Family(
-    "rankwatch_checks_refused_total",
-    "counter",
-    "Findings about hardware that were left out because the health ledger was full.",
-)
-FAMILIES = (
-    RANK_HEALTHY,
-    RANK_UNHEALTHY,
-    NODE_HEALTHY,
-    NODE_CHECK,
-    CHECK_FAILED,
-    REFUSED,
-    fault_table.GPU_FAULT,
-)
+    ("check", "kind", "name"), "1 per failed check and piece of hardware")
+REFUSED = Family("rankwatch_checks_refused_total", "counter",
+    "Findings about hardware that were left out because the health ledger was full.")
+# fmt: on
+FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, REFUSED, fault_table.GPU_FAULT)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):

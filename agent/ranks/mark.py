@@ -1,7 +1,5 @@
 """A mark that a user sets in the time line of a job: what is sent, and where to."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

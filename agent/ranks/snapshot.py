@@ -1,16 +1,14 @@
-"""The rank table as others see it: frozen, for the render thread and the pages."""
+"""The rank table as others see it: frozen, for the render thread, the pages and exporters. Pure."""
 
-from __future__ import annotations
-
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.core.clock import Clock
 from agent.core.identity import RankLabel
 from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.labels import LabelBook
-from agent.ranks.rank.process import RankGpu, RankProcess, TableCounts
+from agent.ranks.rank.process import RankGpu, RankProcess
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -48,44 +46,48 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     without_nccl: int = 0
 
 
-def take_snapshot(
-    processes: Iterable[RankProcess],
-    labels: LabelBook,
-    counts: TableCounts,
-    duplicates: int,
-    usage_unread: Mapping[str, int],
-    without_nccl: int,
-    jobs: Mapping[str, JobLine],
-    clock: Clock,
-) -> RankSnapshot:
-    """Copy what is shown: the ranks whose process was seen to run or to leave and holds the label, by job and rank.
-
-    ``jobs``: frozen lines of the liveness book.
-    """
+def views_of(processes: Iterable[RankProcess], labels: LabelBook) -> tuple[RankView, ...]:
+    """Copy the ranks whose process was seen to run or to leave and holds the label, by job and rank."""
     ranks = []
-    unidentified = unreadable = 0
     for process in processes:
-        if process.exited_at is None:
-            unidentified += process.slots is None and process.is_surely_a_rank()
-            unreadable += process.facts is not None and process.facts.environment is None
-        if not process.confirmed or not process.slots:
-            continue
-        frozen = msgspec.structs.replace(process, members=dict(process.members))
-        for slot, label in enumerate(process.slots):
-            if label is not None and labels.holds(process, label):
-                ranks.append(RankView(label, slot, frozen))
-    ranks.sort(key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank))
-    return RankSnapshot(
-        ranks=tuple(ranks),
-        conflicts=counts.conflicts,
-        owner_conflicts=counts.owner_conflicts,
-        duplicates=duplicates,
-        refused=counts.refused,
-        unidentified=unidentified,
-        unreadable=unreadable,
-        usage_unread=usage_unread,
-        without_nccl=without_nccl,
-        taken_seconds=clock.time(),
-        taken_at=clock.monotonic(),
-        jobs=jobs,
-    )
+        if process.confirmed and process.slots:
+            frozen = msgspec.structs.replace(process, members=dict(process.members))
+            ranks += [
+                RankView(label, slot, frozen)
+                for slot, label in enumerate(process.slots)
+                if label is not None and labels.holds(process, label)
+            ]
+    return tuple(sorted(ranks, key=lambda view: (view.label.job_id, len(view.label.rank), view.label.rank)))
+
+
+class JobUsers:
+    """The jobs with ranks here, by their processes' user: what a file says counts for the jobs of its user alone."""
+
+    def __init__(self, snapshot: RankSnapshot | None = None) -> None:
+        self._jobs: defaultdict[int, dict[str, set[str]]] = defaultdict(dict)
+        for view in () if snapshot is None else snapshot.ranks:
+            facts = view.process.facts
+            if facts is not None and facts.uid is not None:
+                names = self._jobs[facts.uid].setdefault(view.label.job_id, set())
+                names.update(_names(view))
+
+    def jobs(self) -> frozenset[str]:
+        """Return the labels of all jobs here."""
+        return frozenset(job_id for jobs in self._jobs.values() for job_id in jobs)
+
+    def job_of(self, uid: int, named: str | None) -> str:
+        """The label of the job that a file of this user is of; ``named``: the id that the file's name has, if any.
+
+        Empty where the user has no such job here, or no name says which of several it is.
+        """
+        jobs = self._jobs.get(uid, {})
+        if named is None:
+            return next(iter(jobs)) if len(jobs) == 1 else ""
+        return min((job_id for job_id, names in jobs.items() if named in names), default="")
+
+
+def _names(view: RankView) -> Iterable[str]:
+    """Return the names of a job: its label, and its ids before other owners' jobs of the same id got a suffix."""
+    process = view.process
+    owner = "" if process.facts is None else process.facts.owner.job_id
+    return {view.label.job_id, process.plain_job_id, process.claim.job_id, owner} - {""}

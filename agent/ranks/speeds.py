@@ -3,8 +3,6 @@
 Counters come as they grow; what is kept are rates over steps of STEP_SECONDS, a fixed number for each rank.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Mapping
 

@@ -4,27 +4,24 @@ Every method is called in the event loop. Exporters put evidence in; only the ta
 (process -> job and rank) holds for the life of the process: later contradictions are counted and never change a label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from agent.core.clock import Clock
-from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
-from agent.ranks import checkpoint, expiry
-from agent.ranks.judging import JobJudge
-from agent.ranks.linking import WriterLinks
-from agent.ranks.naming.binding import RankBinder
+from agent.ranks import expiry
+from agent.ranks.liveness.book import LivenessBook
 from agent.ranks.rank.environment import KEPT_VARIABLES, kept_settings, read_claim
 from agent.ranks.rank.evidence import RasSilence
-from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.job_end import JobEnd
-from agent.ranks.rank.process import RankProcess, TableCounts
-from agent.ranks.snapshot import RankSnapshot, take_snapshot
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict import judge_job
+from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
+from agent.ranks.writers import SavedTable, WrittenRanks, decode
 
 MAX_PROCESSES = 1024
 UNSEEN_SECONDS = 5.0
@@ -33,20 +30,17 @@ OOM_LOG_SECONDS = 10.0
 """A kernel log line may name an exit up to this long after it; a later line is about another process."""
 
 
-class RankTable:
+class RankTable(WrittenRanks):
     """See the module. ``settle_at_once``: bind without waiting (a single pass over recorded data)."""
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
-        self._clock = clock
-        self._hostname = hostname
-        self._processes: dict[ProcessKey, RankProcess] = {}
-        self._counts = TableCounts()
-        self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
-        self._judge = JobJudge(clock, self._binder.labels)
-        self._links = WriterLinks(clock, hostname, self._processes, self._binder, self._counts)
-        self.liveness = self._judge.book
+        super().__init__(clock, hostname, settle_at_once)
+        self._changed: set[str] = set()
         self._variables: frozenset[str] = frozenset()
         self._job_id_variables: tuple[str, ...] = ()
+        self.liveness = LivenessBook(self._binder.labels)
+        self.renamed = self._binder.renamed
+        """The job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
         self.held_files: Mapping[tuple[int, int], str] = {}
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
@@ -135,7 +129,8 @@ class RankTable:
                 self.revision += self._binder.bind(process, key, self._processes)
         process.note_status(status)
         self.revision += 1
-        self._judge.note_change(process)
+        if label := self._binder.labels.held(process):
+            self._changed.add(label.job_id)
 
     def observe_oom_kill(self, key: ProcessKey) -> None:
         """Note that the kernel's log says, just now, that the OOM killer sent a process SIGKILL."""
@@ -149,11 +144,21 @@ class RankTable:
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
         """Note how schedulers ended jobs here, one end per job; said again while it is known: exits may come later."""
-        self._judge.note_ends(ends, self._processes)
+        by_id = {end.job_id: end for end in ends}
+        for process in self._processes.values() if by_id else ():
+            end = by_id.get(process.scheduled_job_id)
+            if end is None:
+                continue
+            if process.note_job_end(end, self.liveness.numbers) and (label := self._binder.labels.held(process)):
+                self._changed.add(label.job_id)
+            if process.shown_job_id:
+                self.liveness.note_end(end, process.shown_job_id, self._clock.monotonic(), self._clock.time())
 
     def judge_changed(self) -> None:
         """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
-        self._judge.judge_changed(self._processes)
+        if self._changed:
+            jobs = self._jobs()
+            self._judge({job_id: jobs[job_id] for job_id in self._changed if job_id in jobs})
 
     def confirm(self, key: ProcessKey) -> None:
         """Note that a process known from before a restart of the agent still runs."""
@@ -180,68 +185,63 @@ class RankTable:
         """Return the rank processes that run, as far as is known."""
         return {key: process for key, process in self._processes.items() if process.exited_at is None}
 
-    def observe_records(
-        self,
-        writer_key: WriterKey,
-        memberships: Iterable[Membership],
-        last_progress_seconds: float | None,
-        uid: int | None = None,
-    ) -> None:
-        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
-        self._links.observe_records(writer_key, memberships, last_progress_seconds, uid)
-
-    def unlinked_writers(self) -> dict[WriterKey, int | None]:
-        """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
-        return self._links.book.unlinked(self._clock.monotonic())
-
-    def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
-        self._links.link(writer_key, key)
-
     def without_records(self, seconds: float) -> list[ProcessFacts]:
         """Return the running processes found at least ``seconds`` ago without any record or other file."""
         since, read = self._clock.monotonic() - seconds, self.read_otherwise
         found = (process for key, process in self._processes.items() if key not in read)
         return [process.facts for process in found if process.facts is not None and process.has_no_records(since)]
 
-    def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the frozen label of one rank of a writer; None while it is not published."""
-        return self._links.label(writer_key, comm, comm_rank)
-
-    def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
-        """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
-        return self._links.settings(writer_key)
-
-    def is_expired(self, writer_key: WriterKey) -> bool:
-        """Return True when the series of a writer must go: the record of its rank has expired."""
-        return self._links.book.is_expired(writer_key)
-
-    @property
-    def renamed(self) -> list[str]:
-        """Return the job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
-        return self._binder.renamed
-
-    @property
-    def hostnames(self) -> frozenset[str]:
-        """Return the host names of this node and of its containers with ranks."""
-        return self._links.hostnames
-
     def snapshot(self) -> RankSnapshot:
         """Copy what the render thread needs."""
-        found, counts, jobs = self._processes.values(), self._counts, self._judge.book.lines()
-        labels, duplicates, unread = self._binder.labels, len(self._binder.duplicates), dict(self.usage_unread)
-        return take_snapshot(found, labels, counts, duplicates, unread, self.without_nccl, jobs, self._clock)
+        running = self.processes().values()
+        return RankSnapshot(
+            ranks=views_of(self._processes.values(), self._binder.labels),
+            conflicts=self._counts.conflicts,
+            owner_conflicts=self._counts.owner_conflicts,
+            duplicates=len(self._binder.duplicates),
+            refused=self._counts.refused,
+            unidentified=sum(process.slots is None and process.is_surely_a_rank() for process in running),
+            unreadable=sum(p.facts is not None and p.facts.environment is None for p in running),
+            taken_seconds=self._clock.time(),
+            taken_at=self._clock.monotonic(),
+            jobs=self.liveness.lines(),
+            usage_unread=dict(self.usage_unread),
+            without_nccl=self.without_nccl,
+        )
 
     def tick(self) -> None:
         """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
         now = self._clock.monotonic()
         self.judge_changed()  # before a restarted rank takes the label of one that led to the end of others
-        self.revision += self._binder.bind_due(self._processes, self._links.book.unseen())
+        self.revision += self._binder.bind_due(self._processes, self._unseen())
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
-        self._judge.judge_all(self._processes)
+        self._judge_all()
         self._expire(now)
+
+    def _judge_all(self) -> None:
+        jobs = self._jobs()
+        gone: dict[str, list[RankProcess]] = {job_id: [] for job_id in self.liveness.jobs if job_id not in jobs}
+        self._judge(jobs | gone)
+        self.liveness.expire(self._clock.monotonic())
+
+    def _jobs(self) -> dict[str, list[RankProcess]]:
+        """Return the processes that hold a label, by job."""
+        jobs: dict[str, list[RankProcess]] = {}
+        for process in self._processes.values():
+            if label := self._binder.labels.held(process):
+                jobs.setdefault(label.job_id, []).append(process)
+        return jobs
+
+    def _judge(self, jobs: Mapping[str, list[RankProcess]]) -> None:
+        """Write verdicts into the processes of these jobs, and their lines of the liveness book. O(n log n) in them."""
+        self._changed.clear()
+        now, now_seconds = self._clock.monotonic(), self._clock.time()
+        for job_id, members in jobs.items():
+            for process, verdict in zip(members, judge_job(members, now, self.liveness.numbers), strict=True):
+                process.verdict = verdict
+            self.liveness.look(job_id, members, now, now_seconds)
 
     def _expire(self, now: float) -> None:
         held = self._binder.labels.held
@@ -255,7 +255,7 @@ class RankTable:
         for key in list(expiry.surplus(self._processes)):
             self._drop(key)
         self._binder.owners.keep(self._processes.values())
-        self._links.expire(now)
+        self._expire_writers(now)
 
     def _drop(self, key: ProcessKey) -> None:
         process = self._processes.pop(key)
@@ -270,21 +270,28 @@ class RankTable:
 
     def dump(self) -> bytes:
         """Encode the table for the checkpoint."""
-        links, schedulers = self._links.book.records, self._binder.owners.schedulers
-        jobs, now = self._judge.book.jobs, self._clock.monotonic()
-        return checkpoint.encode(self._processes.values(), links, self._counts, now, schedulers, jobs)
+        table = SavedTable(
+            processes=list(self._processes.values()),
+            writer_keys=list(self._writers.items()),
+            conflicts=self._counts.conflicts,
+            saved_at=self._clock.monotonic(),
+            owner_conflicts=self._counts.owner_conflicts,
+            schedulers=sorted(self._binder.owners.schedulers),
+            jobs=self.liveness.jobs,
+        )
+        return msgspec.msgpack.encode(table)
 
     def load(self, section: bytes) -> None:
         """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
 
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
-        saved = checkpoint.decode(section)
+        saved = decode(section)
         self._counts.conflicts, self._counts.owner_conflicts = saved.conflicts, saved.owner_conflicts
         self._binder.owners.schedulers.update(saved.schedulers)
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
-        self._links.book.records.update(saved.writer_keys)
-        self._binder.restore(self._processes, self._links.book.unseen())
-        self._links.name_hosts()
-        self._judge.book.jobs.update(saved.jobs)
-        self._judge.judge_all(self._processes)
+        self._writers.update(saved.writer_keys)
+        self._binder.restore(self._processes, self._unseen())
+        self._name_hosts()
+        self.liveness.jobs.update(saved.jobs)
+        self._judge_all()

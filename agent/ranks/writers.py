@@ -1,14 +1,15 @@
-"""Writers of records, as the records name them: which process each belongs to, and when it is forgotten."""
+"""Writers of records: the rank process of each, what its records say of the rank; and the table's checkpoint."""
 
-from __future__ import annotations
-
-from collections.abc import Container
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.core.checkpoint import SavedSeconds
-from agent.core.identity import ProcessKey, WriterKey
-from agent.ranks.rank.process import RankProcess
+from agent.core.checkpoint import SavedCount, SavedSeconds, saved_sum
+from agent.core.clock import Clock
+from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.ranks.liveness.job_line import JobLine
+from agent.ranks.naming.binding import RankBinder
+from agent.ranks.rank.process import RankProcess, TableCounts
 
 MAX_WRITERS = 4096
 LINK_SECONDS = 60.0
@@ -16,6 +17,8 @@ LINK_SECONDS = 60.0
 WRITER_IDLE_SECONDS = 900.0
 MAX_FORMER = 8
 """How many generations of a file are looked through for its last writer: some may have held no record."""
+FUTURE_SLACK_SECONDS = 2.0
+"""A record may be this much newer than now; a newer one counts as this much newer."""
 
 
 def is_record_file(path: str) -> bool:
@@ -26,7 +29,7 @@ def is_record_file(path: str) -> bool:
 class WriterRecord(msgspec.Struct):
     """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen.
 
-    ``uid``: whose its file is, None if not known.
+    ``uid``: whose its file is, None if not known. An expired one is kept for a while: its series must be removed.
     """
 
     seen_at: SavedSeconds
@@ -36,73 +39,162 @@ class WriterRecord(msgspec.Struct):
     uid: int | None = None
 
 
-class WriterBook:
-    """The writers known, MAX_WRITERS at most. An expired one is kept for a while: its series must be removed."""
+class WrittenRanks:
+    """The part of the rank table that records fill: MAX_WRITERS writers, each with its rank process or a stand-in."""
 
-    def __init__(self) -> None:
-        self.records: dict[WriterKey, WriterRecord] = {}
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
+        self._clock = clock
+        self._hostname = hostname
+        self._counts = TableCounts()
+        self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
+        self._processes: dict[ProcessKey, RankProcess] = {}
+        self._writers: dict[WriterKey, WriterRecord] = {}
+        self.hostnames: frozenset[str] = frozenset({hostname})
+        """The host names of this node and of its containers with ranks."""
 
-    def see(self, writer_key: WriterKey, now: float) -> WriterRecord | None:
-        """Return the record of a writer that has just written, a new one if need be; None when the book is full."""
-        record = self.records.get(writer_key)
-        if record is None and len(self.records) >= MAX_WRITERS:
-            return None
+    def observe_records(
+        self,
+        writer_key: WriterKey,
+        memberships: Iterable[Membership],
+        last_progress_seconds: float | None,
+        uid: int | None = None,
+    ) -> None:
+        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
+        now = self._clock.monotonic()
+        record = self._writers.get(writer_key)
+        if record is None and len(self._writers) >= MAX_WRITERS:
+            self._counts.refused += 1
+            return
         if record is None or record.expired_at is not None:
-            record = self.records[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
-        record.seen_at = now
-        return record
+            record = self._writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
+        record.seen_at, record.uid = now, uid
+        if record.process is None and last_progress_seconds is not None:
+            self._link_former(writer_key, last_progress_seconds)
+        process = self._process_of(writer_key)
+        if process is None:
+            return
+        for membership in memberships:
+            process.join(membership, now, self._counts)
+        if last_progress_seconds is not None:
+            process.note_progress(min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS))
 
-    def unseen(self) -> dict[WriterKey, RankProcess]:
+    def unlinked_writers(self) -> dict[WriterKey, int | None]:
+        """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
+        since = self._clock.monotonic() - LINK_SECONDS
+        return {key: self._writers[key].uid for key, unseen in self._unseen().items() if unseen.found_at > since}
+
+    def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
+        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
+        record, process = self._writers.get(writer_key), self._processes.get(key)
+        if record is None or process is None or record.process is not None:
+            return
+        unseen, record.process, record.unseen = record.unseen, key, None
+        self.hostnames |= {writer_key.hostname}
+        if unseen is None:
+            return
+        for membership in unseen.members.values():
+            process.join(membership, unseen.seen_at[membership.comm], self._counts)
+        if unseen.progress_seconds is not None:
+            process.note_progress(unseen.progress_seconds)
+        for label in unseen.slots or ():
+            is_conflict = process.slots is not None and label not in process.slots
+            self._counts.conflicts = saved_sum(self._counts.conflicts, is_conflict)
+        self._binder.labels.release(unseen)
+
+    def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
+        """Return the frozen label of one rank of a writer; None while it is not published."""
+        process = self._process_of(writer_key)
+        return None if process is None else self._binder.label(process, comm, comm_rank)
+
+    def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
+        """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
+        process = self._process_of(writer_key)
+        return None if process is None or process.facts is None else process.facts.environment
+
+    def is_expired(self, writer_key: WriterKey) -> bool:
+        """Return True when the series of a writer must go: the record of its rank has expired."""
+        record = self._writers.get(writer_key)
+        return record is not None and record.expired_at is not None
+
+    def _unseen(self) -> dict[WriterKey, RankProcess]:
         """Return the writers whose process was never seen, each with its stand-in."""
-        return {writer_key: record.unseen for writer_key, record in self.records.items() if record.unseen is not None}
+        return {writer_key: record.unseen for writer_key, record in self._writers.items() if record.unseen is not None}
 
-    def unlinked(self, now: float) -> dict[WriterKey, int | None]:
-        """Writers whose process is not known yet and still looked for, each with the uid of its file."""
-        return {
-            writer_key: record.uid
-            for writer_key, record in self.records.items()
-            if record.unseen is not None and now - record.unseen.found_at < LINK_SECONDS
-        }
+    def _expire_writers(self, now: float) -> None:
+        """Forget writers whose process left the table, and idle ones without a process or of an older file."""
+        newest: dict[tuple[int, int], int] = {}
+        for writer_key in self._writers:
+            file = (writer_key.device, writer_key.inode)
+            newest[file] = max(newest.get(file, 0), writer_key.generation)
+        for writer_key, record in list(self._writers.items()):
+            if record.expired_at is None:
+                older = writer_key.generation < newest[writer_key.device, writer_key.inode]
+                idle = (record.process is None or older) and now - record.seen_at > WRITER_IDLE_SECONDS
+                orphaned = record.unseen is None if record.process is None else record.process not in self._processes
+                if idle or orphaned:
+                    self._binder.release(writer_key, record.unseen)
+                    record.expired_at, record.unseen = now, None
+            elif now - record.expired_at > WRITER_IDLE_SECONDS:
+                del self._writers[writer_key]
+        self._name_hosts()
 
-    def former(self, writer_key: WriterKey) -> ProcessKey | None:
+    def _name_hosts(self) -> None:
+        """Find this node's host names: its own and its containers'. A name may move to another node with its pod."""
+        theirs = (key.hostname for key, record in self._writers.items() if record.process in self._processes)
+        self.hostnames = frozenset({self._hostname, *theirs})
+
+    def _process_of(self, writer_key: WriterKey) -> RankProcess | None:
+        record = self._writers.get(writer_key)
+        if record is None:
+            return None
+        return self._processes.get(record.process) if record.process is not None else record.unseen
+
+    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
+        """Link a process that truncated its file just before it left: no process holds the file now.
+
+        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        """
+        key = self._former(writer_key)
+        process = None if key is None else self._processes.get(key)
+        if key is None or process is None or process.exited_at is None:
+            return
+        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
+        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
+            self.link(writer_key, key)
+
+    def _former(self, writer_key: WriterKey) -> ProcessKey | None:
         """Return the process that wrote what the same file held before, under the same host name and pid."""
         for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
-            record = self.records.get(writer_key._replace(generation=generation))
+            record = self._writers.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:
                 return record.process
         return None
 
-    def is_expired(self, writer_key: WriterKey) -> bool:
-        """Return True when a writer was forgotten."""
-        record = self.records.get(writer_key)
-        return record is not None and record.expired_at is not None
 
-    def expire(self, now: float, processes: Container[ProcessKey]) -> list[tuple[WriterKey, RankProcess | None]]:
-        """Forget writers whose process is none of ``processes``, and idle ones without a process or of an older file.
+class SavedTable(msgspec.Struct):
+    """The saved rank table; ``saved_at`` is monotonic; ``schedulers``: those with a proven job on this node."""
 
-        Returns those forgotten, each with what stood in for its process.
-        """
-        newest: dict[tuple[int, int], int] = {}
-        for writer_key in self.records:
-            file = (writer_key.device, writer_key.inode)
-            newest[file] = max(newest.get(file, 0), writer_key.generation)
-        gone = []
-        for writer_key, record in list(self.records.items()):
-            if record.expired_at is None:
-                older = writer_key.generation < newest[writer_key.device, writer_key.inode]
-                idle = (record.process is None or older) and now - record.seen_at > WRITER_IDLE_SECONDS
-                orphaned = record.unseen is None if record.process is None else record.process not in processes
-                if idle or orphaned:
-                    gone.append((writer_key, record.unseen))
-                    record.expired_at, record.unseen = now, None
-            elif now - record.expired_at > WRITER_IDLE_SECONDS:
-                del self.records[writer_key]
-        return gone
+    processes: list[RankProcess]
+    writer_keys: list[tuple[WriterKey, WriterRecord]]
+    conflicts: SavedCount
+    saved_at: SavedSeconds = 0.0
+    owner_conflicts: SavedCount = 0
+    schedulers: list[str] = []
+    jobs: dict[str, JobLine] = {}
 
-    def hostnames(self, processes: Container[ProcessKey]) -> set[str]:
-        """Return the host names under which ``processes`` write: those of containers here."""
-        return {
-            writer_key.hostname
-            for writer_key, record in self.records.items()
-            if record.process is not None and record.process in processes
-        }
+
+def decode(section: bytes) -> SavedTable:
+    """Take back what ``RankTable.dump`` gave earlier in this boot; raises ValueError when it cannot be read.
+
+    Processes that ran count as unconfirmed: whether they still do is not known.
+    """
+    saved = msgspec.msgpack.decode(section, type=SavedTable)
+    for process in saved.processes:
+        process.confirmed = process.exited_at is not None
+        process.silence = None
+        if process.slots and not process.shown_job_id:  # from before ids had owners
+            shown = next((label.job_id for label in process.slots if label is not None), "")
+            process.plain_job_id = process.shown_job_id = shown
+        if process.exited_at is None and process.unproven_since is None:
+            process.unproven_since = saved.saved_at
+    return saved

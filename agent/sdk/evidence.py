@@ -4,7 +4,5 @@ EvidenceBoard: where exporters offer their part. Wanted: a bundle that waits for
 folder, summary: where bundles lie and what their summary says.
 """
 
-from __future__ import annotations
-
-from agent.evidence import folder as folder, summary as summary
-from agent.evidence.board import EvidenceBoard as EvidenceBoard, Offered as Offered, Offers as Offers, Wanted as Wanted
+from agent.evidence import folder, summary
+from agent.evidence.board import EvidenceBoard, Offered, Offers, Wanted

@@ -9,26 +9,10 @@ SavedSeconds, saved_sum are its bounded numbers, MAX_SECTION_BYTES its limit. Ou
 limit.
 """
 
-from __future__ import annotations
-
-from agent.core.checkpoint import (
-    MAX_SECTION_BYTES as MAX_SECTION_BYTES,
-    SavedCount as SavedCount,
-    SavedSeconds as SavedSeconds,
-    StateSection as StateSection,
-    saved_sum as saved_sum,
-)
-from agent.core.clock import Clock as Clock
-from agent.core.config_base import ExporterConfig as ExporterConfig
-from agent.core.guard import Guard as Guard
-from agent.core.log import Logger as Logger
-from agent.core.threads import OwnThread as OwnThread
-from agent.export.exporter import (
-    Context as Context,
-    Exporter as Exporter,
-    NoData as NoData,
-    Roots as Roots,
-    Spec as Spec,
-)
-from agent.export.sysfs_exporter import SysfsExporter as SysfsExporter
-from agent.system.outputs import Outputs as Outputs
+from agent.core.checkpoint import MAX_SECTION_BYTES, SavedCount, SavedSeconds, StateSection, saved_sum
+from agent.core.clock import Clock
+from agent.core.log import Guard, Logger
+from agent.core.threads import OwnThread
+from agent.export.bases import SysfsExporter
+from agent.export.exporter import Context, Exporter, ExporterConfig, NoData, Roots, Spec
+from agent.system.outputs import Outputs

@@ -8,25 +8,12 @@ Holdings, Share, ShareOf, share_of: a bounded table with fair eviction. atoi, st
 them.
 """
 
-from __future__ import annotations
-
-from agent.core.c_numbers import atoi as atoi, strtoll as strtoll
-from agent.export.job_texts import (
-    JobLines as JobLines,
-    JobTexts as JobTexts,
-    PathPatterns as PathPatterns,
-    SavedPositions as SavedPositions,
-)
-from agent.export.text_exporter import SavedTexts as SavedTexts, TextExporter as TextExporter
-from agent.system.whole_file import ChangedFiles as ChangedFiles
-from agent.tail.file import FollowedFile as FollowedFile, Position as Position
-from agent.tail.follower import Follower as Follower
-from agent.tail.patterns import compiled_path_pattern as compiled_path_pattern
-from agent.tail.shares import (
-    FairTable as FairTable,
-    Holdings as Holdings,
-    Share as Share,
-    ShareOf as ShareOf,
-    share_of as share_of,
-)
-from agent.tail.text_files import TextFiles as TextFiles, TextLines as TextLines
+from agent.core.hosts import atoi, strtoll
+from agent.export.bases import SavedTexts, TextExporter
+from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositions
+from agent.system.whole_file import ChangedFiles
+from agent.tail.file import FollowedFile, Position
+from agent.tail.follower import Follower
+from agent.tail.patterns import compiled_path_pattern
+from agent.tail.shares import FairTable, Holdings, Share, ShareOf, share_of
+from agent.tail.text_files import TextFiles, TextLines

@@ -6,17 +6,8 @@ it; Judged, Fault: its meaning; FaultSeen, FaultsByPci: faults by device. gpu_fa
 exporters.
 """
 
-from __future__ import annotations
-
-from agent.hardware import fault_table as fault_table, gpu_families as gpu_families, gpu_faults as gpu_faults
-from agent.hardware.fault_table import FaultsByPci as FaultsByPci, FaultSeen as FaultSeen
-from agent.hardware.gpu_faults import Fault as Fault, Judged as Judged, Told as Told
-from agent.hardware.inventory import Gpu as Gpu, HardwareSource as HardwareSource, Nic as Nic
-from agent.hardware.ledger import (
-    NODE as NODE,
-    Checks as Checks,
-    CheckState as CheckState,
-    Levels as Levels,
-    Subject as Subject,
-    SubjectKind as SubjectKind,
-)
+from agent.hardware import fault_table, gpu_families, gpu_faults
+from agent.hardware.fault_table import FaultsByPci, FaultSeen
+from agent.hardware.gpu_faults import Fault, Judged, Told
+from agent.hardware.inventory import Gpu, HardwareSource, Nic
+from agent.hardware.ledger import NODE, Checks, CheckState, Levels, Subject, SubjectKind

@@ -4,13 +4,4 @@ LendHelper: starts one for an exporter; HelperSpec: what it runs; Helper: calls 
 base HelperError: the three ends of a call that gave no answer.
 """
 
-from __future__ import annotations
-
-from agent.helper.client import (
-    Helper as Helper,
-    HelperError as HelperError,
-    HelperFailed as HelperFailed,
-    HelperHung as HelperHung,
-    HelperSpec as HelperSpec,
-    LendHelper as LendHelper,
-)
+from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper

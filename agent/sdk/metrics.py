@@ -6,10 +6,7 @@ value. Admission: asks for room for a new series before its counter starts. Fair
 limit.
 """
 
-from __future__ import annotations
-
-from agent.core.fair_budget import FairBudget as FairBudget, Group as Group
-from agent.core.identity import comm_label as comm_label, label_fields as label_fields
-from agent.core.metrics import COUNT as COUNT, SUM as SUM, Family as Family, Metric as Metric, Rows as Rows
-from agent.core.series_budget import Admission as Admission
-from agent.ranks.rank.environment import clean_label as clean_label
+from agent.core.identity import comm_label, label_fields
+from agent.core.metrics import COUNT, SUM, Family, Metric, Rows
+from agent.core.series_budget import Admission, FairBudget, Group
+from agent.ranks.rank.environment import clean_label

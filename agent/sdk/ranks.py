@@ -8,26 +8,15 @@ WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed
 speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 """
 
-from __future__ import annotations
-
-from agent.core.identity import (
-    UNKNOWN_RANK as UNKNOWN_RANK,
-    Membership as Membership,
-    ProcessKey as ProcessKey,
-    RankLabel as RankLabel,
-    WriterKey as WriterKey,
-)
-from agent.ranks import mark as mark
-from agent.ranks.job_users import JobUsers as JobUsers
-from agent.ranks.mark import MarkAnswer as MarkAnswer, MarkRequest as MarkRequest
-from agent.ranks.rank.evidence import RasSilence as RasSilence
-from agent.ranks.rank.exit_status import ExitStatus as ExitStatus, ending as ending, in_words as in_words
-from agent.ranks.rank.facts import ProcessFacts as ProcessFacts
-from agent.ranks.rank.job_end import JobEnd as JobEnd
-from agent.ranks.rank.owner import Owner as Owner, OwnerKind as OwnerKind, Proof as Proof
-from agent.ranks.rank.pause import Pauses as Pauses
-from agent.ranks.rank.process import RankProcess as RankProcess
-from agent.ranks.snapshot import RankSnapshot as RankSnapshot, RankView as RankView
-from agent.ranks.speeds import RankSpeed as RankSpeed
-from agent.ranks.table import RankTable as RankTable
-from agent.ranks.writers import is_record_file as is_record_file
+from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey
+from agent.ranks import mark
+from agent.ranks.mark import MarkAnswer, MarkRequest
+from agent.ranks.rank.evidence import Pauses, RasSilence
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd, ending, in_words
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.snapshot import JobUsers, RankSnapshot, RankView
+from agent.ranks.speeds import RankSpeed
+from agent.ranks.table import RankTable
+from agent.ranks.writers import is_record_file

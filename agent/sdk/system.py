@@ -4,10 +4,8 @@ ProcFS: /proc; OpenFile, Stat: parts of it. sysfs: small files; pci_address, pci
 network devices. expand_hosts: a scheduler's host list as names.
 """
 
-from __future__ import annotations
-
-from agent.core.hosts import expand_hosts as expand_hosts
-from agent.system import ethtool as ethtool, netlink as netlink, sysfs as sysfs
-from agent.system.pci import pci_address as pci_address, pci_path as pci_path
-from agent.system.process_lines import Stat as Stat
-from agent.system.procfs import OpenFile as OpenFile, ProcFS as ProcFS
+from agent.core.hosts import expand_hosts
+from agent.system import ethtool, netlink, sysfs
+from agent.system.process_lines import Stat
+from agent.system.procfs import OpenFile, ProcFS
+from agent.system.sysfs import pci_address, pci_path

@@ -1,7 +1,5 @@
 """The arrival board: a small shared file on which every rank of the job shows how far it is."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from collections.abc import Iterable
@@ -24,6 +22,7 @@ class ProgressBoard:
         try:
             os.ftruncate(fd, size_bytes)
             self._words = memoryview(mmap.mmap(fd, size_bytes)).cast("Q")
+            self.header = self._words[:HEADER_WORDS]
         finally:
             os.close(fd)
 
@@ -39,27 +38,3 @@ class ProgressBoard:
         """Return whether every one of ``ranks`` has arrived at ``arrivals`` operations or more."""
         words = self._words
         return all(words[HEADER_WORDS + rank] > arrivals for rank in ranks)
-
-    def request_end(self) -> None:
-        """Ask rank 0 to choose where the job ends."""
-        self._words[END_REQUESTED] = 1
-
-    def end_requested(self) -> bool:
-        """Return whether an orderly end was requested."""
-        return self._words[END_REQUESTED] != 0
-
-    def end_at(self, operation: int) -> None:
-        """Set the number of operations after which all ranks end; for rank 0 alone."""
-        self._words[END_OPERATION] = operation
-
-    def end_operation(self) -> int:
-        """Return the number of operations after which all ranks end, 0 while that is not decided."""
-        return self._words[END_OPERATION]
-
-    def fail(self) -> None:
-        """Tell the launchers of the other hosts that a rank died."""
-        self._words[FAILED] = 1
-
-    def failed(self) -> bool:
-        """Return whether a rank of the job died."""
-        return self._words[FAILED] != 0

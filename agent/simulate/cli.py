@@ -1,19 +1,153 @@
-"""The command ``rankwatch simulate``."""
+"""The command ``rankwatch simulate`` and its options."""
 
-from __future__ import annotations
-
+import argparse
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from agent.simulate.job import Job
-from agent.simulate.launcher import KNOWN_SIGNALS, Launcher, prepare
+from agent.simulate.launcher import JOB_ID_VARIABLE, KNOWN_SIGNALS, Launcher, prepare
 from agent.simulate.layout import make_layout
-from agent.simulate.options import make_parser
+from agent.simulate.rank import THREAD_NAMES
 
+DESCRIPTION = """\
+Run a simulated job: real processes that write NCCL Inspector files as NCCL 2.30 does, with no GPU.
+
+One launcher starts the ranks of one host; several launchers with the same --job-dir, --hosts, --job-id and --seed and
+their own --host-index make one job. Each event is one line of JSON on standard output. SIGUSR1 ends the job in order,
+SIGTERM and SIGINT cancel it. Times of accidents count from the moment all ranks of the job are initialised.
+"""
+
+DEFAULT = Job(job_dir="", dump_dir="", ranks=8)
 EASY_TP = 4
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that refuses in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Write ``message`` to standard error and exit with 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def make_parser() -> Parser:
+    """Return the parser; its destinations are the fields of :class:`Job`."""
+    parser = Parser(
+        prog="rankwatch simulate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    _add_job(parser.add_argument_group("the job"))
+    _add_files(parser.add_argument_group("the files"))
+    _add_looks(parser.add_argument_group("the look of the processes"))
+    _add_slowness(parser.add_argument_group("slowness"))
+    _add_accidents(parser.add_argument_group("accidents and ends"))
+    return parser
+
+
+def _add_job(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--ranks", type=whole(2), default=DEFAULT.ranks, metavar="N", help="ranks of the whole job (8)")
+    add("--hosts", type=whole(1), default=1, metavar="H", help="hosts the ranks are spread over (1)")
+    add("--host-index", type=whole(0), default=0, metavar="I", help="the host this launcher plays (0)")
+    add("--tp", type=whole(1), default=0, metavar="T", help="ranks per tensor-parallel group (4, or what divides)")
+    add("--job-id", default=DEFAULT.job_id, metavar="ID", help=f"the scheduler's id ({DEFAULT.job_id})")
+    add("--seed", type=whole(0), default=0, metavar="N", help="same seed and job id: same hashes, same times (0)")
+    rate = DEFAULT.records_per_second
+    add("--records-per-second", type=positive, default=rate, metavar="R", help=f"per healthy rank ({rate:g})")
+    add("--steps", type=whole(0), default=0, metavar="N", help="end in order after N steps (0: go on)")
+    add("--duration", dest="duration_seconds", type=amount, default=0.0, metavar="SECONDS",
+        help="end in order after this time, and cancel what cannot end within the grace (0: go on)")  # fmt: skip
+
+
+def _add_files(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--job-dir", default="", metavar="DIR", help="the job's own, shared by its hosts (a temporary one)")
+    add("--dump-dir", default="", metavar="DIR", help="where Inspector files go (JOB_DIR/inspector)")
+    add("--dump-interval-us", type=whole(1), default=DEFAULT.dump_interval_us, metavar="US",
+        help=f"between two dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
+    add("--flush-at-end", action="store_true", help="a last dump pass at an orderly end, as RCCL makes; NCCL does not")
+
+
+def _add_looks(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], default="none", help="whose job id variable ranks have")
+    add("--no-rank-environment", dest="rank_environment", action="store_false",
+        help="leave RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT out")  # fmt: skip
+    add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"({DEFAULT.master_addr})")
+    add("--master-port", type=whole(0), default=DEFAULT.master_port, metavar="PORT", help=f"({DEFAULT.master_port})")
+    add("--thread-names", choices=[*THREAD_NAMES], default="nccl", help="how a rank's library thread is called (nccl)")
+    add("--dataloaders", type=whole(0), default=1, metavar="K", help="workers forked by each process (1)")
+    add("--ranks-per-process", type=whole(1), default=1, metavar="M", help="ranks in one process and file (1)")
+    add("--outlive-launcher", action="store_true", help="ranks go on when their launcher is killed")
+
+
+def _add_slowness(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--straggler", type=whole(0), metavar="RANK", help="a rank that computes longer before each operation")
+    add("--straggler-delay-us", type=amount, default=DEFAULT.straggler_delay_us, metavar="US", help="how much longer")
+    add("--slow-link", type=whole(0), metavar="RANK", help="a rank whose network link is slow")
+    add("--slow-link-factor", type=positive, default=DEFAULT.slow_link_factor, metavar="F",
+        help="how many times longer transfers take that use the link")  # fmt: skip
+    add("--from-step", type=whole(0), default=0, metavar="K", help="the step at which slowness begins (0)")
+
+
+def _add_accidents(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
+    add("--kill", dest="kill_ranks", type=ranks, default=(), metavar="RANKS", help="ranks (1 or 1,2,5) to signal")
+    add("--kill-at", dest="kill_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
+    add("--kill-signal", default="KILL", metavar="NAME", help="KILL, SEGV, ABRT, TERM, STOP ... (KILL)")
+    add("--exit", dest="exit_ranks", type=ranks, default=(), metavar="RANKS", help="ranks that leave by themselves")
+    add("--exit-code", type=whole(0), default=1, metavar="N", help="their exit status (1)")
+    add("--exit-at", dest="exit_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
+    add("--stuck", type=whole(0), metavar="RANK", help="a rank that lives but goes no further")
+    add("--stuck-at-step", type=whole(0), default=0, metavar="K", help="the step it does not begin (0)")
+    add("--recreate-every", dest="recreate_every_steps", type=whole(0), default=0, metavar="K",
+        help="steps after which all communicators and their files are destroyed and made again (0: never)")  # fmt: skip
+    add("--recreate-seconds", type=amount, default=DEFAULT.recreate_seconds, metavar="SECONDS",
+        help=f"how long that takes ({DEFAULT.recreate_seconds:g})")  # fmt: skip
+    add("--teardown", choices=["none", "torchrun", "srun"], default="none",
+        help="when a rank dies: leave the others, or end them (SIGTERM, then SIGKILL; srun: SIGCONT too)")  # fmt: skip
+    add("--grace", dest="grace_seconds", type=amount, default=DEFAULT.grace_seconds, metavar="SECONDS",
+        help=f"from SIGTERM to SIGKILL ({DEFAULT.grace_seconds:g})")  # fmt: skip
+    add("--slow-sigterm-ranks", type=ranks, default=(), metavar="RANKS", help="ranks that take their time at SIGTERM")
+    add("--slow-sigterm-seconds", type=amount, default=DEFAULT.slow_sigterm_seconds, metavar="SECONDS", help="how long")
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """Return a converter to an int of at least ``least``."""
+
+    def convert(text: str) -> int:
+        if not (text.isascii() and text.isdigit()) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")
+        return int(text)
+
+    return convert
+
+
+def ranks(text: str) -> tuple[int, ...]:
+    """Convert ``1,2,5`` to ranks."""
+    return tuple(whole(0)(each) for each in text.split(","))
+
+
+def amount(text: str) -> float:
+    """Convert to a float of 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of 0 or more")
+    return value
+
+
+def positive(text: str) -> float:
+    """Convert to a float above 0."""
+    value = amount(text)
+    if value == 0.0:
+        raise argparse.ArgumentTypeError("it must be more than 0")
+    return value
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,7 +1,5 @@
 """Starts the rank processes of one host, hurts them as asked, and ends them as torchrun or srun would."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -10,17 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.simulate.board import ProgressBoard
-from agent.simulate.environment import rank_environment
+from agent.simulate.board import END_REQUESTED, FAILED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal a process gets when its parent dies; kept over exec, cleared in forked children."""
+
+JOB_ID_VARIABLE = {"slurm": "SLURM_JOB_ID", "torchrun": "TORCHELASTIC_RUN_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
+FOREIGN_PREFIXES = ("SLURM_", "PBS_", "LSB_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 KNOWN_SIGNALS = {each.name.removeprefix("SIG"): each for each in signal.Signals}
 
@@ -82,7 +83,7 @@ class Launcher:
             self._hurt()
         if self._give_up_at is not None and now >= self._give_up_at:
             self._terminate(now, "over_time")
-        if self._job.teardown != "none" and self._board.failed():
+        if self._job.teardown != "none" and self._board.header[FAILED]:
             self._terminate(now, "teardown")
         if self._sigkill_at is not None and now >= self._sigkill_at:
             self._sigkill_at = now + self._job.grace_seconds
@@ -99,7 +100,7 @@ class Launcher:
             if status != 0:
                 self._all_well = False
                 if self._job.teardown != "none" and self._sigkill_at is None:
-                    self._board.fail()
+                    self._board.header[FAILED] = 1
                     self._terminate(now, "teardown")
 
     def _notice_ready(self, now: float) -> None:
@@ -113,7 +114,7 @@ class Launcher:
     def _obey(self, now: float) -> None:
         asked, self._asked = self._asked, set()
         if signal.SIGUSR1 in asked:
-            self._board.request_end()
+            self._board.header[END_REQUESTED] = 1
             self._give_up_at = now + self._end_takes_seconds()
             self._event("end_requested")
         if asked & {signal.SIGTERM, signal.SIGINT}:
@@ -165,6 +166,35 @@ def prepare(job: Job) -> None:
         os.link(draft, job.file())
     finally:
         draft.unlink()
+
+
+def rank_environment(
+    job: Job, ranks: tuple[int, ...], inherited: Mapping[str, str], module_path: Sequence[str]
+) -> dict[str, str]:
+    """Return the environment of the process that holds ``ranks``.
+
+    Names of another job are taken out of ``inherited``; ``module_path`` is where the process finds this package. A
+    process of several ranks has no RANK of its own.
+    """
+    kept = {
+        name: value
+        for name, value in inherited.items()
+        if name not in RANK_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
+    }
+    kept["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
+    if job.scheduler in JOB_ID_VARIABLE:
+        kept[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
+    if not job.rank_environment:
+        return kept
+    kept |= {
+        "WORLD_SIZE": str(job.ranks),
+        "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
+        "MASTER_ADDR": job.master_addr,
+        "MASTER_PORT": str(job.master_port),
+    }
+    if len(ranks) == 1:
+        kept |= {"RANK": str(ranks[0]), "LOCAL_RANK": str(ranks[0] % job.ranks_per_host)}
+    return kept
 
 
 def _how_it_left(status: int) -> dict[str, int | str]:

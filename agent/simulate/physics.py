@@ -4,8 +4,6 @@ A rank's kernel time holds its wait for the last to arrive, so the late rank has
 measures each GPU's own kernel from its own start to its own stop).
 """
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """How far a rank may go: it arrives when its time has come, and completes when its whole communicator has arrived."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Sequence
 

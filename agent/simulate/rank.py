@@ -3,8 +3,6 @@
 Started by the launcher. Imports the standard library only, so that it starts fast and stays small.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -13,15 +11,17 @@ import threading
 import time
 from pathlib import Path
 
-from agent.simulate.board import ProgressBoard
+from agent.simulate.board import END_OPERATION, END_REQUESTED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import make_layout
-from agent.simulate.loader import fork_data_loaders
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
 from agent.simulate.writer import InspectorFile
 
 POLL_SECONDS = 0.01
+LOADER_POLL_SECONDS = 0.1
+STAY_SECONDS = 60.0
+"""How long a data-loader worker stays at most after its rank is gone."""
 THREAD_NAMES = {"nccl": "NCCL RAS", "pytorch": "pt_nccl_watchdg", "none": ""}
 """What the library's thread is called: NCCL's with NCCL_SET_THREAD_NAME=1, PyTorch's always; at most 15 characters."""
 
@@ -112,13 +112,13 @@ class SimulatedRank:
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
         """Return the operation to end at; rank 0 chooses it when the time is up or an end was requested."""
-        chosen = self._board.end_operation() or self._job.steps * self._step_operations
+        chosen = self._board.header[END_OPERATION] or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None
         time_is_up = 0 < self._job.duration_seconds <= elapsed_seconds
-        if time_is_up or self._board.end_requested():
+        if time_is_up or self._board.header[END_REQUESTED]:
             chosen = orderly_end(self._ranks[0].arrived, self._run_ahead, self._step_operations)
-            self._board.end_at(chosen)
+            self._board.header[END_OPERATION] = chosen
         return chosen or None
 
     def _must_leave(self) -> bool:
@@ -180,6 +180,49 @@ def start_library_thread(name: str) -> None:
 
     threading.Thread(target=stay, daemon=True).start()
     named.wait()
+
+
+def fork_data_loaders(count: int, end_marker: Path, launcher: int | None) -> None:
+    """Fork ``count`` data-loader workers, which inherit environment and open files; call before starting threads.
+
+    They leave when ``end_marker`` exists, when the process ``launcher`` is gone (None: none to watch), or
+    STAY_SECONDS after their parent is.
+    """
+    parent = os.getpid()
+    for _ in range(count):
+        if os.fork() == 0:
+            try:
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                _be_quiet()
+                _stay(parent, end_marker, launcher)
+            finally:  # never go on as a second rank, whatever happened
+                os._exit(0)
+
+
+def _be_quiet() -> None:
+    """Close standard error: else a reader of the launcher's would wait for this worker's end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+
+
+def _stay(parent: int, end_marker: Path, launcher: int | None) -> None:
+    orphan_since: float | None = None
+    while not end_marker.exists() and (launcher is None or _alive(launcher)):
+        now = time.monotonic()
+        if orphan_since is None and os.getppid() != parent:
+            orphan_since = now
+        if orphan_since is not None and now - orphan_since > STAY_SECONDS:
+            return
+        time.sleep(LOADER_POLL_SECONDS)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"  # a zombie launcher is dead
 
 
 if __name__ == "__main__":

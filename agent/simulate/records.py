@@ -1,7 +1,5 @@
 """One Inspector record as a line of JSON: the 2.30 plugin's keys, order and number formats. Pure."""
 
-from __future__ import annotations
-
 import json
 from typing import NamedTuple
 

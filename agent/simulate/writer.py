@@ -1,7 +1,5 @@
 """The Inspector file of one process, written as the 2.30 plugin writes it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """The kernel's ioctl for network devices (SIOCETHTOOL of linux/ethtool.h), as far as netlink does not do. Blocking."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import mmap

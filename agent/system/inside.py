@@ -7,8 +7,6 @@ requested kind, a regular file or a FIFO. It looks first at what a name leads to
 device and no lease.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -9,7 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 ROUTE, GENERIC, RDMA = 0, 16, 20
 """Protocols (linux/netlink.h): the network's, families by name, RDMA's."""
@@ -83,26 +83,10 @@ def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Net
     return Netlink(found)
 
 
-class Channel(Protocol):
-    """A socket, as far as it is used."""
-
-    def send(self, raw: bytes, /) -> int:
-        """Send a datagram."""
-        ...
-
-    def recv(self, size: int, /) -> bytes:
-        """Wait for a datagram."""
-        ...
-
-    def close(self) -> None:
-        """Close it."""
-        ...
-
-
 class Netlink:
     """One socket, for one question at a time. Raises OSError with what the kernel says against a question."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._number = 0
 

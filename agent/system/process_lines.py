@@ -1,7 +1,5 @@
 """Lines of /proc/PID/stat and /proc/PID/status (proc(5)), with the kernel's bounds. Pure."""
 
-from __future__ import annotations
-
 import re
 
 import msgspec

@@ -4,8 +4,6 @@ Every field is the kernel's (proc(5)) except names, command lines and environmen
 are bounded and decoded leniently. A file that vanished, or that we may not read, is None: callers decide.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -131,10 +129,7 @@ class ProcFS:
 
     def mounts(self, pid: int) -> dict[int, str]:
         """Return the types of the file systems in the process' mount namespace, by the ids of their mounts."""
-        try:
-            raw = self._bytes(f"{pid}/mountinfo", MAX_MOUNTS_BYTES)
-        except OSError:
-            return {}
+        raw = self._bytes_if_any(f"{pid}/mountinfo", MAX_MOUNTS_BYTES) or b""
         return {int(found[1]): found[2].decode("ascii", "replace") for found in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
@@ -148,9 +143,8 @@ class ProcFS:
 
     def environment(self, pid: int) -> dict[str, str] | None:
         """The environment the process was started with; None when it may not be read or is gone."""
-        try:
-            raw = self._bytes(f"{pid}/environ", MAX_ENVIRONMENT_BYTES)
-        except OSError:
+        raw = self._bytes_if_any(f"{pid}/environ", MAX_ENVIRONMENT_BYTES)
+        if raw is None:
             return None
         pairs = (item.partition(b"=") for item in raw.split(b"\0") if item)
         return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
@@ -160,18 +154,12 @@ class ProcFS:
 
         Cut to MAX_TITLE_BYTES.
         """
-        try:
-            raw = self._bytes(f"{pid}/cmdline", MAX_TITLE_BYTES)
-        except OSError:
-            return ""
+        raw = self._bytes_if_any(f"{pid}/cmdline", MAX_TITLE_BYTES) or b""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
 
     def arguments(self, pid: int) -> list[str]:
         """The whole words of the command line within its first MAX_ARGUMENTS_BYTES; empty when it is gone."""
-        try:
-            raw = self._bytes(f"{pid}/cmdline", MAX_ARGUMENTS_BYTES)
-        except OSError:
-            return []
+        raw = self._bytes_if_any(f"{pid}/cmdline", MAX_ARGUMENTS_BYTES) or b""
         return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: nothing, or a word that was cut
 
     def namespace(self, pid: int, kind: str) -> int:
@@ -202,10 +190,8 @@ class ProcFS:
 
     def maps_library(self, pid: int, names: re.Pattern[bytes]) -> bool | None:
         """Return True when a mapped file's path matches ``names``; None when the maps may not be read."""
-        try:
-            return names.search(self._bytes(f"{pid}/maps", MAX_MAPS_BYTES)) is not None
-        except OSError:
-            return None
+        maps = self._bytes_if_any(f"{pid}/maps", MAX_MAPS_BYTES)
+        return None if maps is None else names.search(maps) is not None
 
     def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
         """Return the process' descriptors that are files with a path; None when they may not be read.
@@ -281,6 +267,12 @@ class ProcFS:
             if error.errno in (errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.ENOTDIR):
                 return None
             raise
+
+    def _bytes_if_any(self, path: str, limit: int) -> bytes | None:
+        try:
+            return self._bytes(path, limit)
+        except OSError:
+            return None
 
     def _bytes(self, path: str, limit: int) -> bytes:
         fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)

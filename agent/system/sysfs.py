@@ -1,8 +1,7 @@
-"""Small files of sysfs. Blocking; what cannot be read is None, so that one attribute never costs another."""
-
-from __future__ import annotations
+"""Small files of sysfs, and where a device is in the PCI tree. Blocking; what cannot be read is None."""
 
 import os
+import re
 from pathlib import Path
 
 MAX_BYTES = 4096
@@ -10,6 +9,8 @@ MAX_BYTES = 4096
 MAX_ENTRIES = 4096
 _LEAST, _MOST = -(2**63), 2**64 - 1
 """Whole numbers of the kernel have 64 bits."""
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def read_text(path: Path) -> str | None:
@@ -50,3 +51,21 @@ def entries(path: Path) -> list[str]:
         return sorted(os.listdir(path))[:MAX_ENTRIES]
     except OSError:
         return []
+
+
+def pci_address(text: str) -> str:
+    """An address as sysfs writes it: NVML's has eight digits of domain and capital letters; empty when it is none."""
+    lowered = text.strip().lower()
+    if not _ADDRESS.fullmatch(lowered):
+        return ""
+    domain, _, rest = lowered.partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def pci_path(device: Path) -> tuple[str, ...]:
+    """The root, the bridges and the device itself, from the target of a link such as /sys/bus/pci/devices/ADDRESS."""
+    try:
+        parts = Path(os.path.realpath(device, strict=True)).parts
+    except OSError:
+        return ()
+    return tuple(part for part in parts if _ADDRESS.fullmatch(part) or _ROOT.fullmatch(part))

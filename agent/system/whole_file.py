@@ -1,7 +1,5 @@
 """Small files of jobs or a site, read whole when they change. Blocking."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Mapping

@@ -1,15 +1,17 @@
-"""A bounded set of followed files with fair eviction per user. It knows no file system."""
-
-from __future__ import annotations
+"""Bounded sets with fair eviction per user: followed files, and positions in those out of sight. No file system."""
 
 import heapq
+from collections import Counter
+from collections.abc import Iterable
 
-from agent.tail.file import FollowedFile
+from agent.tail.file import FollowedFile, Position
 from agent.tail.shares import FairTable, Share
 
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
 """Whether it is busy, when it was written to last, its identity: the smallest is evicted first."""
+MAX_LEFT = 1024
+"""Files out of sight whose position is kept: a file renamed or a directory unmounted may come back."""
 
 
 class Crowd:
@@ -81,3 +83,36 @@ def _is_idle(file: FollowedFile) -> bool:
     """Return whether nothing that was begun in ``file`` is left to read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)
+
+
+class LeftPositions:
+    """Positions by identity, MAX_LEFT at most; what is evicted or refused is counted as ``left_limit``."""
+
+    def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
+        self._positions: dict[Identity, Position] = {}
+        self._shares: FairTable[Identity] = FairTable()
+        self._skipped = skipped
+        for position in positions:
+            self.put(position)
+
+    def all(self) -> list[Position]:
+        """All of them."""
+        return list(self._positions.values())
+
+    def put(self, position: Position) -> None:
+        """Keep one; at the limit, the share with the most entries loses its oldest one."""
+        identity = (position.device, position.inode)
+        self.pop(identity)
+        if len(self._positions) >= MAX_LEFT:
+            self._skipped["left_limit"] += 1
+            oldest = next(iter(self._shares.of(self._shares.gives_way_to(position.share))), None)
+            if oldest is None:
+                return
+            self.pop(oldest)
+        self._positions[identity] = position
+        self._shares.put(identity, position.share)
+
+    def pop(self, identity: Identity) -> Position | None:
+        """Take one out, if it is there."""
+        self._shares.pop(identity)
+        return self._positions.pop(identity, None)

@@ -4,10 +4,9 @@ The functions here know no directories and decide nothing about other files: ``a
 ``agent.tail.reader`` opens them.
 """
 
-from __future__ import annotations
-
 import os
 import re
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated, NamedTuple
 
@@ -67,45 +66,47 @@ class FileChange(Enum):
     TRUNCATED = "truncated"
 
 
+@dataclass(slots=True, eq=False)
 class FollowedFile:
     """One file under its identity; ``generation`` counts how often it was truncated.
 
     ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
     False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
     was first found; ``shared`` whether others than its user may write to it or replace it. ``written_ns`` is its
-    modification time, or when it was seen if that time is still to come. ``returns_end_lines``: a carriage return ends
-    a line too, and is read as a newline.
+    modification time, or when it was seen if that time is still to come; ``written_by`` the modification time that it
+    is of. ``returns_end_lines``: a carriage return ends a line too, and is read as a newline. ``drained``: nothing
+    whole is left at this size and modification time. ``scanned``: bytes after ``offset`` known to hold no end of the
+    overlong line there.
     """
 
-    __slots__ = (
-        "caught_up", "descriptor", "device", "drained", "fingerprint", "from_start", "generation", "grown_at", "inode",
-        "modified_ns", "offset", "path", "returns_end_lines", "scanned", "share", "shared",
-        "size_at_start", "size_bytes", "start_at_end", "tail", "unlinked", "written_by", "written_ns",
-    )  # fmt: skip
+    device: int
+    inode: int
+    path: str
+    size_bytes: int
+    grown_at: float
+    share: Share = field(init=False)
+    size_at_start: int = field(init=False)
+    shared: bool = False
+    generation: int = 0
+    offset: int = 0
+    fingerprint: bytes = b""
+    tail: bytes = b""
+    modified_ns: int = -1
+    written_ns: int = -1
+    written_by: int = -1
+    from_start: bool = True
+    start_at_end: bool = False
+    returns_end_lines: bool = False
+    caught_up: bool = True
+    drained: bool = False
+    scanned: int = 0
+    unlinked: bool = False
+    descriptor: int | None = None
 
-    def __init__(self, device: int, inode: int, path: str, size_bytes: int, now: float) -> None:
-        self.device = device
-        self.inode = inode
-        self.path = path
-        self.share = Share(NO_OWNER, os.path.dirname(path))
-        self.shared = False
-        self.generation = 0
-        self.offset = 0
-        self.fingerprint = b""
-        self.tail = b""
-        self.size_bytes = size_bytes
-        self.size_at_start = size_bytes
-        self.modified_ns = self.written_ns = -1
-        self.written_by = -1  # the modification time that written_ns is of
-        self.from_start = True
-        self.start_at_end = False
-        self.returns_end_lines = False
-        self.caught_up = True
-        self.drained = False  # nothing whole is left at this size and modification time
-        self.scanned = 0  # bytes after offset known to hold no end of the overlong line there
-        self.unlinked = False
-        self.grown_at = now
-        self.descriptor: int | None = None
+    def __post_init__(self) -> None:
+        """Take what is seen first for what was there at the start."""
+        self.share = Share(NO_OWNER, os.path.dirname(self.path))
+        self.size_at_start = self.size_bytes
 
     @property
     def identity(self) -> tuple[int, int]:

@@ -4,21 +4,17 @@ Used from one thread, which it may block. A file is its (device, inode) and the 
 always lies at a line's start, so the durable position is the offset alone: a partial last line is read again later.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
-from agent.tail.crowd import Crowd
+from agent.tail.crowd import Crowd, LeftPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
-from agent.tail.left import LeftPositions
-from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, ListingOf, entry_at
+from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, ShareOf, share_of
 
@@ -64,7 +60,7 @@ class Follower:
         limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
         wall_clock: Callable[[], float] = time.time,
         share_of: ShareOf = share_of,
-        listing: ListingOf | None = None,
+        listing: Walk | None = None,
         returns_end_lines: bool = False,
         backlog_bytes: int | None = None,
         keeps_open: Callable[[str], bool] = lambda _path: False,
@@ -88,7 +84,7 @@ class Follower:
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
         self._left = LeftPositions(left, self.skipped)
-        self._listing = (listing or partial(Listing, root))(limits, self.skipped, self._take, self._skip)
+        self._listing = listing or Listing(root, limits)
         self._reader = LineReader(self._listing.roots, clock, limits.open_files, self.skipped)
         self.available = False
         self.looked = False
@@ -121,7 +117,7 @@ class Follower:
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
         self.passed_over = 0
-        self.available = self._listing.look(self._now_ns)
+        self.available = self._listing.look(self._now_ns, self._take, self._skip, self.skipped)
         self._release()
         if self._whole:
             self.looked = True
@@ -173,7 +169,7 @@ class Follower:
             self._take_entry(entry, directory)
 
     def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
-        identity = (device, entry.inode())
+        identity = (device, entry.inode)
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
             return False
         self.passed_over += 1
@@ -187,7 +183,7 @@ class Follower:
 
     def _take_entry(self, entry: FoundEntry, directory: Directory) -> None:
         try:
-            status = entry.stat(follow_symlinks=False)
+            status = entry.stat()
         except OSError as error:
             self._skip(error)
             return

@@ -1,15 +1,16 @@
 """One look through a directory and its subdirectories: both and their entries have a limit, in fair shares."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 
@@ -45,149 +46,151 @@ class Subdirectory(NamedTuple):
     modified_ns: int
 
 
-class FoundEntry(Protocol):
-    """What is needed of an os.DirEntry."""
-
-    @property
-    def name(self) -> str:
-        """Return the file's name in its directory."""
-        ...
-
-    def inode(self) -> int:
-        """Return the inode's number."""
-        ...
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the file's status."""
-        ...
-
-
-class NamedEntry(NamedTuple):
-    """A file that was named and looked at."""
+@dataclass(slots=True)
+class FoundEntry:
+    """A name in a directory, its inode, and how to get its status, which follows no link and may raise OSError."""
 
     name: str
-    status: os.stat_result
-
-    def inode(self) -> int:
-        """Return the inode's number."""
-        return self.status.st_ino
-
-    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return the status of the name itself: no link was followed."""
-        return self.status
-
-
-class Finder(Protocol):
-    """Finds files: one way to look for them."""
-
-    @property
-    def roots(self) -> frozenset[str]:
-        """Return the directories that may be links."""
-        ...
-
-    def look(self, now_ns: int) -> bool:
-        """Hand over all that is there; False when no directory is."""
-        ...
+    inode: int
+    stat: Callable[[], os.stat_result]
 
 
 Take = Callable[[Directory, FoundEntry], None]
 Skip = Callable[[OSError], None]
-ListingOf = Callable[[FollowLimits, Counter[str], Take, Skip], Finder]
+Fits = Callable[[str], bool]
+"""Chooses entries by their names."""
+_Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
+"""Takes a directory's name below a base, and its descriptor; returns what takes its entries."""
 
 
-class Listing:
-    """Hands each entry that is no directory to ``take`` and each error to ``skip``; counts in ``skipped``."""
+class Walk:
+    """Looks through directories: a subclass says through which."""
 
-    def __init__(
-        self,
-        root: Path,
-        limits: FollowLimits,
-        skipped: Counter[str],
-        take: Take,
-        skip: Skip,
-    ) -> None:
-        self._prefix = str(root)
-        self.roots = frozenset({self._prefix})
+    roots: frozenset[str]
+    """The directories that may be links."""
+
+    def __init__(self, limits: FollowLimits) -> None:
         self._limits = limits
-        self._skipped = skipped
-        self._take = take
-        self._skip = skip
 
-    def look(self, now_ns: int) -> bool:
-        """Look at the entries of the directory, then at those of its subdirectories; False when it is not there."""
+    def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
+        """Hand files to ``take``, errors to ``skip``; count in ``skipped``. False when no directory is there."""
+        self._now_ns, self._take, self.skip, self._skipped = now_ns, take, skip, skipped
+        return self.look_through()
+
+    @abstractmethod
+    def look_through(self) -> bool:
+        """Visit the directories of ``roots`` and those below; False when none is there."""
+
+    def base(self, path: str) -> int | None:
+        """Open one of ``roots``; None when that cannot be."""
         try:
-            root = os.open(self._prefix, DIRECTORY_FLAGS)
+            return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
             if error.errno != errno.ENOENT:
-                self._skip(error)
-            return False
-        with closing(root):
-            self._look_below(root, now_ns)
-        return True
+                self.skip(error)
+            return None
 
-    def _look_below(self, root: int, now_ns: int) -> None:
-        names: list[str] = []
-        _, whole = self._scan(root, self._prefix, 0, self._limits.entries, names)
-        self._skipped["entry_limit"] += not whole
-        found = [one for name in names if (one := self._subdirectory(root, name, now_ns)) is not None]
-        chosen = fairly_chosen(found, self._limits.directories)
-        self._skipped["directory_limit"] += len(found) - len(chosen)
-        self._look_into(root, chosen)
+    def visit(
+        self, base: int, chosen: list[Subdirectory], prefix: str, files: Fits, directories: Fits
+    ) -> list[Subdirectory]:
+        """Take the files whose names fit, and return as many of the directories whose names do as there may be.
 
-    def _look_into(self, root: int, chosen: list[Subdirectory]) -> None:
-        """Look at as many entries of each as its share is: what one leaves is shared out among the others."""
+        Of each of ``chosen`` as many entries are looked at as its share is: what one leaves is shared out among the
+        others.
+        """
+        found: list[Subdirectory] = []
+
+        def enter(below: str, descriptor: int) -> Callable[[os.DirEntry[str]], None]:
+            directory = _directory(f"{prefix}/{below}" if below else prefix, descriptor)
+
+            def see(entry: os.DirEntry[str]) -> None:
+                is_taken, is_entered = files(entry.name), directories(entry.name)
+                if (is_taken or is_entered) and entry.is_dir(follow_symlinks=False):
+                    if is_entered:
+                        self._gather(found, below, entry.name, descriptor)
+                elif is_taken:
+                    self._take(
+                        directory, FoundEntry(entry.name, entry.inode(), partial(entry.stat, follow_symlinks=False))
+                    )
+
+            return see
+
         taken = dict.fromkeys(chosen, 0)
         room = self._limits.entries
         for _ in range(MAX_ROUNDS):
-            if room < len(taken):
+            if room < len(taken) or not taken:
                 break
             of_user = Counter(one.uid for one in taken)
             shares = {one: max(1, room // len(of_user) // of_user[one.uid]) for one in taken}
             for one, share in shares.items():
-                seen, whole = self._open(root, one, taken[one], min(room, share))
+                seen, whole = self._scan(base, one, taken[one], min(room, share), enter)
                 room -= seen
                 taken[one] += seen
                 if whole:
                     del taken[one]
         self._skipped["entry_limit"] += len(taken)
+        below = fairly_chosen(found, self._limits.directories)
+        self._skipped["directory_limit"] += len(found) - len(below)
+        return below
 
-    def _subdirectory(self, root: int, name: str, now_ns: int) -> Subdirectory | None:
-        try:
-            status = os.stat(name, dir_fd=root, follow_symlinks=False)
-        except OSError as error:
-            self._skip(error)
-            return None
-        return Subdirectory(name, status.st_uid, min(now_ns, status.st_mtime_ns))
-
-    def _open(self, root: int, one: Subdirectory, start: int, count: int) -> tuple[int, bool]:
-        try:
-            directory = os.open(one.name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=root)
-        except OSError as error:
-            self._skip(error)
-            return 0, True
-        with closing(directory):
-            return self._scan(directory, f"{self._prefix}/{one.name}", start, count, [])
-
-    def _scan(self, descriptor: int, prefix: str, start: int, count: int, names: list[str]) -> tuple[int, bool]:
-        """Look at ``count`` entries from the ``start``-th on, and add the directories to ``names``.
+    def _scan(self, base: int, one: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
+        """Look at ``count`` entries from the ``start``-th on.
 
         Return how many there were, and whether they were the last ones (or no more can be had).
         """
         seen = 0
         try:
-            directory = _directory(prefix, descriptor)
-            with os.scandir(descriptor) as entries:
-                for entry in islice(entries, start, start + count + 1):
-                    if seen == count:
-                        return seen, False
-                    seen += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        names.append(entry.name)
-                    else:
-                        self._take(directory, entry)
+            directory = opened_below(base, one.name)
+            with closing(directory):
+                see = enter(one.name, directory)
+                with os.scandir(directory) as entries:
+                    for entry in islice(entries, start, start + count + 1):
+                        if seen == count:
+                            return seen, False
+                        seen += 1
+                        see(entry)
         except OSError as error:
-            self._skip(error)
+            self.skip(error)
         return seen, True
+
+    def _gather(self, found: list[Subdirectory], below: str, name: str, descriptor: int) -> None:
+        try:
+            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+        except OSError as error:
+            self.skip(error)
+            return
+        path = f"{below}/{name}" if below else name
+        found.append(Subdirectory(path, status.st_uid, min(self._now_ns, status.st_mtime_ns)))
+
+
+class Listing(Walk):
+    """Looks at the files of one directory and of its subdirectories, one level deep."""
+
+    def __init__(self, root: Path, limits: FollowLimits) -> None:
+        super().__init__(limits)
+        self._root = str(root)
+        self.roots = frozenset({self._root})
+
+    def look_through(self) -> bool:
+        """Look at the entries of the directory, then at those of its subdirectories."""
+        root = self.base(self._root)
+        if root is None:
+            return False
+        with closing(root):
+            top = [Subdirectory("", os.fstat(root).st_uid, 0)]
+            below = self.visit(root, top, self._root, any_name, any_name)
+            self.visit(root, below, self._root, any_name, no_name)
+        return True
+
+
+def any_name(_name: str) -> bool:
+    """Fit every name."""
+    return True
+
+
+def no_name(_name: str) -> bool:
+    """Fit no name."""
+    return False
 
 
 def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
@@ -211,7 +214,7 @@ def opened_below(base: int, path: str) -> int:
     return descriptor
 
 
-def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, NamedEntry] | None:
+def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, FoundEntry] | None:
     """Return the file of that device and inode at ``path``, in ``root`` or one level below; else None. Raises OSError.
 
     ``path`` comes from outside: no link below ``root`` is followed.
@@ -227,7 +230,7 @@ def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             if (status.st_dev, status.st_ino) != identity:
                 return None
-            return _directory("/".join((root, *folders)), descriptor), NamedEntry(name, status)
+            return _directory("/".join((root, *folders)), descriptor), FoundEntry(name, status.st_ino, lambda: status)
 
 
 def _directory(prefix: str, descriptor: int) -> Directory:

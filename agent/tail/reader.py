@@ -1,7 +1,5 @@
 """Reads followed files with a limit of open files. It follows no link and reads nothing but regular files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """How much of a bounded table each share holds, and which loses an entry: users, then their directories. Pure."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar

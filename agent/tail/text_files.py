@@ -1,7 +1,5 @@
 """Reads lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +8,7 @@ from typing import NamedTuple
 
 from agent.tail.file import CHUNK_BYTES, FollowedFile, Position
 from agent.tail.follower import Follower
-from agent.tail.listing import FollowLimits, Skip, Take
+from agent.tail.listing import FollowLimits
 from agent.tail.patterns import PatternListing, compiled_path_pattern
 
 BACKLOG_BYTES = 16 * 1024 * 1024
@@ -60,6 +58,7 @@ class TextFiles:
         keeps_open: Callable[[str], bool] = lambda _path: False,
     ) -> None:
         self._patterns = [compiled_path_pattern(pattern) for pattern in patterns]
+        self._listing = PatternListing(self._patterns, limits)
         self._follower = Follower(
             Path("/"),
             lambda _name: True,
@@ -67,7 +66,7 @@ class TextFiles:
             resume=resume,
             limits=limits,
             wall_clock=wall_clock,
-            listing=self._make_listing,
+            listing=self._listing,
             returns_end_lines=True,
             backlog_bytes=None if from_beginning else BACKLOG_BYTES,
             keeps_open=keeps_open,
@@ -130,10 +129,6 @@ class TextFiles:
     def close(self) -> None:
         """Close all files. Call nothing afterwards."""
         self._follower.close()
-
-    def _make_listing(self, limits: FollowLimits, skipped: Counter[str], take: Take, skip: Skip) -> PatternListing:
-        self._listing = PatternListing(self._patterns, limits, skipped, take, skip)
-        return self._listing
 
     def _read(self, file: FollowedFile) -> TextLines | None:
         chunk = self._follower.read(file, PIECE_BYTES)

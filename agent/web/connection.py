@@ -1,17 +1,61 @@
-"""One connection: what the server keeps of it, its handshake and its end under TLS, and how it is written to."""
-
-from __future__ import annotations
+"""One connection: its bounds, what the server keeps of it, its handshake and its end, and how it is written to."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import h11
 
-from agent.web.limits import CloseReason
-
+CloseReason: TypeAlias = Literal[
+    "all_busy",  # the cap was reached, and its peer, which had most, waited for answers on all others: it was refused
+    "evicted",  # of the peer with most: closed for a newer connection, or for the memory bound of answers not yet read
+    "handshake_failed",  # of TLS: the client spoke something else, took another version, or has no valid certificate
+    "handshake_timeout",
+    "header_timeout",
+    "idle_timeout",
+    "write_timeout",
+    "header_too_large",
+    "malformed",
+    "refused_request",  # a method other than GET and HEAD, a body, a target that is no path
+    "peer_gone",
+    "stopped",
+]
 WRITE_PIECE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
+
+    ``tls_connections``: the cap where TLS is spoken, as asyncio holds 256 KiB for each. ``held_bytes``: answers that
+    clients have not read yet, all together, one that several share counted once; the largest single one may exceed it.
+    """
+
+    connections: int = 256
+    tls_connections: int = 64
+    header_bytes: int = 16 * 1024
+    handshake_seconds: float = 5.0
+    header_seconds: float = 5.0
+    idle_seconds: float = 90.0
+    response_seconds: float = 30.0
+    write_seconds: float = 15.0
+    held_bytes: int = 16 * 1024 * 1024
+    query_fields: int = 256
+
+
+@dataclass(slots=True)
+class WebStats:
+    """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
+
+    ``failures``: answers and connections that ended in an error of this program's, or too late. A connection that its
+    client closed between two requests is not counted in ``closed``.
+    """
+
+    connections: int = 0
+    responses: dict[int, int] = field(default_factory=dict)
+    closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
+    failures: int = 0
 
 
 class TlsTerms(NamedTuple):
@@ -87,16 +131,15 @@ async def end(connection: Connection, seconds: float) -> None:
         error.with_traceback(None)  # asyncio keeps it, and its frames what was written last
 
 
-async def write_pieces(connection: Connection, head: bytes | None, parts: tuple[tuple[int, int], ...]) -> None:
-    """Write parts of what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
+async def write_pieces(connection: Connection, head: bytes | None) -> None:
+    """Write what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
 
     The error of a client that left leads to this frame until ``end``: so to no more than a piece.
     """
     connection.writer.write(head or b"")
-    for begin, end in parts:
-        for start in range(begin, end, WRITE_PIECE_BYTES):
-            piece = h11.Data(data=connection.held[start : min(start + WRITE_PIECE_BYTES, end)])
-            for written in connection.http.send_with_data_passthrough(piece) or ():
-                connection.writer.write(written)
-            await connection.writer.drain()
+    for start in range(0, len(connection.held), WRITE_PIECE_BYTES):
+        piece = h11.Data(data=connection.held[start : start + WRITE_PIECE_BYTES])
+        for written in connection.http.send_with_data_passthrough(piece) or ():
+            connection.writer.write(written)
+        await connection.writer.drain()
     await connection.writer.drain()

@@ -1,13 +1,9 @@
 """What the web server serves: the routes and their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 
 from agent.core.fair_lane import FairLane
-from agent.core.single_flight import SingleFlight
-from agent.export.exposition import Rendered, Selection, SelectionError, cut, select
-from agent.export.shipped_scrapes import is_shipped
+from agent.export.exposition import Rendered, Selection, SelectionError, select
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 
 HTML = "text/html; charset=utf-8"
@@ -30,13 +26,12 @@ class Pages:
     """The handler for the web server.
 
     ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. What the shipped
-    scrape jobs ask for is rendered at once. All other selections share a lane with one render at a time, in turns by
-    peer: a shipped scrape waits for no more than that one. Scrapes with `name[]` cut what they want from a render that
-    they share, whatever their names. ``exporters`` are the names that a scrape may ask for; ``ready`` says whether the
-    agent has begun to work; ``front_page`` and ``document`` give what `/` and `/api/v1/ranks` show; while ``may_show``
-    is False the page would lack ranks that run, and a scrape is answered with 503. The last five are called on the
-    event loop. ``static``: what does not change, by path. ``evidence`` gives a file of a bundle of evidence by its
-    name, None where there is none to give: only to requests that are private.
+    scrape jobs ask for has a lane of its own. All other selections share a lane with one render at a time, in turns by
+    peer: a shipped scrape waits for no more than that one. ``exporters``: names that a scrape may ask for. ``ready``:
+    whether the agent has begun to work. ``front_page`` and ``document``: what `/` and `/api/v1/ranks` show. While
+    ``may_show`` is False the page would lack ranks that run, and a scrape is answered with 503. The last five are
+    called on the event loop. ``static``: what does not change, by path. ``evidence`` gives a file of a bundle of
+    evidence by its name, None where there is none to give: only to requests that are private.
     """
 
     def __init__(
@@ -50,7 +45,7 @@ class Pages:
         static: Mapping[str, HttpResponse],
         evidence: Callable[[str], Awaitable[bytes | None]],
     ) -> None:
-        self._shipped: SingleFlight[Selection, Rendered] = SingleFlight(render)
+        self._shipped: FairLane[Selection, Rendered] = FairLane(render)
         self._others: FairLane[Selection, Rendered] = FairLane(render)
         self._exporters = exporters
         self._ready = ready
@@ -99,15 +94,12 @@ class Pages:
         if not self._may_show():
             return HttpResponse(503, TEXT, b"The ranks are being looked for since the start; ask again\n")
         try:
-            scrape = select(request.query, request.headers, self._exporters())
+            selection = select(request.query, request.headers, self._exporters())
         except SelectionError as error:
             return HttpResponse(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
-        if is_shipped(scrape):
-            rendered = await self._shipped.get(scrape.selection)
-        else:
-            rendered = await self._others.get(request.client, scrape.selection)
+        lane = self._shipped if selection.is_shipped else self._others
+        rendered = await lane.get(request.client, selection)
         headers: tuple[tuple[str, str], ...] = (("Vary", "Accept, Accept-Encoding"),)
         if rendered.encoding:
             headers += (("Content-Encoding", rendered.encoding),)
-        parts = cut(rendered, scrape.names) if scrape.names else None
-        return HttpResponse(200, rendered.content_type, rendered.body, headers, parts)
+        return HttpResponse(200, rendered.content_type, rendered.body, headers)

@@ -1,7 +1,5 @@
 """The address to listen on: what may be written, and the sockets it means."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Mapping
@@ -43,27 +41,28 @@ def parse_listen_address(text: str) -> ListenAddress:
     return ListenAddress(form["v6"] or form["host"] or "", port)
 
 
-def open_listeners(address: ListenAddress) -> list[socket.socket]:
-    """Return listening sockets for ``address``, at least one; OSError names the address and the reason.
+def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
+    """Return listening sockets for ``addresses``, at least one for each; OSError names the address and the reason.
 
     The connections they accept inherit the bounds on buffers, and send without delay. Blocks while a host name is
     resolved. The caller closes the sockets.
     """
     sockets: list[socket.socket] = []
-    try:
-        for family, host in _targets(address):
-            dual = not address.host and family == socket.AF_INET6
-            opened = socket.create_server((host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-            sockets.append(opened)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-            # asyncio does so only for sockets made with the protocol's number, which create_server's are not.
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    except OSError as error:
-        for opened in sockets:
-            opened.close()
-        reason = (error.strerror or str(error)).split(" (while attempting")[0]
-        raise OSError(error.errno, f"cannot listen on {address}: {reason}") from error
+    for address in addresses:
+        try:
+            for family, host in _targets(address):
+                dual = not address.host and family == socket.AF_INET6
+                opened = socket.create_server((host, address.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+                sockets.append(opened)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+                opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+                # asyncio does so only for sockets made with the protocol's number, which create_server's are not.
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            for opened in sockets:
+                opened.close()
+            reason = (error.strerror or str(error)).split(" (while attempting")[0]
+            raise OSError(error.errno, f"cannot listen on {address}: {reason}") from error
     return sockets
 
 

@@ -1,7 +1,5 @@
 """HTTP messages as the handlers see them, and what of HTTP is not served."""
 
-from __future__ import annotations
-
 import email.utils
 import re
 from collections.abc import Mapping
@@ -42,21 +40,12 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What to answer; the length, the date and what concerns the connection are added when it is sent.
-
-    ``only``: the parts of ``body``, from a byte to before another, that are sent; None: all of it.
-    """
+    """What to answer; the length, the date and what concerns the connection are added when it is sent."""
 
     status: int
     content_type: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
-    only: tuple[tuple[int, int], ...] | None = None
-
-    @property
-    def parts(self) -> tuple[tuple[int, int], ...]:
-        """Return the parts of ``body`` that are sent."""
-        return ((0, len(self.body)),) if self.only is None else self.only
 
 
 def request_of(
@@ -91,27 +80,6 @@ def request_of(
     return HttpRequest(path or "/", fields, headers, client, scheme)
 
 
-def persisting(http: h11.Connection, head: h11.Request, header_bytes: int) -> h11.Connection | None:
-    """Return the connection that goes on after a request of HTTP/1.0 that asks for that (RFC 9112, 9.3); else None.
-
-    h11 ends every connection of HTTP/1.0: another one takes its place, with the same request as HTTP/1.1.
-    """
-    fields = b",".join(value for name, value in head.headers if name == b"connection")
-    options = {option.strip() for option in fields.lower().split(b",")}
-    if head.http_version != b"1.0" or b"keep-alive" not in options or b"close" in options:
-        return None
-    left, is_all = http.trailing_data
-    going_on = server_side(header_bytes)
-    going_on.receive_data(head.method + b" / HTTP/1.1\r\nHost: h\r\n\r\n")
-    going_on.next_event()
-    going_on.next_event()
-    if left:
-        going_on.receive_data(left)
-    if is_all:
-        going_on.receive_data(b"")
-    return going_on
-
-
 def server_side(header_bytes: int) -> h11.Connection:
     """Return the state of a new connection, whose headers may have ``header_bytes`` at most."""
     # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
@@ -122,7 +90,7 @@ def head_of(response: HttpResponse, connection: str) -> h11.Response:
     """Return the status line and headers for ``response``; ``connection``: that header's value, empty for none."""
     headers = [
         ("Content-Type", response.content_type),
-        ("Content-Length", str(sum(end - start for start, end in response.parts))),
+        ("Content-Length", str(len(response.body))),
         ("Date", email.utils.formatdate(usegmt=True)),
         *response.headers,
     ]

@@ -1,7 +1,5 @@
 """Names the peer of a connection: a user of this node if the kernel names one, else an address."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """HTTP/1.1 over asyncio streams: the protocol and its bounds; what is served is the handler's matter."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter
@@ -12,11 +10,19 @@ from typing import TypeAlias, cast
 import h11
 
 from agent.core.log import Logger
-from agent.core.threads import OwnThread
-from agent.web.connection import Closed, Connection, TlsTerms, end, shake_hands, write_pieces
-from agent.web.limits import CloseReason, ServerLimits, WebStats
-from agent.web.listen import BACKLOG, ListenAddress, open_listeners
-from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, persisting, request_of, server_side
+from agent.web.connection import (
+    Closed,
+    CloseReason,
+    Connection,
+    ServerLimits,
+    TlsTerms,
+    WebStats,
+    end,
+    shake_hands,
+    write_pieces,
+)
+from agent.web.listen import BACKLOG
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
 from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
@@ -59,18 +65,7 @@ class WebServer:
         self._writing: dict[Connection, None] = {}
         self._stopping = False
 
-    async def start(self, address: ListenAddress) -> int:
-        """Listen and return the port; OSError, with the address in its text, when that cannot be."""
-        thread = OwnThread("web-listen")
-        try:
-            sockets = await thread.call(lambda: open_listeners(address))
-        finally:
-            thread.stop()
-        await self.start_on(sockets)
-        port: int = sockets[0].getsockname()[1]
-        return port
-
-    async def start_on(self, sockets: Sequence[socket.socket]) -> None:
+    async def listen(self, sockets: Sequence[socket.socket]) -> None:
         """Take connections at sockets that listen already."""
         for opened in sockets:
             self._servers.append(
@@ -78,7 +73,7 @@ class WebServer:
             )
 
     def stop_listening(self) -> None:
-        """Close the listeners; connections that there are go on, and ``start`` may be called again."""
+        """Close the listeners; connections that there are go on, and ``listen`` may be called again."""
         while self._servers:
             self._servers.pop().close()
 
@@ -198,10 +193,7 @@ class WebServer:
         else:
             connection.http.next_event()  # the end of a request without a body
             response = await self._answer(request)
-            going_on = None if self._stopping else persisting(connection.http, head, self._limits.header_bytes)
-            connection.http = going_on or connection.http
-            asked = "keep-alive" if going_on else ""
-            await self._send(connection, response, head.method, "close" if self._stopping else asked)
+            await self._send(connection, response, head.method, is_last=self._stopping)
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: Connection) -> h11.Request | None:
@@ -243,7 +235,7 @@ class WebServer:
         self._waiting.pop(connection, None)
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise Closed(reason)
-        await self._send(connection, response, method, "close")
+        await self._send(connection, response, method, is_last=True)
         self._waiting[connection] = None  # may be evicted while it lingers
         try:
             async with asyncio.timeout(LINGER_SECONDS):
@@ -256,16 +248,15 @@ class WebServer:
             pass
         raise Closed(reason)
 
-    async def _send(self, connection: Connection, response: HttpResponse, method: bytes, announced: str) -> None:
+    async def _send(self, connection: Connection, response: HttpResponse, method: bytes, *, is_last: bool) -> None:
         self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
-        head = connection.http.send(head_of(response, announced))
-        parts = () if method == b"HEAD" else response.parts
-        connection.held = response.body if parts else b""
+        head = connection.http.send(head_of(response, "close" if is_last else ""))
+        connection.held = b"" if method == b"HEAD" else response.body
         self._make_room(connection)
         self._writing[connection] = None
         try:
             async with asyncio.timeout(self._limits.write_seconds):
-                await write_pieces(connection, head, parts)
+                await write_pieces(connection, head)
         except TimeoutError:
             raise Closed("write_timeout") from None
         finally:

@@ -1,7 +1,5 @@
 """The web server at its addresses, and how it moves to others."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket
@@ -11,7 +9,7 @@ from pathlib import Path
 
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.web.listen import ListenAddress, open_local_listener, parse_listen_address
+from agent.web.listen import ListenAddress, open_listeners, open_local_listener, parse_listen_address
 from agent.web.messages import HttpRequest, HttpResponse
 from agent.web.secured import Terms
 from agent.web.server import Handler, WebServer
@@ -35,14 +33,14 @@ class Serving:
         local_path: Path | None = None,
     ) -> None:
         self._local_path = local_path
-        self._thread = OwnThread("web-local")
+        self._thread = OwnThread("web-listen")
         self._handler = handler
         self._log = log
         self._terms = terms
         self._inherited = inherited
         self.addresses: tuple[str, ...] = ()
         self._server = WebServer(self._answer, log, tls=lambda: terms().tls)
-        self._next: tuple[WebServer, tuple[str, ...]] | None = None
+        self._next: tuple[list[socket.socket], tuple[str, ...]] | None = None
         self._deaf = False
         self.stats = self._server.stats
         self._local = WebServer(handler, log, stats=self.stats)
@@ -52,49 +50,56 @@ class Serving:
 
         Where the local socket cannot be made, that is logged.
         """
-        self.addresses = tuple(addresses)
-        if self._inherited:
-            self.addresses = tuple(_shown(each) for each in self._inherited)
-            await self._server.start_on(self._inherited)
-        else:
-            await _start(self._server, self.addresses)
+        self.addresses = tuple(map(_shown, self._inherited)) or tuple(addresses)
+        await self._server.listen(self._inherited or await self._opened(self.addresses))
         if self._local_path is not None:
             path = self._local_path
             try:
-                await self._local.start_on([await self._thread.call(lambda: open_local_listener(path))])
+                await self._local.listen([await self._thread.call(lambda: open_local_listener(path))])
             except OSError as error:
                 self._log.warning("no local socket: rankwatch status needs an address", error=error)
 
     async def prepare(self, addresses: Sequence[str]) -> None:
-        """Listen at ``addresses`` too; OSError, and all is as before, if that cannot be.
+        """Open ``addresses`` too; OSError, and all is as before, if that cannot be.
 
-        Where a new address holds an old one (`:9` and `127.0.0.1:9`) the old ones stop listening first, and connections
+        Where a new address holds an old one (`:9` and `127.0.0.1:9`) the old ones stop listening first. Connections
         under way go on.
         """
-        if tuple(addresses) == self.addresses or self._inherited:
+        wanted = tuple(addresses)
+        if wanted == self.addresses or self._inherited:
             return
-        server = WebServer(self._answer, self._log, stats=self.stats, tls=lambda: self._terms().tls)  # counters go on
         try:
-            await self._open(server, tuple(addresses))
-        except OSError:
-            await self._listen_again()
-            raise
-        self._next = server, tuple(addresses)
+            self._next = await self._opened(wanted), wanted
+        except OSError as error:
+            own = {parse_listen_address(each).port for each in self.addresses}
+            if error.errno != errno.EADDRINUSE or own.isdisjoint(parse_listen_address(each).port for each in wanted):
+                raise
+            self._server.stop_listening()
+            self._deaf = True
+            try:
+                self._next = await self._opened(wanted), wanted
+            except OSError:
+                await self.take_back()
+                raise
 
     async def commit(self) -> None:
         """Serve at the new addresses alone."""
-        if self._next is None:
-            return
-        old, (self._server, self.addresses) = self._server, self._next
-        self._next, self._deaf = None, False
-        await old.stop(STOP_SECONDS)
+        if self._next is not None:
+            self._server.stop_listening()
+            (sockets, self.addresses), self._next, self._deaf = self._next, None, False
+            await self._server.listen(sockets)
 
     async def take_back(self) -> None:
-        """Serve at the old addresses alone."""
-        if self._next is not None:
-            (server, _), self._next = self._next, None
-            await server.stop(0.0)
-        await self._listen_again()
+        """Serve at the old addresses alone: open the listeners again, if they were closed."""
+        for opened in self._next[0] if self._next is not None else ():
+            opened.close()
+        self._next = None
+        if self._deaf:
+            self._deaf = False
+            try:
+                await self._server.listen(await self._opened(self.addresses))
+            except OSError as error:  # taken by another program in between
+                self._log.error("the old address cannot be listened to again: restart the agent", error=error)
 
     async def stop(self) -> None:
         """Stop listening, and let answers under way end within STOP_SECONDS."""
@@ -110,40 +115,12 @@ class Serving:
         is_private = request.scheme == "https" and secured.asks_for_passwords
         return refusal or secured.finish(await self._handler(replace(request, is_private=is_private)))
 
-    async def _open(self, server: WebServer, wanted: tuple[str, ...]) -> None:
-        try:
-            await _start(server, wanted)
-        except OSError as error:
-            own = {parse_listen_address(each).port for each in self.addresses}
-            if error.errno != errno.EADDRINUSE or own.isdisjoint(parse_listen_address(each).port for each in wanted):
-                raise
-            self._server.stop_listening()
-            self._deaf = True
-            await _start(server, wanted)
-
-    async def _listen_again(self) -> None:
-        """Open the old listeners again, if they were closed."""
-        if not self._deaf:
-            return
-        self._deaf = False
-        try:
-            await _start(self._server, self.addresses)
-        except OSError as error:  # taken by another program in between
-            self._log.error("the old address cannot be listened to again: restart the agent", error=error)
+    async def _opened(self, addresses: Sequence[str]) -> list[socket.socket]:
+        """Return listening sockets at all of them; OSError, and none, if one cannot be had."""
+        return await self._thread.call(lambda: open_listeners(*map(parse_listen_address, addresses)))
 
 
 def _shown(opened: socket.socket) -> str:
     """Where a socket listens, as in the configuration; the path of one of the node's own."""
     name = opened.getsockname()
     return str(ListenAddress(*name[:2])) if isinstance(name, tuple) else str(name)
-
-
-async def _start(server: WebServer, addresses: Sequence[str]) -> None:
-    """Listen at all of them, or at none."""
-    parsed: list[ListenAddress] = [parse_listen_address(each) for each in addresses]
-    try:
-        for address in parsed:
-            await server.start(address)
-    except OSError:
-        server.stop_listening()
-        raise

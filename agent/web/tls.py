@@ -1,7 +1,5 @@
 """TLS as the web file wants it. OpenSSL is imported here alone, and only where there is a certificate."""
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Collection, Mapping

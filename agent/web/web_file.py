@@ -16,11 +16,7 @@ MAX_USERS = 64
 MAX_SANS = 64
 MAX_INLINE_CHARACTERS = 64 * 1024
 ClientAuth = Literal[
-    "NoClientCert",
-    "RequestClientCert",
-    "RequireAnyClientCert",
-    "VerifyClientCertIfGiven",
-    "RequireAndVerifyClientCert",
+    "NoClientCert", "RequestClientCert", "RequireAnyClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"
 ]
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 CIPHERS = {
@@ -35,12 +31,9 @@ CIPHERS = {
 TLS13_CIPHERS = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
 HEADERS = {
-    "Content-Security-Policy",
-    "Strict-Transport-Security",
-    "X-Content-Type-Options",
-    "X-Frame-Options",
+    "Content-Security-Policy", "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options",
     "X-XSS-Protection",
-}
+}  # fmt: skip
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 _MAX_COST = 14
 _DURATION = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)(ms|s|m|h)")

@@ -28,9 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from agent.app.daemon import SWITCH_INTERVAL_SECONDS  # noqa: E402
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor  # noqa: E402
+from agent.app.discovery import ExporterPlan, Prepared  # noqa: E402
+from agent.app.supervisor import Supervisor  # noqa: E402
 from agent.core.checkpoint import StateFile  # noqa: E402
-from agent.core.clock import SystemClock  # noqa: E402
+from agent.core.clock import Clock  # noqa: E402
 from agent.core.log import Logger  # noqa: E402
 from agent.sdk.exporter import Roots  # noqa: E402  # likewise
 from exporters.process import SPEC, ProcessConfig  # noqa: E402
@@ -84,7 +85,7 @@ class TimedSelector(selectors.DefaultSelector):
 async def measured(group: int, number: int, ranks: int, selector: TimedSelector) -> dict[str, float]:
     """Kill the group once all ranks are in the table; return what the loop did until all statuses are known."""
     state = StateFile(None, "", Logger("checkpoint"))
-    supervisor = Supervisor(SystemClock(), "bench", Roots(), state)
+    supervisor = Supervisor(Clock(), "bench", Roots(), state)
     await supervisor.begin(ExporterPlan({"process": Prepared(SPEC, ProcessConfig())}, ()))
     ticks = asyncio.create_task(supervisor.run(asyncio.Event()))
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from inspector_lines import SOURCES, write_log
 
-from agent.core.clock import SystemClock
+from agent.core.clock import Clock
 from exporters.inspector.format.records import decode_lines
 from exporters.inspector.reading.reader import READ_BYTES, DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
@@ -50,7 +50,7 @@ MODES = {
 
 def read_all(directory: Path) -> int:
     """Read the directory to its end as the exporter does; return the operations added up."""
-    reader = DirectoryReader(directory, SystemClock(), lambda *_: True, from_beginning=True)
+    reader = DirectoryReader(directory, Clock(), lambda *_: True, from_beginning=True)
     while reader.turn(Ownership(everyone=True)).waiting:
         pass
     turn = reader.turn(Ownership(everyone=True), last=True)

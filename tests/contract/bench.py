@@ -12,7 +12,7 @@ from client_metrics import encode
 from fake_clock import FakeClock
 
 from agent.app.discovery import load_spec
-from agent.app.lease import Lender
+from agent.app.lease import Lease, Lender
 from agent.core.checkpoint import StateFile
 from agent.sdk.exporter import Exporter, Logger, Roots
 from agent.sdk.metrics import Metric
@@ -41,7 +41,7 @@ class Bench:
         roots = Roots(root / "proc", root / "sys", root / "run")
         state = StateFile(None, "", Logger("test"))
         lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
-        self._lease = lender.lend(name)
+        self._lease = Lease(lender, name)
 
     async def begin(self) -> None:
         """Start the exporter; the ranks are found after that."""

@@ -8,15 +8,16 @@ from typing import get_args
 
 import msgspec
 
-from agent.page.document import MAX_RANKS, Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
+from agent.page.document import MAX_RANKS, Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.ranks.rank.evidence import STATES, VerdictReason
+from agent.ranks.rank.process import RankGpu
 
 PAGE = (Path(__file__).parents[2] / "docs/api.md").read_text()
 
 
 def test_every_field_is_documented() -> None:
     """Each field of the document and its parts stands in the page, and no other does."""
-    kinds = (NodeDocument, Configuration, JobView, Rank, GpuOfRank, RankEnd, ExporterView)
+    kinds = (NodeDocument, Configuration, JobView, Rank, RankGpu, RankEnd, ExporterView)
     fields = {field for kind in kinds for field in kind.__struct_fields__}
     named = set(re.findall(r"`([a-z_]+)`", PAGE)) - {"rankwatch_rank_state", "rankwatch_rank_unhealthy", "_seconds"}
     assert named == fields

@@ -20,10 +20,10 @@ from filled import filled, lost, read_again
 
 from agent import __version__
 from agent.app.discovery import exporter_names, load_spec
-from agent.app.lease import Lender
+from agent.app.lease import Lease, Lender
 from agent.core.checkpoint import StateFile
 from agent.hardware.ledger import Entry
-from agent.ranks.checkpoint import SavedTable
+from agent.ranks.writers import SavedTable
 from agent.sdk.exporter import Logger, NoData, Roots
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import RankTable
@@ -91,7 +91,7 @@ def bench(name: str, root: Path, state: StateFile) -> Bench:
     made = Bench(name, root, INSPECTOR if name == "inspector" else "")
     roots = Roots(root / "proc", root / "sys", root / "run")
     lender = Lender(roots=roots, clock=made.clock, hostname=HOSTNAME, ranks=made.ranks, state=state, once=False)
-    made._lease = lender.lend(name, made.spec.checkpoint_bytes)
+    made._lease = Lease(lender, name, made.spec.checkpoint_bytes)
     return made
 
 

@@ -19,9 +19,8 @@ from bench import DATA, HOSTNAME, Bench
 from agent.app.discovery import exporter_names, load_spec
 from agent.export.agent_families import SelfSnapshot, families
 from agent.export.exporter_families import ExporterStatus
-from agent.export.helper_families import HelperStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import OwnUsage, ProcessUsage, Usage
+from agent.export.usage import HelperStatus, OwnUsage, ProcessUsage, Usage
 from agent.simulate.layout import make_layout
 from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog, InspectorFile

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from fake_clock import FakeClock
 from fleets import series_key
 
-from agent.core.guard import Guard
+from agent.core.log import Guard
 from agent.core.metrics import Family, Metric
 from agent.evidence.board import EvidenceBoard
 from agent.export.exporter_families import EXPORTER_UP

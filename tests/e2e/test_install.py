@@ -74,13 +74,13 @@ def test_command_and_module_work_from_an_empty_directory(installed: Path, tmp_pa
 
 HELPER = """
 import asyncio
-from agent.core.clock import SystemClock
+from agent.core.clock import Clock
 from agent.helper.client import Helpers
 from exporters.ras.asking.inquiry import READER
 from exporters.ras.report.reading import ReadRequest
 
 async def main():
-    helper = Helpers(SystemClock()).lend(READER)
+    helper = Helpers(Clock()).lend(READER)
     print((await helper.call(ReadRequest(True, frozenset()), 20.0)).error)
     await helper.stop()
 

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import SIGKILL, SIGTERM
 
 from agent.core.identity import ProcessKey
-from agent.ranks.liveness.reboot import RanBefore
+from agent.ranks.liveness.job_line import RanBefore
 from agent.ranks.liveness_page import families
-from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.owner import Owner
 from agent.ranks.table import RankTable
 

@@ -76,7 +76,6 @@ def encode(families: Iterable[Metric], selection: Selection | None = None) -> Re
     body, heads = Body(chosen), KeptHeads()
     for family in families:
         if family.labels:
-            body.begin(family.family)
             for piece in heads.text("test", family, openmetrics=chosen.openmetrics):
                 body.add(piece)
     return body.rendered()

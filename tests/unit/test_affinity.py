@@ -1,7 +1,5 @@
 """The CPUs of a process, and their NUMA nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

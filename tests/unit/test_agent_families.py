@@ -1,7 +1,5 @@
 """What the agent says of itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -15,12 +13,11 @@ import pytest
 from client_metrics import client_metric, samples
 from prometheus_client.platform_collector import PlatformCollector
 
-from agent.export import process_families
-from agent.export.agent_families import FAMILIES, SelfSnapshot, SelfSource, families
+from agent.export import usage as usage_families
+from agent.export.agent_families import FAMILIES, SelfSnapshot, families, self_source
 from agent.export.exporter_families import ExporterStatus
-from agent.export.helper_families import HelperStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import OwnUsage, ProcessReader, ProcessUsage, Usage
+from agent.export.usage import HelperStatus, OwnUsage, ProcessReader, ProcessUsage, Usage
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -77,7 +74,7 @@ def test_own_process_goes_by_the_standard_names() -> None:
 def test_python_is_told_as_the_client_tells_it() -> None:
     """python_info has the labels and values that prometheus-client gives it."""
     (expected,) = PlatformCollector(registry=None).collect()
-    (found,) = [each for each in process_families.render(OWN) if each.family is process_families.PYTHON_INFO]
+    (found,) = [each for each in usage_families.render_own(OWN) if each.family is usage_families.PYTHON_INFO]
     assert client_metric(found).samples == expected.samples
 
 
@@ -195,7 +192,7 @@ def test_the_source_reads_its_helpers(child: subprocess.Popen[bytes]) -> None:
     """The agent as a source of series tells of the processes that its snapshot names."""
     status = HelperStatus("nvml", ok=True, calls={}, pid=child.pid)
     snapshot = msgspec.structs.replace(SNAPSHOT, helpers=(status,))
-    source = SelfSource(lambda: snapshot)
+    source = self_source(lambda: snapshot)
     found = {(each.name, *each.labels.values()): each.value for each in samples(source.families(source.snapshot()))}
     assert found["rankwatch_helper_resident_memory_bytes", "nvml"] > 0
     assert found["process_open_fds",] > 0

@@ -1,7 +1,5 @@
 """The ranks that ran here when the machine went down, and what is said of them after the boot."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from test_liveness_book import Job
 from agent.app import boot_file
 from agent.app.boot_file import NAME, BootFile
 from agent.core.threads import OwnThread
-from agent.ranks.liveness.reboot import RanBefore
+from agent.ranks.liveness.job_line import RanBefore
 
 BOOT = FakeClock().time() - FakeClock().monotonic()
 JOBS = {"4711": RanBefore("alice", ["10", "9"], BOOT - 700.0, 16), "8": RanBefore("bob", ["0"], BOOT - 100.0)}

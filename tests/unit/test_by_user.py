@@ -1,7 +1,5 @@
 """Answers by user: a file system that hangs costs its user the answers, and one thread."""
 
-from __future__ import annotations
-
 import threading
 from typing import NamedTuple
 

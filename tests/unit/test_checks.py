@@ -1,7 +1,5 @@
 """The health ledger: levels, latched faults, recoveries, and what a restart keeps."""
 
-from __future__ import annotations
-
 import pytest
 from fake_clock import FakeClock
 

@@ -1,7 +1,5 @@
 """Who an environment says a process is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

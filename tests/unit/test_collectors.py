@@ -1,7 +1,5 @@
 """Collectors written for prometheus-client, and exporters of other packages."""
 
-from __future__ import annotations
-
 import asyncio
 import textwrap
 from collections.abc import Callable, Iterable
@@ -18,8 +16,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import ConfigError, Loaded
-from agent.app.discovery import load_spec
-from agent.app.supervisor import prepare
+from agent.app.discovery import load_spec, prepare
 from agent.core.log import Logger
 from agent.export import collector_exporter as module
 from agent.export.collector_exporter import CollectorError, converted

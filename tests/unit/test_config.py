@@ -1,14 +1,12 @@
 """The configuration and its mistakes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, MAX_BYTES, Loaded, read_config
-from agent.app.supervisor import prepare
+from agent.app.discovery import prepare
 from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
 from agent.ranks.rank.numbers import Numbers

@@ -1,7 +1,5 @@
 """What the doctor says: each broken set-up by its name and nothing else, and that all is well where it is."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +9,7 @@ import pytest
 
 from agent.cli import own_agent
 from agent.cli.doctor import facts as facts_module
-from agent.cli.doctor.checks import SHIPPED_JOBS, examine
-from agent.cli.doctor.command import main, told
+from agent.cli.doctor.command import SHIPPED_JOBS, examine, main, told
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus, gather
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument

@@ -1,7 +1,5 @@
 """Ranks that left: how long they are shown, what takes their place, and what their going changes."""
 
-from __future__ import annotations
-
 from signal import SIGSEGV, SIGTERM
 
 import pytest

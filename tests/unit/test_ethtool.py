@@ -1,7 +1,5 @@
 """The ioctl for network devices, with the real kernel."""
 
-from __future__ import annotations
-
 import errno
 import os
 

@@ -1,7 +1,5 @@
 """The evidence exporter where something beside it hangs, fails or is removed."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Bundles because Prometheus has a page open: on which nodes, how often it is asked, and what a failure costs."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Bundles on disk: whole or not at all, bounded, the owner's alone."""
 
-from __future__ import annotations
-
 import os
 import stat
 import tarfile
@@ -11,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.cli.evidence.text import listed, shown
+from agent.cli.evidence.command import listed, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word

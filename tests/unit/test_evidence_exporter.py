@@ -1,7 +1,5 @@
 """The evidence exporter: what a bundle holds, what a failure costs, and how often one is taken."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

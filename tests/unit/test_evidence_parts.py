@@ -1,7 +1,5 @@
 """What exporters add to a bundle: the ends of Inspector's files, lateness, what the job's log says, health."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

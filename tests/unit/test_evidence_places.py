@@ -1,7 +1,5 @@
 """Which bundle goes when another comes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, strategies as st
 

@@ -1,7 +1,5 @@
 """Which jobs a bundle of evidence is taken of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from agent.core.identity import ProcessKey, RankLabel

@@ -1,7 +1,5 @@
 """Bundles that are written under adverse conditions: names that collide, a disk that fills up, an agent killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """How a process that is not waited for by us ended: both ways, on real processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Summaries of evidence bundles: forged, cut, double, of other clusters, times and clocks."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ import pytest
 
 from agent.cli.explain import bundles
 from agent.cli.explain.model import Incident, KnownJob
+from agent.evidence.folder import MAX_SUMMARY_BYTES
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
 INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, "died")
@@ -75,10 +74,10 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
 def test_a_file_at_its_bound(tmp_path: Path) -> None:
     """A summary of the most bytes is read, one byte more is not."""
     content = msgspec.json.encode(summary())
-    (tmp_path / "most.json").write_bytes(content.ljust(bundles.MAX_FILE_BYTES))
+    (tmp_path / "most.json").write_bytes(content.ljust(MAX_SUMMARY_BYTES))
     assert len(bundles.read(tmp_path, "7").summaries) == 1
-    (tmp_path / "most.json").write_bytes(content.ljust(bundles.MAX_FILE_BYTES + 1))
-    assert bundles.read(tmp_path, "7").failed == (f"most.json: larger than {bundles.MAX_FILE_BYTES} bytes",)
+    (tmp_path / "most.json").write_bytes(content.ljust(MAX_SUMMARY_BYTES + 1))
+    assert bundles.read(tmp_path, "7").failed == (f"most.json: larger than {MAX_SUMMARY_BYTES} bytes",)
 
 
 def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

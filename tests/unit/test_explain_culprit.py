@@ -1,7 +1,5 @@
 """Who is the culprit by independent witnesses: copies count once, and who disagrees is told."""
 
-from __future__ import annotations
-
 import pytest
 
 from agent.cli.explain.culprit import MAX_CULPRITS, judge

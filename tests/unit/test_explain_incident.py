@@ -1,11 +1,8 @@
 """Which incidents a range has, when work stopped and was done again, and what that cost."""
 
-from __future__ import annotations
-
 import pytest
 
-from agent.cli.explain.cost import Cost, cost, held
-from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, incidents, spans
+from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, Cost, cost, held, incidents, spans
 from agent.cli.explain.model import Course, HeldGpus, Span
 
 STEP = 15.0

@@ -1,7 +1,5 @@
 """The page of an incident: what a fake Prometheus answers, to the words that people read."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator
@@ -16,12 +14,11 @@ import pytest
 
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.command import explain, main
-from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import NODE_ALERTS, details
-from agent.cli.explain.incident import incidents
+from agent.cli.explain.incident import Cost, incidents
 from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
-from agent.cli.explain.page import as_html, as_text
+from agent.cli.explain.story import as_html, as_text
 from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
 
@@ -349,9 +346,3 @@ def test_no_witness_and_no_rules() -> None:
     page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
     assert "no witness blames a rank" in as_text(page)
     assert "the shipped rules say nothing of this job" in as_text(page)
-
-
-@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0 s"), (59.6, "1 min 0 s"), (3600.0, "1 h 0 min")])
-def test_lengths_of_time(seconds: float, said: str) -> None:
-    """With their two largest units."""
-    assert story.span(seconds) == said

@@ -7,7 +7,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from agent.core.metrics import Family, Metric
-from agent.export.exposition import Scrape, Selection, SelectionError, cut, select, wants_openmetrics
+from agent.export.exposition import Selection, SelectionError, select, wants_openmetrics
 
 KNOWN = frozenset({"process", "inspector", "nvml"})
 # What Prometheus 2.42 and 3.5 send, from their documentation.
@@ -47,29 +47,19 @@ def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
 )
 def test_compression_is_negotiated(accept: str, compress: bool) -> None:
     """Only who accepts gzip gets gzip."""
-    assert select({}, {"accept-encoding": accept}, KNOWN).selection.gzip is compress
+    assert select({}, {"accept-encoding": accept}, KNOWN).gzip is compress
 
 
 def test_query_makes_the_selection() -> None:
-    """collect[], exclude[] and name[] may be repeated, and their order does not matter."""
-    one = select({"collect[]": ["nvml", "process"], "name[]": ["a", "b"]}, {}, KNOWN)
-    other = select({"name[]": ["b", "a"], "collect[]": ["process", "nvml"], "unheard": ["of"]}, {}, KNOWN)
-    assert one == other == Scrape(Selection(collect=frozenset({"nvml", "process"})), frozenset({"a", "b"}))
+    """collect[] and exclude[] may be repeated, and their order does not matter."""
+    one = select({"collect[]": ["nvml", "process"]}, {}, KNOWN)
+    other = select({"collect[]": ["process", "nvml"], "unheard": ["of"]}, {}, KNOWN)
+    assert one == other == Selection(collect=frozenset({"nvml", "process"}))
     assert hash(one) == hash(other)
-    assert [name for name in sorted(KNOWN) if one.selection.takes(name)] == ["nvml", "process"]
-    without = select({"exclude[]": ["nvml"]}, {}, KNOWN).selection
+    assert [name for name in sorted(KNOWN) if one.takes(name)] == ["nvml", "process"]
+    without = select({"exclude[]": ["nvml"]}, {}, KNOWN)
     assert [name for name in sorted(KNOWN) if without.takes(name)] == ["inspector", "process"]
-    assert all(select({}, {}, KNOWN).selection.takes(name) for name in KNOWN)
-
-
-def test_scrapes_for_names_share_what_is_rendered() -> None:
-    """Whatever its names, and whether it takes gzip or not, a scrape wants the same bytes to cut from."""
-    scrapes = [
-        select({"name[]": [name], "collect[]": ["nvml"]}, {"accept-encoding": encoding}, KNOWN)
-        for name in ("a", "b")
-        for encoding in ("", "gzip")
-    ]
-    assert {scrape.selection for scrape in scrapes} == {Selection(collect=frozenset({"nvml"}))}
+    assert all(select({}, {}, KNOWN).takes(name) for name in KNOWN)
 
 
 @pytest.mark.parametrize(("query", "message"), [
@@ -125,29 +115,6 @@ def test_gzip_holds_the_same() -> None:
     rendered = encode(families(), Selection(gzip=True))
     assert (rendered.encoding, gzip.decompress(rendered.body).decode()) == ("gzip", TEXT)
     assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952
-
-
-@pytest.mark.parametrize(("names", "shown"), [
-    ({"rankwatch_rank_up"}, {"rankwatch_rank_up"}),
-    ({"rankwatch_x_bytes_total", "nothing"}, {"rankwatch_x_bytes_total"}),
-    ({"rankwatch_x_bytes"}, {"rankwatch_x_bytes_total"}),
-    ({"nothing"}, set()),
-])  # fmt: skip
-@pytest.mark.parametrize("openmetrics", [False, True])
-def test_names_restrict_series(names: set[str], shown: set[str], openmetrics: bool) -> None:
-    """name[] keeps the series of that name, or the whole family, and nothing else, not even help texts."""
-    rendered = encode(families(), Selection(openmetrics=openmetrics))
-    body = b"".join(rendered.body[start:end] for start, end in cut(rendered, frozenset(names))).decode()
-    assert body.endswith("# EOF\n") == openmetrics
-    lines = [line for line in body.splitlines() if not line.startswith("#")]
-    assert {line.partition(" ")[0].partition("{")[0] for line in lines} == shown
-    assert body.count("# HELP") == (1 if shown else 0)
-
-
-def test_neighbours_are_cut_in_one_piece() -> None:
-    """Families that stand side by side are one part of the body, and all of them are the whole."""
-    rendered = encode(families(), Selection(openmetrics=True))
-    assert cut(rendered, frozenset({"rankwatch_rank_up", "rankwatch_x_bytes"})) == ((0, len(rendered.body)),)
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

@@ -1,7 +1,5 @@
 """The lane: one piece of work at a time, in turns by peer."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

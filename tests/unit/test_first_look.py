@@ -1,11 +1,9 @@
 """What a scrape gets before the agent has looked at the ranks for the first time."""
 
-from __future__ import annotations
-
 import pytest
 from rank_table import Table, environment
 
-from agent.app.first_look import FIRST_LOOK_SECONDS, FirstLook
+from agent.app.front import FIRST_LOOK_SECONDS, FirstLook
 
 
 class Start:

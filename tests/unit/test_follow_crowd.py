@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from test_follow import Time, drain, follow, poll
 
-from agent.tail import left as module
+from agent.tail import crowd as module
 from agent.tail.follower import IDLE_SECONDS, FollowLimits
 
 

@@ -1,7 +1,5 @@
 """Processes on a rank's GPU that are not of its job: who counts, who does not, and how many are looked at."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page as it is served: made seldom, and pages that are open share the looks."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

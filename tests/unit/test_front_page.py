@@ -6,9 +6,10 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd
+from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text, front_page as made_page
 from agent.page.static import SCRIPT, STYLE
+from agent.ranks.rank.process import RankGpu
 
 NOW = 1_700_000_000.0
 
@@ -61,7 +62,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     ranks = [
         Rank(job_id="43", rank="0", state="dead", last_progress_seconds=NOW - 125,
          ended=RankEnd(NOW - 61, "signaled", "SIGSEGV")),
-        Rank(job_id="42", rank="9", state="alive", local_rank="1", gpus=(GpuOfRank(0, "GPU-a"),), pid=77, user="ada",
+        Rank(job_id="42", rank="9", state="alive", local_rank="1", gpus=(RankGpu(0, "GPU-a"),), pid=77, user="ada",
          bus_bandwidth_bytes_per_second=183_456_000_000, last_progress_seconds=NOW - 0.4, unhealthy=("gpu_xid",)),
         Rank(job_id="42", rank="10", state="finished", ended=RankEnd(NOW - 5, "exited", "", 0)),
     ]  # fmt: skip

@@ -1,13 +1,11 @@
 """What a rank stands on: GPUs, the NICs near them, and where both are in the PCI tree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from agent.hardware.inventory import MAX_GPU_PROCESSES, MAX_GPUS, MAX_NICS, Gpu, Hardware, Nic, nearest_nics
-from agent.system.pci import pci_address, pci_path
+from agent.system.sysfs import pci_address, pci_path
 
 ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
 

@@ -1,7 +1,5 @@
 """What findings mean for ranks and the node."""
 
-from __future__ import annotations
-
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock

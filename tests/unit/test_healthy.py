@@ -1,7 +1,5 @@
 """`rankwatch healthy`: what it makes of the agent's metrics, and that it never waits for long."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import time

@@ -1,7 +1,5 @@
 """Helpers with real processes: calls, bounds, what goes wrong in them, and their end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -398,11 +396,11 @@ async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
 AGENT = """
 import asyncio, sys
 from helper_targets import Order, Outcome
-from agent.core.clock import SystemClock
+from agent.core.clock import Clock
 from agent.helper.client import Helpers, HelperSpec
 
 async def main():
-    helper = Helpers(SystemClock()).lend(HelperSpec("test", "helper_targets:obey", Outcome, 1 << 25))
+    helper = Helpers(Clock()).lend(HelperSpec("test", "helper_targets:obey", Outcome, 1 << 25))
     print((await helper.call(Order(), 20.0)).pid, flush=True)
     await helper.call(Order(sys.argv[1]), 60.0)
     await asyncio.sleep(60)

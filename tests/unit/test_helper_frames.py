@@ -1,7 +1,5 @@
 """The frames between the agent and its helper processes."""
 
-from __future__ import annotations
-
 import io
 import itertools
 

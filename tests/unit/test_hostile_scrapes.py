@@ -1,7 +1,5 @@
 """A user who scrapes without end, beside Prometheus: the real server, pages and registry, and real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import http.client
@@ -23,7 +21,7 @@ from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.registry import Registry
 from agent.web.handlers import Pages
-from agent.web.listen import ListenAddress
+from agent.web.listen import ListenAddress, open_listeners
 from agent.web.server import WebServer
 
 JOBS = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
@@ -92,7 +90,9 @@ class Agent:
 async def agent() -> AsyncIterator[Agent]:
     """An agent that serves on a free port, and ends without a failure."""
     made = Agent()
-    made.port = await made.server.start(ListenAddress("127.0.0.1", 0))
+    [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
+    await made.server.listen([opened])
+    made.port = opened.getsockname()[1]
     yield made
     await made.server.stop(5.0)
     made.thread.stop()

@@ -13,9 +13,9 @@ from inspector_records import append, line
 
 from agent.sdk.files import Share
 from agent.sdk.metrics import Admission
-from agent.tail import follower as follower_module, left as left_module
+from agent.tail import crowd as left_module, follower as follower_module
+from agent.tail.crowd import LeftPositions
 from agent.tail.file import Position
-from agent.tail.left import LeftPositions
 from agent.tail.listing import FollowLimits
 from exporters.inspector.reading import reader as reader_module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader

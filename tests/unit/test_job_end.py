@@ -1,14 +1,11 @@
 """What the scheduler's word on a job's end makes of the exits of its ranks."""
 
-from __future__ import annotations
-
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
 from rank_table import Table, environment, facts, owned
 
-from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
+from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
 from agent.ranks.rank.numbers import NUMBERS
 from agent.ranks.rank.owner import Owner
 

@@ -1,7 +1,5 @@
 """A whole job by what Prometheus answers: dead first, who was first to go, who is late and why, who is missing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -11,9 +9,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from agent.cli.job.command import main
+from agent.cli.job.command import main, told
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
-from agent.cli.job.text import told
 from agent.core.prometheus import Sample, get, shown
 from agent.page.document import RankEnd
 

@@ -1,7 +1,5 @@
 """Whose job a rank is shown under: one owner has a job's id plain, and a proof takes it."""
 
-from __future__ import annotations
-
 import pytest
 from rank_table import KILLED, Table, environment, owned
 

@@ -1,7 +1,5 @@
 """Text files of jobs: whose they are, and which node reads them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -16,8 +14,8 @@ from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
 from agent.ranks.rank.owner import Owner
 from agent.sdk.files import JobTexts
 from agent.sdk.ranks import JobUsers
-from agent.system import file_holders
-from agent.system.file_holders import writers_of
+from agent.system import outputs as file_holders
+from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 
 ME = os.getuid()

@@ -1,7 +1,5 @@
 """Files about jobs: whose are believed, what they say, and how much of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """What an exporter was lent for one run is taken back at its end, however it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -14,8 +12,9 @@ from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
 
-from agent.app.lease import Lender
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.app.discovery import ExporterPlan, Prepared
+from agent.app.lease import Lease, Lender
+from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
@@ -165,7 +164,7 @@ async def test_a_helper_whose_end_failed_is_not_called_late(
     clock = FakeClock()
     ranks, state = RankTable(clock, "here"), StateFile(None, "", Logger("test"))
     lender = Lender(roots=Roots(), clock=clock, hostname="here", ranks=ranks, state=state, once=False)
-    lease = lender.lend("a", 1024)
+    lease = Lease(lender, "a", 1024)
     lease.context.helper(HelperSpec("x", "m:f", int, 1))
     with caplog.at_level(logging.ERROR):
         await lease.close()

@@ -1,7 +1,5 @@
 """Families as lines, against prometheus-client's own encoders."""
 
-from __future__ import annotations
-
 from itertools import cycle, islice
 
 import pytest

@@ -1,7 +1,5 @@
 """What is masked in the lines of a log that a bundle may hold: 176 shapes of secrets, and lines without any."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

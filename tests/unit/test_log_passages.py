@@ -1,7 +1,5 @@
 """The lines around a log's events that a bundle may hold, and what is masked in them."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Marks that users set in the time lines of their jobs."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,21 +1,20 @@
 """What the agent says of its node to people and scripts."""
 
-from __future__ import annotations
-
 from signal import SIGKILL, SIGSEGV
 
 import msgspec
 import pytest
 from rank_table import WORLD, Table, environment, writer_key
 
-from agent.app.node_view import node_document
+from agent.app.front import node_document
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
 from agent.page import describe
-from agent.page.document import MAX_RANKS, Configuration, GpuOfRank, NodeDocument, Rank, RankEnd, read, write
+from agent.page.document import MAX_RANKS, Configuration, NodeDocument, Rank, RankEnd, read, write
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.process import RankGpu
 
 
 def document(table: Table, ledger: HealthLedger | None = None, counted: frozenset[str] = frozenset()) -> NodeDocument:
@@ -50,7 +49,7 @@ def test_a_job_with_a_dead_rank() -> None:
     assert [(rank.rank, rank.state) for rank in found.ranks] == [("2", "dead"), ("1", "alive"), ("3", "alive")]
     dead = found.ranks[0]
     assert (dead.job_id, dead.pid, dead.user, dead.local_rank) == ("4711", 2, "alice", "2")
-    assert dead.gpus == (GpuOfRank(0, "GPU-a", "0000:3b:00.0"),)
+    assert dead.gpus == (RankGpu(0, "GPU-a", "0000:3b:00.0"),)
     assert (dead.ended, dead.state_reason) == (RankEnd(died, "signaled", "SIGSEGV"), "fatal_signal")
     assert dead.unhealthy == ("gpu_xid",)
     assert found.ranks[1].unhealthy == ()

@@ -26,18 +26,12 @@ def test_every_message_arrives(systemd: tuple[socket.socket, str], caplog: pytes
     """Each step of the service's life is one datagram in systemd's words."""
     end, address = systemd
     notifier = Notifier(address, LOG)
-    notifier.ready()
-    notifier.reloading(12.5)
-    notifier.watchdog()
-    notifier.stopping()
+    said = ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "WATCHDOG=1", "STOPPING=1"]
+    for message in said:
+        notifier.send(message)
     notifier.close()
-    notifier.ready()
-    assert [end.recv(4096) for _ in range(4)] == [
-        b"READY=1",
-        b"RELOADING=1\nMONOTONIC_USEC=12500000",
-        b"WATCHDOG=1",
-        b"STOPPING=1",
-    ]
+    notifier.send("READY=1")
+    assert [end.recv(4096).decode() for _ in said] == said
     assert caplog.text == ""
 
 
@@ -47,7 +41,7 @@ async def test_notifying_does_not_block_the_loop(
     """Nothing that is sent from the event loop can block it, also when systemd reads nothing."""
     notifier = Notifier(systemd[1], LOG)
     for _ in range(2000):
-        notifier.watchdog()
+        notifier.send("WATCHDOG=1")
     assert FAILED in caplog.text
     notifier.close()
 
@@ -56,7 +50,7 @@ async def test_notifying_does_not_block_the_loop(
 def test_without_systemd_nothing_happens(address: str | None, caplog: pytest.LogCaptureFixture) -> None:
     """Outside systemd every message goes nowhere without a word."""
     notifier = Notifier(address, LOG)
-    notifier.ready()
+    notifier.send("READY=1")
     notifier.close()
     assert caplog.text == ""
 
@@ -65,8 +59,8 @@ def test_without_systemd_nothing_happens(address: str | None, caplog: pytest.Log
 def test_unreachable_systemd_is_logged(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """Messages to a socket that does not exist are logged, and raise nothing."""
     notifier = Notifier(address, LOG)
-    notifier.ready()
-    notifier.watchdog()
+    notifier.send("READY=1")
+    notifier.send("WATCHDOG=1")
     notifier.close()
     assert caplog.text.count(FAILED) == 2
 

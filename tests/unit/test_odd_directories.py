@@ -1,7 +1,5 @@
 """What a job's user can do with names of directories."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Every owner of a section of the checkpoint but Inspector (test_inspector_bounds.py), given one that is damaged."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from functools import cache
@@ -18,7 +16,7 @@ from lent import lent
 from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
 from rank_table import WORLD, environment, facts, writer_key
 
-from agent.app.node_view import node_document
+from agent.app.front import node_document
 from agent.core.checkpoint import StateFile
 from agent.core.identity import Membership
 from agent.core.log import Logger

@@ -1,7 +1,5 @@
 """The configuration, whatever is in the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -9,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from odd_values import damaged
 
 from agent.app.config import Loaded, read_config
-from agent.app.supervisor import prepare
+from agent.app.discovery import prepare
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
 

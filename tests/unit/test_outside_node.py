@@ -1,7 +1,5 @@
 """What the node itself tells: /proc, /sys, the kernel's log, libraries of jobs, drivers in helper processes."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """Whom the commands ask on this node, and that nobody who answers in the agent's place is believed or obeyed."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -15,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from agent.cli import healthy, main, own_agent
-from agent.cli.doctor.checks import wrong
-from agent.cli.doctor.command import told
-from agent.cli.own_agent import AgentPlace
-from agent.cli.port_owner import listeners, stranger_at
+from agent.cli.doctor.command import told, wrong
+from agent.cli.own_agent import AgentPlace, listeners, stranger_at
 from agent.cli.terminal import plain_json
 
 STRANGER = 4242

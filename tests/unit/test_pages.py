@@ -3,16 +3,11 @@ import gzip
 
 import pytest
 
-from agent.core.metrics import Family
-from agent.export.exposition import Body, Rendered, Selection
-from agent.export.shipped_scrapes import LIVENESS
+from agent.export.exposition import LIVENESS, Body, Rendered, Selection
 from agent.web.handlers import Pages
 from agent.web.messages import HttpRequest, HttpResponse
 
 EXPORTERS = frozenset({"process", *LIVENESS, *map(str, range(200))})
-FAMILIES = tuple(Family(f"rankwatch_{letter}", "gauge", "help") for letter in "abc")
-
-
 BUNDLE = "7-20261122T120000Z-here.tar.gz"
 
 
@@ -41,21 +36,13 @@ class Agent:
         await self.go.wait()
         self.at_once -= 1
         body = Body(selection)
-        for family in FAMILIES:
-            body.begin(family)
-            body.add(f"{family.name} 1\n".encode())
+        body.add(b"rankwatch_a 1\n")
         return body.rendered()
 
-    def ask(self, *names: str, **fields: str) -> "asyncio.Task[HttpResponse]":
-        """Scrape, for series of these names if there are any."""
-        query = {"name[]": list(names)} if names else {}
-        query |= {f"{name}[]": [value] for name, value in fields.items()}
+    def ask(self, **fields: str) -> "asyncio.Task[HttpResponse]":
+        """Scrape."""
+        query = {f"{name}[]": [value] for name, value in fields.items()}
         return asyncio.create_task(self.pages(HttpRequest("/metrics", query, {"accept-encoding": "gzip"})))
-
-
-def sent(response: HttpResponse) -> bytes:
-    """What of the body a client gets."""
-    return b"".join(response.body[start:end] for start, end in response.parts)
 
 
 async def test_metrics_are_rendered_as_asked() -> None:
@@ -64,20 +51,19 @@ async def test_metrics_are_rendered_as_asked() -> None:
     request = HttpRequest("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
     response = await agent.pages(request)
     assert (response.status, response.content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    assert gzip.decompress(sent(response)) == b"rankwatch_a 1\nrankwatch_b 1\nrankwatch_c 1\n"
+    assert gzip.decompress(response.body) == b"rankwatch_a 1\n"
     assert ("Content-Encoding", "gzip") in response.headers
     assert agent.asked == [Selection(collect=frozenset({"process"}), gzip=True)]
     plain = await agent.pages(HttpRequest("/metrics"))
     assert "Content-Encoding" not in dict(plain.headers)
-    assert sent(plain) == b"rankwatch_a 1\nrankwatch_b 1\nrankwatch_c 1\n"
+    assert plain.body == b"rankwatch_a 1\n"
 
 
 async def test_a_page_without_its_ranks_is_not_shown() -> None:
     """A scrape that comes before the first look at the ranks is a 503, and nothing is rendered for it."""
     agent = Agent()
     agent.may_show = False
-    for request in (agent.ask(), agent.ask("rankwatch_a")):
-        assert (await request).status == 503
+    assert (await agent.ask()).status == 503
     assert agent.asked == []
     assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200
     agent.may_show = True
@@ -105,7 +91,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
 
 
 async def test_shipped_scrapes_wait_for_no_others() -> None:
-    """While renders of 200 other selections wait, one at a time, each shipped scrape is rendered at once."""
+    """While renders of 200 other selections wait, one at a time, shipped scrapes are rendered."""
     agent = Agent()
     agent.go.clear()
     others = [agent.ask(collect=str(number)) for number in range(200)]
@@ -113,10 +99,17 @@ async def test_shipped_scrapes_wait_for_no_others() -> None:
         await asyncio.sleep(0)
     jobs: tuple[dict[str, list[str]], ...] = ({}, {"collect[]": sorted(LIVENESS)}, {"exclude[]": sorted(LIVENESS)})
     shipped = [asyncio.create_task(agent.pages(HttpRequest("/metrics", query))) for query in jobs]
-    while len(agent.asked) < 4:
+    while len(agent.asked) < 2:
         await asyncio.sleep(0)
-    assert agent.at_once == 4
-    assert agent.asked[1:] == [Selection(), Selection(collect=LIVENESS), Selection(exclude=LIVENESS)]
+    assert agent.at_once == 2
+    for each in shipped:
+        agent.go.set()
+        await each
+    assert [each for each in agent.asked if each.is_shipped] == [
+        Selection(),
+        Selection(collect=LIVENESS),
+        Selection(exclude=LIVENESS),
+    ]
     agent.go.set()
     assert ({response.status for response in await asyncio.gather(*others, *shipped)}, len(agent.asked)) == ({200}, 203)
 
@@ -134,19 +127,6 @@ async def test_other_selections_take_turns_by_peer() -> None:
     agent.go.set()
     assert (await other).status == 200
     assert agent.asked.index(Selection(collect=frozenset({"process"}))) <= 2
-
-
-async def test_names_are_cut_from_one_render() -> None:
-    """Scrapes for different names share a render of all, uncompressed, and each gets what it asked for."""
-    agent = Agent()
-    agent.go.clear()
-    tasks = [agent.ask(*names) for names in (["rankwatch_a"], ["rankwatch_c", "rankwatch_a"], ["nothing"])]
-    while agent.pages.shared < 2:  # what is waited for is counted, not signalled
-        await asyncio.sleep(0)
-    agent.go.set()
-    bodies = [sent(response) for response in await asyncio.gather(*tasks)]
-    assert (bodies, agent.asked) == ([b"rankwatch_a 1\n", b"rankwatch_a 1\nrankwatch_c 1\n", b""], [Selection()])
-    assert "Content-Encoding" not in dict(tasks[0].result().headers)
 
 
 async def test_health_and_readiness() -> None:

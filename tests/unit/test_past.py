@@ -1,7 +1,5 @@
 """What exporters showed in the last minutes, as a bundle of evidence has it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Peers: users of this node by their sockets, and others by their addresses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import socket

@@ -1,7 +1,5 @@
 """What a process' control groups say."""
 
-from __future__ import annotations
-
 import errno
 import os
 from pathlib import Path

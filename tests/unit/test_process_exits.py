@@ -1,7 +1,5 @@
 """Exits: told at once, their statuses asked for and their jobs judged together, each thing on its owner's thread."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import subprocess
@@ -18,11 +16,11 @@ from proc_tree import ProcTree
 from rank_table import KILLED, OwnedRankTable, environment, facts
 
 from agent.core.identity import RankLabel
-from agent.ranks import judging
-from agent.ranks.rank.evidence import ProcessEvidence
+from agent.ranks import table
+from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import Numbers
-from agent.ranks.rank.verdict import RankVerdict
+from agent.ranks.rank.process import RankProcess
 from agent.ranks.table import MAX_PROCESSES
 from agent.sdk.exporter import Logger, OwnThread, Roots
 from agent.sdk.ranks import ProcessKey
@@ -100,12 +98,12 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of each judgement of a job how many processes it went over."""
     sizes: list[int] = []
 
-    def judge_job(processes: list[ProcessEvidence], now: float, numbers: Numbers) -> dict[ProcessKey, RankVerdict]:
+    def judge_job(processes: list[RankProcess], now: float, numbers: Numbers) -> list[RankVerdict]:
         sizes.append(len(processes))
         return original(processes, now, numbers)
 
-    original = judging.judge_job
-    monkeypatch.setattr(judging, "judge_job", judge_job)
+    original = table.judge_job
+    monkeypatch.setattr(table, "judge_job", judge_job)
     return sizes
 
 

@@ -1,7 +1,5 @@
 """The exporter around the scanner: whom it watches, whose exit it learns, and what a stopped one leaves."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import os

@@ -1,7 +1,5 @@
 """Who owns a process: what proves it, and what only looks so."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which processes are ranks."""
 
-from __future__ import annotations
-
 import os
 import threading
 from pathlib import Path

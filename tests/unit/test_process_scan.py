@@ -1,7 +1,5 @@
 """Which rank processes there are and left, who holds which file, and which of them the OOM killer ended."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How rank processes stand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

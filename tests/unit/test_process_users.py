@@ -1,7 +1,5 @@
 """Names of users: never waited for."""
 
-from __future__ import annotations
-
 import asyncio
 import pwd
 import threading

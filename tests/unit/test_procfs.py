@@ -1,7 +1,5 @@
 """Reading /proc."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which process is which rank, and that it stays so."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key

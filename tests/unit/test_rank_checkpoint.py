@@ -1,7 +1,5 @@
 """The rank table over a restart of the agent."""
 
-from __future__ import annotations
-
 from signal import SIGSEGV, SIGTERM
 
 import pytest

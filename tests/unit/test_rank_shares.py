@@ -1,7 +1,5 @@
 """A full rank table: who gives way to a process of which owner."""
 
-from __future__ import annotations
-
 import pytest
 from rank_table import KILLED, Table, environment, owned
 

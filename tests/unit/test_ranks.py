@@ -1,7 +1,5 @@
 """The rank table: evidence of processes and records, and its bounds."""
 
-from __future__ import annotations
-
 import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 

@@ -1,7 +1,5 @@
 """Rendering many sources, each by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
-from agent.export.exposition import Selection, cut
+from agent.export.exposition import Selection
 from agent.export.registry import Registry
 
 
@@ -72,15 +70,6 @@ async def test_selection(thread: OwnThread) -> None:
     assert await lines(made) == ['a{n="0"} 0.0', 'b{n="0"} 0.0']
     assert await lines(made, collect=frozenset({"two"})) == ['b{n="0"} 0.0']
     assert await lines(made, exclude=frozenset({"two"})) == ['a{n="0"} 0.0']
-
-
-async def test_families_can_be_cut_out(thread: OwnThread) -> None:
-    """A family of two sources is cut out whole, by its name, and without what stands between."""
-    made = registry(thread, Made("one", gauge("a"), gauge("b")), Made("two", gauge("c"), gauge("a", 2)))
-    rendered = await made.render(Selection())
-    parts = [rendered.body[start:end] for start, end in cut(rendered, frozenset({"a"}))]
-    head = b"# HELP a help\n# TYPE a gauge\n"
-    assert parts == [head + b'a{n="0"} 0.0\n', head + b'a{n="0"} 0.0\na{n="1"} 1.0\n']
 
 
 @pytest.mark.parametrize(("where", "kept"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])

@@ -1,7 +1,5 @@
 """The schedule of one exporter."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -9,7 +7,7 @@ from typing import Any, Literal
 import pytest
 from fake_clock import FakeClock
 
-from agent.app.lease import Lender
+from agent.app.lease import Lease, Lender
 from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
@@ -66,7 +64,7 @@ class Bench:
         state = StateFile(None, "", Logger("test"))
         ranks = RankTable(self.clock, "here")
         lender = Lender(roots=Roots(), clock=self.clock, hostname="here", ranks=ranks, state=state, once=False)
-        lease = lender.lend("scripted")
+        lease = Lease(lender, "scripted")
         self.ledger, self.checks = lender.ledger, lease.context.checks
         self.running = Running(spec, ExporterConfig(enabled=enabled), self.exporter, lease, self.clock)
 

@@ -1,7 +1,5 @@
 """The web server's address, and moves to another one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

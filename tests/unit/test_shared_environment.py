@@ -1,7 +1,5 @@
 """Ranks of processes that share one environment, and of those whose number nobody knows."""
 
-from __future__ import annotations
-
 import pytest
 from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, owned

@@ -1,14 +1,11 @@
 """Who gives way in a full table, and who is refused where nothing can be taken back."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.core.fair_budget import FairBudget, Group
-from agent.core.series_budget import Admission
+from agent.core.series_budget import Admission, FairBudget, Group
 from agent.tail.shares import FairTable, Holdings, Share
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")

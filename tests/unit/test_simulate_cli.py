@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.simulate.cli import main
-from agent.simulate.environment import rank_environment
+from agent.simulate.cli import main, make_parser
 from agent.simulate.job import Job, decode
-from agent.simulate.options import make_parser
+from agent.simulate.launcher import rank_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)

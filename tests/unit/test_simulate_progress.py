@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.simulate.board import ProgressBoard
+from agent.simulate.board import END_OPERATION, FAILED, ProgressBoard
 from agent.simulate.layout import make_layout
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
@@ -122,8 +122,7 @@ def test_the_board_is_shared(tmp_path: Path) -> None:
     assert one.initialised()
     assert one.all_arrived((1,), 2**40)
     assert not one.all_arrived((0, 1), 1)
-    assert (one.end_requested(), one.end_operation(), one.failed()) == (False, 0, False)
-    other.request_end()
-    other.end_at(24)
-    other.fail()
-    assert (one.end_requested(), one.end_operation(), one.failed()) == (True, 24, True)
+    assert list(one.header) == [0, 0, 0]
+    other.header[END_OPERATION] = 24
+    other.header[FAILED] = 1
+    assert list(one.header) == [0, 24, 1]

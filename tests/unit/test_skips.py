@@ -1,7 +1,5 @@
 """The plugin that makes skips fail where everything must be there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

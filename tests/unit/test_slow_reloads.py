@@ -1,7 +1,5 @@
 """Reloads with a drain that is slow."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,11 +10,11 @@ from fake_clock import FakeClock
 from rank_table import environment, facts
 
 import agent.app.daemon as daemon_module
+from agent.app.config import Options, load
 from agent.app.daemon import Daemon
-from agent.app.discovery import exporter_names
-from agent.app.options import Options, load
+from agent.app.discovery import ExporterPlan, Prepared, exporter_names
 from agent.app.running import Running
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric

@@ -1,7 +1,5 @@
 """Admission, own threads, loop lag, families and labels."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -12,8 +10,8 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.cli.main import _may_serve_tls, _parser
+from agent.core.clock import WINDOW_SECONDS, LoopLag
 from agent.core.identity import comm_label
-from agent.core.loop_lag import WINDOW_SECONDS, LoopLag
 from agent.core.metrics import Family
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
@@ -144,7 +142,7 @@ def test_the_shipped_configuration_needs_no_openssl() -> None:
 def test_the_daemon_does_without_openssl() -> None:
     """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
     code = (
-        "import sys; from agent.cli.main import leave_out; leave_out(); import agent.app.run; print(sys.modules['ssl'])"
+        "import sys; import agent.cli.main as m; m.leave_out_openssl(); import agent.app.run; print(sys.modules['ssl'])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"

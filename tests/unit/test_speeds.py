@@ -1,7 +1,5 @@
 """What is kept of ranks' speeds for pages: the present, the last five minutes, and who is late."""
 
-from __future__ import annotations
-
 import pytest
 from fake_clock import FakeClock
 

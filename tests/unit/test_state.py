@@ -1,7 +1,5 @@
 """The checkpoint file."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

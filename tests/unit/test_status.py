@@ -1,7 +1,5 @@
 """The table of ranks on the terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -18,13 +16,14 @@ from typing import Any
 import pytest
 
 from agent.cli.status import brief, main, of_job, table
-from agent.page.document import Configuration, ExporterView, GpuOfRank, JobView, NodeDocument, Rank, RankEnd, write
+from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
+from agent.ranks.rank.process import RankGpu
 
 ROOT = Path(__file__).parents[2]
 RANKS = (
     Rank(job_id="4711", rank="9", state="dead", pid=76, last_progress_seconds=1000.0,
      ended=RankEnd(1001.0, "signaled", "SIGSEGV")),
-    Rank(job_id="4711", rank="10", state="alive", pid=77, user="alice", gpus=(GpuOfRank(3, "GPU-a"),),
+    Rank(job_id="4711", rank="10", state="alive", pid=77, user="alice", gpus=(RankGpu(3, "GPU-a"),),
      bus_bandwidth_bytes_per_second=183_456_000_000, late_share=0.31, unhealthy=("gpu_xid",)),
     Rank(job_id="4712", rank="0", state="finished", ended=RankEnd(1001.0, "exited", "", 0)),
 )  # fmt: skip

@@ -1,7 +1,5 @@
 """Starting, reloading section by section, and stopping."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,8 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 
-from agent.app.supervisor import ExporterPlan, Prepared, Supervisor
+from agent.app.discovery import ExporterPlan, Prepared
+from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric

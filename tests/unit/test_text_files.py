@@ -1,14 +1,12 @@
 """Text files by patterns: which are found, whose they are, and their lines, whatever their writers do."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from agent.tail import patterns, text_files
+from agent.tail import listing, patterns, text_files
 from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.listing import FollowLimits, Subdirectory
 from agent.tail.patterns import MAX_PATTERN_PARTS, compiled_path_pattern
@@ -151,14 +149,15 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
     """A directory that its user replaces by a link in the midst of a look leads nowhere."""
     write(tmp_path / "secret/x.log", b"secret\n")
     write(tmp_path / "base/user/a.log", b"line\n")
-    real = patterns.fairly_chosen
+    real = listing.fairly_chosen
 
     def replaced(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
-        (tmp_path / "base/user").rename(tmp_path / "away")
-        (tmp_path / "base/user").symlink_to(tmp_path / "secret")
+        if found:
+            (tmp_path / "base/user").rename(tmp_path / "away")
+            (tmp_path / "base/user").symlink_to(tmp_path / "secret")
         return real(found, limit)
 
-    monkeypatch.setattr(patterns, "fairly_chosen", replaced)
+    monkeypatch.setattr(listing, "fairly_chosen", replaced)
     assert files_of(tmp_path, "base/*/*.log").discover() == []
 
 

@@ -1,7 +1,5 @@
 """Who owns a job, and how its ranks are named, where somebody wants it otherwise or where jobs are untidy."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,20 +1,21 @@
 """The verdict, row by row."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
+from typing import Any
 
 import pytest
 from call_counts import count_calls
 from hypothesis import given, strategies as st
 
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.evidence import STATES, ProcessEvidence, RasSilence
+from agent.ranks.rank import verdict as module
+from agent.ranks.rank.evidence import STATES, RankVerdict, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.numbers import Numbers
-from agent.ranks.rank.verdict import RankVerdict, judge_job
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.process import RankProcess
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
@@ -30,14 +31,32 @@ def code(number: int) -> ExitStatus:
     return ExitStatus(known=True, code=number)
 
 
-def running(pid: int = 9, **facts: object) -> ProcessEvidence:
+def judge_job(processes: list[RankProcess], now: float, numbers: Numbers = NUMBERS) -> dict[ProcessKey, RankVerdict]:
+    """The verdicts by process."""
+    return dict(zip([p.key for p in processes], module.judge_job(processes, now, numbers), strict=True))
+
+
+def made(
+    key: ProcessKey, found_at: float, exited_at: float | None = None, exit: ExitStatus | None = None, state: str = "S",
+    *, before: str | None = None, progress_after_exit_seconds: float | None = None,
+    kind: type[RankProcess] = RankProcess, **facts: Any,
+) -> RankProcess:  # fmt: skip
+    """A rank process. ``before``: the reason of its last verdict."""
+    if progress_after_exit_seconds is not None:
+        facts |= {"exited_seconds": 1e9, "progress_seconds": 1e9 + progress_after_exit_seconds}
+    verdict = None if before is None else RankVerdict("exited", before)  # type: ignore[arg-type]
+    known = ProcessFacts(key, 0.0, key.pid, "", "")
+    return kind(found_at, known, exited_at=exited_at, exit=exit, state=state, verdict=verdict, **facts)
+
+
+def running(pid: int = 9, **facts: object) -> RankProcess:
     """A process that runs, found long ago."""
-    return ProcessEvidence(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
+    return made(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
 
 
-def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> ProcessEvidence:
+def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> RankProcess:
     """A process that left ``ago`` seconds before NOW."""
-    return ProcessEvidence(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
+    return made(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
 
 
 def silence(ago: float, reports: int, contradicted: bool = False) -> RasSilence:
@@ -45,12 +64,12 @@ def silence(ago: float, reports: int, contradicted: bool = False) -> RasSilence:
     return RasSilence(NOW - ago, NOW - ago, reports, contradicted)
 
 
-def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> ProcessEvidence:
+def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> RankProcess:
     """A process that runs and that RAS misses."""
     return running(silence=silence(ago, reports, contradicted), **facts)
 
 
-ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
+ROWS: list[tuple[str, list[RankProcess], str, str]] = [
     ("an exit that is the job's end is finished", [left(90, KILL, ended_by_scheduler=True), running()], "finished",
      "ended_by_scheduler"),
     ("it is also after a verdict", [left(90, KILL, ended_by_scheduler=True, before="killed_before_peers")], "finished",
@@ -108,7 +127,7 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("a crash at the time of the SIGKILL outranks it", [left(50, KILL), left(49.95, SEGV, 2), left(49, TERM, 3)],
      "exited", "left"),
     ("SIGTERM for a process of a later restart proves nothing",
-     [left(50, KILL), ProcessEvidence(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)], "exited", "left"),
+     [left(50, KILL), made(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)], "exited", "left"),
     ("a SIGKILL that was seen after the agent was away has no order",
      [left(50, KILL, unproven_since=NOW - 90), left(49, TERM, 2)], "exited", "left"),
     ("a death before a teardown stays one when the peers are forgotten",
@@ -133,7 +152,7 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
     ("an end stays one when the job begins anew", [left(50, WELL, before="all_left_well"), running()], "finished",
      "all_left_well"),
     ("status not asked yet is exited", [left(0, None), running()], "exited", "left"),
-    ("a peer found after the exit proves nothing", [left(60, TERM), ProcessEvidence(ProcessKey(9, 9), NOW - 10)],
+    ("a peer found after the exit proves nothing", [left(60, TERM), made(ProcessKey(9, 9), NOW - 10)],
      "exited", "left"),
     ("all left with status 0: finished", [left(3, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
     ("the last one alone with status 0: finished", [left(3, WELL)], "finished", "all_left_well"),
@@ -149,7 +168,7 @@ ROWS: list[tuple[str, list[ProcessEvidence], str, str]] = [
 
 
 @pytest.mark.parametrize(("processes", "state", "reason"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
-def test_rows(processes: list[ProcessEvidence], state: str, reason: str) -> None:
+def test_rows(processes: list[RankProcess], state: str, reason: str) -> None:
     """Each row of the table of states gives its state and reason."""
     assert judge_job(processes, NOW)[processes[0].key] == RankVerdict(state, reason)  # type: ignore[arg-type]
 
@@ -166,13 +185,9 @@ def test_slow_cancel_is_no_death() -> None:
     """A cancel in which half the ranks need 30 s for their SIGTERM leaves nobody dead at any time."""
     for second in range(200):
         now = float(second)
-        quick = [
-            ProcessEvidence(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now
-        ]
+        quick = [made(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now]
         slow = [
-            ProcessEvidence(
-                ProcessKey(9 + n, 1), -100.0, exited_at=30.0 if now >= 30 else None, exit=KILL if now >= 30 else None
-            )
+            made(ProcessKey(9 + n, 1), -100.0, exited_at=30.0 if now >= 30 else None, exit=KILL if now >= 30 else None)
             for n in range(4)
         ]
         assert not [v for v in judge_job(quick + slow, now).values() if v.state == "dead"]
@@ -188,13 +203,13 @@ def test_many_at_once_are_judged_in_time() -> None:
     """A job of a thousand processes that all crash within a second is judged without comparing each with each."""
     looked = 0
 
-    class Counting(ProcessEvidence, frozen=True):
+    class Counting(RankProcess):
         def __getattribute__(self, name: str) -> object:
             nonlocal looked
             looked += name == "exited_at"
             return super().__getattribute__(name)
 
-    processes = [Counting(ProcessKey(n, 1), 0.0, NOW - 1 + n / 1024, SEGV) for n in range(1024)]
+    processes = [made(ProcessKey(n, 1), 0.0, NOW - 1 + n / 1024, SEGV, kind=Counting) for n in range(1024)]
     verdicts = judge_job(processes, NOW)
     assert [v.state for v in verdicts.values()] == ["dead", *["exited"] * 1023]
     assert looked < 1024 * 100
@@ -210,7 +225,7 @@ PROCESSES = st.lists(
 def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
     """Whatever the evidence, each process gets one known state, and those that run are never called gone."""
     processes = [
-        ProcessEvidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
+        made(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
         for n, (ago, status, state, finalized) in enumerate(raw)
     ]
     verdicts = judge_job(processes, NOW)
@@ -225,7 +240,7 @@ def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus |
 def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
     """Deaths that are declared at once never lie within one minute of each other: the later ones may be victims."""
     processes = [
-        ProcessEvidence(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
+        made(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
         for n, (ago, status, _, _) in enumerate(raw)
     ]
     verdicts = judge_job(processes, NOW)
@@ -234,26 +249,25 @@ def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus 
     assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))
 
 
-CRASHED_AT_ONCE = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
-CRASHED_IN_TWO_WAYS = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
+CRASHED_AT_ONCE = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
+CRASHED_IN_TWO_WAYS = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
 RESTARTED_AS_OTHERS = [
-    ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 20, KILL) if n % 2 else ProcessEvidence(ProcessKey(n, 1), NOW - 10)
-    for n in range(1024)
+    made(ProcessKey(n, 1), 0.0, NOW - 20, KILL) if n % 2 else made(ProcessKey(n, 1), NOW - 10) for n in range(1024)
 ]
 
 
-TORN_DOWN = [ProcessEvidence(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KILL) for n in range(1024)]
+TORN_DOWN = [made(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KILL) for n in range(1024)]
 
 
 @pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS, TORN_DOWN])
-def test_no_process_is_compared_with_all_others(processes: list[ProcessEvidence]) -> None:
+def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) -> None:
     """Twice the processes are twice the work, whichever left when: simultaneous crashes, or restarts in between."""
     half = count_calls(lambda: judge_job(processes[:512], NOW))
     assert count_calls(lambda: judge_job(processes, NOW)) < 2.5 * half
     assert half < 512 * 100
 
 
-def cause(process: ProcessEvidence) -> str:
+def cause(process: RankProcess) -> str:
     """Whether it was struck, left with a status that tells of a failure, or neither."""
     status = process.exit
     if status is None or not status.known:
@@ -263,13 +277,13 @@ def cause(process: ProcessEvidence) -> str:
     return "status" if not status.signal and 1 <= status.code <= 127 else ""
 
 
-def ended_by(process: ProcessEvidence, signal: int) -> bool:
+def ended_by(process: RankProcess, signal: int) -> bool:
     """True when this signal ended it, as far as that is known."""
     return process.exit is not None and process.exit.known and process.exit.signal == signal
 
 
 def came_before_teardown(
-    process: ProcessEvidence, others: list[ProcessEvidence], came_first: Callable[[ProcessEvidence], bool]
+    process: RankProcess, others: list[RankProcess], came_first: Callable[[RankProcess], bool]
 ) -> bool:
     """Whether SIGKILL ended it before all others, and then SIGTERM one of them."""
     if not ended_by(process, SIGKILL) or process.exited_at is None or process.unproven_since is not None:
@@ -282,22 +296,22 @@ def came_before_teardown(
     return any(-0.1 <= apart <= 10 and p.found_at < process.exited_at for p, apart in terminated)
 
 
-def pairwise(process: ProcessEvidence, processes: list[ProcessEvidence]) -> str:
+def pairwise(process: RankProcess, processes: list[RankProcess]) -> str:
     """The state of one that left, by the rules as they are written down: each with each."""
     assert process.exited_at is not None
     left_at = process.exited_at
     others = [p for p in processes if p.key != process.key]
 
-    def rank(p: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
+    def rank(p: RankProcess) -> tuple[bool, float, ProcessKey]:
         return cause(p) != "struck", p.exited_at or 0.0, p.key
 
-    def came_first(p: ProcessEvidence) -> bool:
+    def came_first(p: RankProcess) -> bool:
         if p.exited_at is None:
             return False
         apart = left_at - p.exited_at
         return rank(p) < rank(process) if abs(apart) <= 0.1 else 0 < apart <= 60
 
-    def alive_until(p: ProcessEvidence) -> float:
+    def alive_until(p: RankProcess) -> float:
         if p.unproven_since is not None:
             return p.unproven_since
         if p.exited_at is not None:
@@ -344,7 +358,7 @@ def test_judging_many_is_judging_each_with_each(
             times = {"found_at": NOW - (ago + found) / 16, "exited_at": NOW - ago / 16, "exit": status}
         if unproven is not None:
             times["unproven_since"] = NOW - max(unproven, ago or 0) / 16
-        processes.append(ProcessEvidence(ProcessKey(n, 1), **times))  # type: ignore[arg-type]
+        processes.append(made(ProcessKey(n, 1), **times))  # type: ignore[arg-type]
     verdicts = judge_job(processes, NOW)
     for process in processes:
         if process.exited_at is not None:

@@ -1,7 +1,5 @@
 """The web file: what of Prometheus' format is taken, what is refused, and in which words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

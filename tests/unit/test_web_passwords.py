@@ -1,7 +1,5 @@
 """Passwords: who is let in, what a wrong one costs, and who is refused unseen."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading
@@ -11,10 +9,9 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.core.threads import OwnThread
-from agent.web import passwords as module
+from agent.web import secured as module
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of
-from agent.web.passwords import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords
-from agent.web.secured import Secured
+from agent.web.secured import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords, Secured
 from agent.web.web_file import RateLimit
 
 HERE = "10.0.0.1"

@@ -1,7 +1,5 @@
 """The web file while the agent runs: what is taken into use, and what never opens what was closed."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """TLS: who is served, who is not, and what silent clients cost."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -17,8 +15,8 @@ from fake_clock import FakeClock
 from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
 from agent.core.log import Logger
-from agent.web.limits import ServerLimits
-from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners
+from agent.web.connection import ServerLimits
+from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import WebServer
 from agent.web.serving import Serving
@@ -70,7 +68,9 @@ class Node:
 async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterator[tuple[WebServer, int]]:
     """Run a server on these terms."""
     server = WebServer(big, Logger("web"), limits, tls=lambda: node.terms.terms.tls)
-    port = await server.start(ListenAddress("127.0.0.1", 0))
+    [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
+    await server.listen([opened])
+    port = opened.getsockname()[1]
     try:
         yield server, port
     finally:

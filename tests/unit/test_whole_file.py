@@ -1,7 +1,5 @@
 """Small files are read whole when they have changed, and nothing but files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,17 +1,253 @@
-"""The command line of the doctor."""
-
-from __future__ import annotations
+"""What is wrong with an installation, and the remedy: pure checks, and the command line of the doctor."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.doctor.checks import Diagnosis, examine
-from agent.cli.doctor.facts import gather
+from agent.cli.doctor.facts import Facts, gather
 from agent.cli.terminal import plain, plain_json
+from agent.page.describe import WITHOUT_NCCL
+from agent.page.document import NodeDocument
+
+FREE_SHARE = 0.05
+CLOCK_SECONDS = 1.0
+SHIPPED_JOBS = ("rankwatch", "rankwatch-liveness")
+_PUBLIC_STICKY = 0o1777
+_LOOPBACK = ("127.", "localhost", "[::1]")
+
+Level = Literal["wrong", "note"]
+
+
+class Diagnosis(NamedTuple):
+    """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
+
+    check: str
+    level: Level
+    text: str
+    remedy: str
+
+
+def wrong(check: str, text: str, remedy: str) -> Diagnosis:
+    """What has to be mended."""
+    return Diagnosis(check, "wrong", text, remedy)
+
+
+def note(check: str, text: str, remedy: str) -> Diagnosis:
+    """A choice of the site that can surprise."""
+    return Diagnosis(check, "note", text, remedy)
+
+
+def examine(facts: Facts) -> list[Diagnosis]:
+    """All that is not right, what has to be mended first."""
+    found = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(found, key=lambda finding: finding.level != "wrong")
+
+
+def _configuration(facts: Facts) -> Iterator[Diagnosis]:
+    if facts.config_error.endswith("Permission denied"):
+        yield wrong("configuration", facts.config_error, "ask as root: sudo rankwatch doctor")
+    elif facts.config_error:
+        yield wrong("configuration", facts.config_error, "mend the file")
+    elif not facts.config_file:
+        yield note("configuration", "no file: all defaults", "nothing, or /etc/rankwatch/rankwatch.yml")
+    document = facts.document
+    if document is not None and document.configuration.refused:
+        yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
+    if document is not None and facts.config_file and document.configuration.file != facts.config_file:
+        uses = document.configuration.file or "none"
+        yield wrong(
+            "configuration", f"the agent uses another file: {uses}", f"start it with --config.file={facts.config_file}"
+        )
+
+
+def _agent(facts: Facts) -> Iterator[Diagnosis]:
+    if facts.agent_error:
+        yield wrong(
+            "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
+        )
+    elif facts.document is not None and not facts.document.ready:
+        yield note("agent", "it is starting: not every exporter has looked yet", "ask again in some seconds")
+
+
+def _address(facts: Facts) -> Iterator[Diagnosis]:
+    if facts.addresses and all(each.startswith(_LOOPBACK) for each in facts.addresses):
+        yield note(
+            "address",
+            f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
+            'set web.listen_address to ":19028", and see docs/web.md for TLS',
+        )
+
+
+def _ranks(facts: Facts) -> Iterator[Diagnosis]:
+    unreadable = _value(facts, "rankwatch_rank_environments_unreadable")
+    unidentified = _value(facts, "rankwatch_rank_processes_unidentified")
+    if unreadable:
+        yield wrong(
+            "rights",
+            f"the environment of {unreadable:.0f} rank processes may not be read",
+            "rankwatch-setup --with-other-users; it counts for ranks that start afterwards",
+        )
+    elif unidentified:
+        yield wrong(
+            "ranks",
+            f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
+            "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
+        )
+    if without := _value(facts, "rankwatch_processes_without_nccl"):
+        remedy = "to watch them as ranks: docs/jobs.md, Ranks without NCCL"
+        yield note("ranks", WITHOUT_NCCL.format(count=f"{without:.0f}"), remedy)
+    if unknown := _value(facts, "rankwatch_process_exit_status_unknown_total"):
+        yield note(
+            "kernel",
+            f"how {unknown:.0f} processes of ranks ended is not known: neither signal nor status",
+            "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most",
+        )
+    if duplicates := _value(facts, "rankwatch_rank_duplicates"):
+        yield wrong(
+            "ranks",
+            f"{duplicates:.0f} processes claim the job id and rank of another",
+            "give each job an id of its own: identity.job_id_variables",
+        )
+
+
+_SILENT = {
+    "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
+    "no_dump_thread": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+    "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
+    "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
+    "other_directory": "add its directory to the `paths` of the exporter inspector",
+}
+
+
+def _inspector(facts: Facts) -> Iterator[Diagnosis]:
+    for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
+        reason = labels.get("reason", "")
+        if ranks:
+            text = f"{ranks:.0f} ranks have NCCL_INSPECTOR_ENABLE and give no records ({reason})"
+            yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
+    for directory in facts.records:
+        if directory.mode is None:
+            yield wrong(
+                "inspector", f"{directory.path} is not there", "systemd-tmpfiles --create rankwatch.conf, or mkdir"
+            )
+        elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
+            yield note(
+                "inspector",
+                f"{directory.path} has mode {directory.mode:04o}: not every user's job can write there",
+                f"chmod 1777 {directory.path}, unless a TaskProlog makes directories in it",
+            )
+        if directory.mode is not None and directory.free_share < FREE_SHARE:
+            free = f"{directory.free_share:.1%} free"
+            yield wrong("disk", f"{directory.path}: {free}", "make room, or set `reclaim` of the exporter inspector")
+
+
+def _exporters(facts: Facts) -> Iterator[Diagnosis]:
+    document = facts.document
+    for each in document.exporters if document is not None else ():
+        if each.state == "down":
+            yield wrong("exporter", f"{each.name} fails: {each.why or 'see the log'}", "journalctl -u rankwatch")
+        elif each.state == "up" and each.why:
+            yield note("rights", f"{each.name}: {each.why}", "rankwatch-setup --with-hardware")
+    if document is not None and facts.nvidia_device and _state(document, "nvml") == "absent":
+        yield wrong("nvml", "there are GPUs of NVIDIA, and the agent sees none", "rankwatch-setup --with-hardware")
+
+
+def _ras(facts: Facts) -> Iterator[Diagnosis]:
+    reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
+    remedies = {
+        "version_old": "RAS needs NCCL 2.24 or later",
+        "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
+        "too_large": "raise `max_ranks` of the exporter ras, knowing what a query costs (docs/benchmarks.md)",
+    }
+    for reason in sorted(reasons & remedies.keys()):
+        yield note("ras", f"a job is not asked by RAS: {reason}", remedies[reason])
+
+
+def _clock(facts: Facts) -> Iterator[Diagnosis]:
+    if not facts.clock_is_kept:
+        text = "the kernel does not hold its clock for synchronised"
+        yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
+
+
+def _losses(facts: Facts) -> Iterator[Diagnosis]:
+    if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
+        yield wrong(
+            "checkpoint",
+            f"it could not be written {errors:.0f} times: counters begin at zero after a restart",
+            "see the log for the reason; state.path must be writable for the agent",
+        )
+    if dropped := _value(facts, "rankwatch_exporter_series_dropped_total"):
+        yield wrong(
+            "series", f"{dropped:.0f} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md"
+        )
+    for labels, up in facts.samples.get("rankwatch_helper_up", []):
+        if not up:
+            yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
+
+
+def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
+    watcher = facts.watcher
+    if watcher is None:
+        return
+    if watcher.error:
+        yield wrong("prometheus", f"{watcher.url}: {watcher.error}", "give its address: http://prometheus:9090")
+        return
+    for job in SHIPPED_JOBS:
+        if job not in watcher.targets:
+            yield wrong(
+                "prometheus", f"job {job} does not scrape this node", "add it: deploy/prometheus/scrape/file_sd.yml"
+            )
+        elif not watcher.targets[job]:
+            yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
+    if not watcher.alertmanagers:
+        yield wrong("alertmanager", "Prometheus has no Alertmanager", "alerting.alertmanagers in prometheus.yml")
+    elif watcher.unsent:
+        yield wrong("alertmanager", "alerts could not be sent in the last 5 minutes", "Prometheus' log says why")
+    ahead = watcher.clock_ahead_seconds
+    if ahead is not None and abs(ahead) > CLOCK_SECONDS:
+        side = "ahead of" if ahead > 0 else "behind"
+        yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
+
+
+def _rules(facts: Facts) -> Iterator[Diagnosis]:
+    watcher = facts.watcher
+    if watcher is None or watcher.error:
+        return
+    if not watcher.rule_groups:
+        yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
+    for name, theirs in watcher.verdict.items():
+        if (ours := getattr(facts.verdict, name, theirs)) != theirs:
+            text = f"the rules judge by {name} {theirs:g}, the agent by {ours:g}"
+            yield wrong("rules", text, "build.py --agent, with this configuration")
+
+
+def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
+    watcher = facts.watcher
+    if watcher is None or watcher.error:
+        return
+    if watcher.rule_groups and (missing := watcher.rules_missing):
+        text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
+        yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
+    if watcher.shows_password:
+        yield note("prometheus", "the password in its address crosses the network as it is", "https://")
+
+
+CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
+    _agent, _configuration, _address, _ranks, _exporters, _inspector, _ras, _losses, _clock, _prometheus, _rules,
+    _prometheus_choices,
+)  # fmt: skip
+
+
+def _value(facts: Facts, name: str) -> float:
+    return sum(value for _, value in facts.samples.get(name, []))
+
+
+def _state(document: NodeDocument, name: str) -> str:
+    return next((each.state for each in document.exporters if each.name == name), "")
 
 
 def main(arguments: Sequence[str]) -> int:

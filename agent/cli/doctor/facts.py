@@ -1,7 +1,5 @@
 """What the doctor asks: the running agent, this machine, and a Prometheus."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -87,9 +85,14 @@ class Facts:
 def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts."""
     path = config_file or (own_agent.CONFIG_FILE if _may_be_there(own_agent.CONFIG_FILE) else None)
-    facts, loaded = Facts(config_file=str(path or "")), None
+    facts = Facts(
+        config_file=str(path or ""),
+        nvidia_device=Path("/dev/nvidiactl").exists(),
+        clock_is_kept=_clock_is_kept(),
+        watcher=None if url is None else ask_prometheus(url),
+    )
     try:
-        loaded = Loaded(read_config(path), str(path)) if path is not None else Loaded("", "(defaults)")
+        loaded = Loaded("" if path is None else read_config(path), str(path or "(defaults)"))
         config = loaded.config
         facts = replace(facts, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
     except ConfigError as error:
@@ -97,13 +100,9 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     try:
         document = read(own_agent.read(place, PATH, ASK_SECONDS))
         text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
-        facts = replace(facts, document=document, samples=_samples(text))
+        return replace(facts, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
-        facts = replace(facts, agent_error=f"{place}: {error}")
-    watcher = None if url is None else ask_prometheus(url)
-    return replace(
-        facts, nvidia_device=Path("/dev/nvidiactl").exists(), clock_is_kept=_clock_is_kept(), watcher=watcher
-    )
+        return replace(facts, agent_error=f"{place}: {error}")
 
 
 def _may_be_there(path: Path) -> bool:

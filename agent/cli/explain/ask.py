@@ -1,18 +1,17 @@
 """Asks Prometheus for a job and its course over a range: a few series for each, however many ranks it has."""
 
-from __future__ import annotations
-
 import itertools
 import math
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
 
 from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
-from agent.cli.job.facts import quoted
+from agent.cli.job.facts import quoted, rank_end
+from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
 from agent.page.describe import how_ended
-from agent.page.document import RankEnd
 
 MAX_HOURS = 24 * 7
 DEFAULT_HOURS = 24
@@ -38,14 +37,38 @@ WEAK_CATEGORIES = (
 """What a log can say of a cause, or of what follows from another's failure: it counts where the log has no other."""
 
 
-class Ask(Protocol):
-    """Asks one Prometheus; errors as those of ``prometheus.get``."""
+class _Rule(msgspec.Struct):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class _Group(msgspec.Struct):
+    rules: list[_Rule]
+
+
+class _Rules(msgspec.Struct):
+    groups: list[_Group]
+
+
+class Ask:
+    """Asks the Prometheus at an address; errors as those of ``prometheus.get``."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
         """Return the result of an expression at a time."""
+        return prometheus.samples(self._url, expression, at_seconds)
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
         """Return the results over a range."""
+        return prometheus.lines(self._url, expression, start_seconds, end_seconds, step_seconds)
+
+    def runbooks(self) -> Mapping[str, str]:
+        """By alert: where its runbook is, as the rules that are loaded say."""
+        found = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
+        rules = (rule for group in found.groups for rule in group.rules)
+        return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
@@ -119,11 +142,15 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     spans = [
         *(span for span, _ in deaths),
         *(span for span, _ in lines),
-        *(Span("late", first, last) for first, last in incident.spans(late, step)),
-        *_held("hardware", points(f"count({struck(labels)})"), step),
-        *_since("node_lost", points(f"min({lost_nodes(labels)})"), step),
-        *_held("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
-        *(span for each in silent for span in _silent(points(each), step, start)),
+        *_spans("late", late, step),
+        *_spans("hardware", points(f"count({struck(labels)})"), step),
+        *_spans("node_lost", points(f"min({lost_nodes(labels)})"), step, lambda first, at: believed(at, first)),
+        *_spans("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
+        *(
+            span
+            for each in silent
+            for span in _spans("silent", points(each), step, lambda first, long: max(first - long, start))
+        ),
     ]
     age = f"rankwatch_job_progress_age_seconds{{{labels}}}"
     saved = points(f"max(rankwatch_train_checkpoint_last_success_timestamp_seconds{{{labels}}})")
@@ -200,12 +227,8 @@ def lost_nodes(labels: str) -> str:
 
 
 def ended(labels: Mapping[str, str]) -> str:
-    """Return how a rank ended, by the labels reason, signal and code."""
-    code = labels.get("code", "")
-    known = RankEnd(
-        0.0, labels.get("reason", "unknown"), labels.get("signal", ""), int(code) if code.isdecimal() else None
-    )
-    return how_ended(known)
+    """Word how a rank ended, by the labels reason, signal and code."""
+    return how_ended(rank_end(labels, 0.0))
 
 
 def believed(told: float, seen: float) -> float:
@@ -263,17 +286,12 @@ def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:
     return events
 
 
-def _held(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
-    return [Span(kind, first, last) for first, last in incident.spans(points, step)]
-
-
-def _since(kind: Kind, points: tuple[tuple[float, float], ...], step: float) -> list[Span]:
-    """Spans whose start their own value says."""
+def _spans(
+    kind: Kind,
+    points: tuple[tuple[float, float], ...],
+    step: float,
+    start_of: Callable[[float, float], float] = lambda first, _value: first,
+) -> list[Span]:
+    """Spans of these points; ``start_of``: when one began, by when it was first seen and its value then."""
     value_at = dict(points)
-    return [Span(kind, believed(value_at[first], first), last) for first, last in incident.spans(points, step)]
-
-
-def _silent(points: tuple[tuple[float, float], ...], step: float, start: float) -> list[Span]:
-    """Spans of a silence, whose length their values are."""
-    value_at = dict(points)
-    return [Span("silent", max(first - value_at[first], start), last) for first, last in incident.spans(points, step)]
+    return [Span(kind, start_of(first, value_at[first]), last) for first, last in incident.spans(points, step)]

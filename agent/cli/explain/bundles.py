@@ -1,21 +1,16 @@
 """Reads the summaries of evidence bundles in a folder: bounded, and a file that is no summary costs itself alone."""
 
-from __future__ import annotations
-
 import os
-import stat
 from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
 from agent.cli.explain.model import Happened, Incident, Kind, KnownJob, Said
+from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
 """Of a folder, the last by name."""
-MAX_FILE_BYTES = 8 * 1024 * 1024
 MAX_WORDS = 64
 """Of one bundle, in words and in events: a share for each node, suspects first."""
 MAX_NAMED = 8
@@ -52,8 +47,8 @@ def read(folder: Path, job_id: str) -> Read:
     found: dict[tuple[str, float], Summary] = {}
     for name in names[-MAX_FILES:]:
         try:
-            summary = msgspec.json.decode(_content(folder / name), type=Summary)
-        except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
+            summary = parsed_summary(folder / name)
+        except (OSError, ValueError) as error:
             failed.append(f"{name}: {error}")
             continue
         if summary.job_id == job_id:
@@ -129,18 +124,3 @@ def _kind(event: Event) -> Kind:
     if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
         return "died"
     return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"
-
-
-def _content(path: Path) -> bytes:
-    """The bytes of a regular file that is not too large; nothing else is opened for longer than it takes to see it."""
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(file, "rb") as opened:
-        status = os.fstat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError("not a regular file")
-        if status.st_size > MAX_FILE_BYTES:
-            raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
-        content = opened.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
-    return content

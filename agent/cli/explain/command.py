@@ -1,70 +1,26 @@
 """The command line of `rankwatch explain`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
 from agent.cli.explain import ask, bundles, story
-from agent.cli.explain.cost import cost
 from agent.cli.explain.culprit import judge
 from agent.cli.explain.details import details
-from agent.cli.explain.incident import incidents
+from agent.cli.explain.incident import cost, incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
-from agent.cli.explain.page import as_html, as_text
+from agent.cli.explain.story import as_html, as_text
 from agent.cli.terminal import plain
 from agent.core import prometheus
-from agent.core.prometheus import Line, Sample
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
-
-
-class AskAll(ask.Ask, Protocol):
-    """Asks one Prometheus, also for its rules; errors as those of ``prometheus.get``."""
-
-    def runbooks(self) -> Mapping[str, str]:
-        """By alert: where its runbook is, as the rules that are loaded say."""
-
-
-class _Prometheus:
-    """Asks the Prometheus at an address."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def at(self, expression: str, at_seconds: float) -> list[Sample]:
-        return prometheus.samples(self._url, expression, at_seconds)
-
-    def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-        return prometheus.lines(self._url, expression, start_seconds, end_seconds, step_seconds)
-
-    def runbooks(self) -> Mapping[str, str]:
-        """By alert: where its runbook is, as the rules that are loaded say."""
-        found = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
-        rules = (rule for group in found.groups for rule in group.rules)
-        return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
-
-
-class _Rule(msgspec.Struct):
-    name: str
-    annotations: dict[str, str] = {}
-
-
-class _Group(msgspec.Struct):
-    rules: list[_Rule]
-
-
-class _Rules(msgspec.Struct):
-    groups: list[_Group]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -76,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _refuse(f"cannot list {plain(str(flags.evidence))}: {plain(str(error.strerror))}")
     try:
-        page, status = explain(_Prometheus(flags.prometheus), flags.job, flags.cluster, flags.since, end, read)
+        page, status = explain(ask.Ask(flags.prometheus), flags.job, flags.cluster, flags.since, end, read)
     except (OSError, ValueError, msgspec.MsgspecError) as error:
         return _refuse(f"no answer from {plain(prometheus.shown(flags.prometheus))}: {plain(str(error))}")
     if page is None:
@@ -93,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def explain(
-    asker: AskAll, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
+    asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
     """Return the page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
@@ -119,7 +75,7 @@ def explain(
 
 
 def _page(
-    asker: AskAll, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
+    asker: ask.Ask, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
     evidence = bundles.weigh(read.summaries, job, found[-1])
     whole = Details(

@@ -1,7 +1,5 @@
 """Which ranks caused an incident: weighs independent witnesses and shows where they disagree. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -9,26 +7,12 @@ from agent.cli.explain.model import Said
 from agent.evidence.summary import Witness
 
 AFTER_A_DEATH: tuple[Witness, ...] = (
-    "hardware",
-    "verdict",
-    "kernel_log",
-    "job_log",
-    "ras",
-    "flight_recorder",
-    "stacks",
-    "records",
-)
+    "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
+)  # fmt: skip
 """Whose word counts first where as many witnesses blame one rank as another: a process' end is seen, not guessed."""
 IN_A_HANG: tuple[Witness, ...] = (
-    "hardware",
-    "flight_recorder",
-    "ras",
-    "stacks",
-    "verdict",
-    "kernel_log",
-    "job_log",
-    "records",
-)
+    "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
+)  # fmt: skip
 """The same where the job hung first: who then dies is often an innocent rank whose watchdog gave up."""
 MAX_CULPRITS = 64
 

@@ -1,13 +1,11 @@
 """Queries Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.cli.explain.ask import UNRESPONSIVE, Ask, ended, first_root, lost_nodes, struck
-from agent.cli.explain.model import Course, Details, Happened, Incident, KnownJob, Said
+from agent.cli.explain.model import Course, Details, Happened, Incident, Kind, KnownJob, Said
 from agent.cli.job.facts import quoted
 from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
@@ -36,11 +34,11 @@ _FAULTS = (
 )
 _EACH_ALERT = "bottomk(64, min by (alertname, severity) (<which>))"
 _PLACE = re.compile("<(job|back|most|start|any)>")
-_Found = tuple[list[Happened], list[Said]]
+_Wording = Callable[[Sample], str]
 
 
 class _Window:
-    """Asks about one incident."""
+    """One incident: asks about it, and gathers the time line and what witnesses say."""
 
     def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
         self._ask = ask
@@ -48,6 +46,8 @@ class _Window:
         self.start = incident.start - AROUND_SECONDS
         self.end = min(incident.end + AROUND_SECONDS, course.end)
         self._back = math.ceil(self.end - self.start)
+        self.happened = [each for each in course.happened if self.start <= each.at <= self.end]
+        self.said: list[Said] = []
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
         """Return the result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
@@ -62,99 +62,90 @@ class _Window:
         }
         return self._ask.at(_PLACE.sub(lambda found: words[found[1]], expression), self.end)
 
+    def tell(self, found: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
+        """Add samples, at their values, to the time line."""
+        self.happened += [Happened(each.value, kind, _rank(each), _node(each), what(each), source) for each in found]
+
+    def say(self, found: Sequence[Sample], witness: Witness, says: _Wording) -> None:
+        """Add words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
+        blames = len(found) <= MAX_SERIES
+        more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
+        self.said += [Said(_rank(each), _node(each), witness, says(each) + more, blames) for each in found]
+
 
 def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
     """All that metrics know of it."""
     window = _Window(ask, labels, incident, course)
-    happened = [each for each in course.happened if window.start <= each.at <= window.end]
     # Deaths that the rules call the first: their word is the verdict's. In a crash loop the first of them counts.
-    deaths = sorted(each for each in happened if each.kind == "died")
-    said = [Said(each.rank, each.node, "verdict", each.what, blames=True) for each in deaths[:1]]
-    for found in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
-        more, words = found(window)
-        happened += more
-        said += words
-    alerts, firing = _alerts(window)
+    deaths = sorted(each for each in window.happened if each.kind == "died")
+    window.said += [Said(each.rank, each.node, "verdict", each.what, blames=True) for each in deaths[:1]]
+    for tell in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
+        tell(window)
+    alerts = _alerts(window)
     marks = window.ask("bottomk(<most>, last_over_time(rankwatch_job_mark_timestamp_seconds{<job>}[<back>]))")
-    happened += [
-        Happened(each.value, "other", "", "", f"mark of the job's owner: {each.labels.get('text', '')}", "marks")
-        for each in marks
-    ]
-    ranks = sorted({each.rank for each in said if each.blames})[: 2 * MAX_SERIES]
+    window.tell(marks, "other", "marks", lambda each: f"mark of the job's owner: {each.labels.get('text', '')}")
+    ranks = sorted({each.rank for each in window.said if each.blames})[: 2 * MAX_SERIES]
     return Details(
-        tuple(each for each in (*happened, *firing) if window.start <= each.at <= window.end),
-        tuple(said),
+        tuple(each for each in window.happened if window.start <= each.at <= window.end),
+        tuple(window.said),
         _places(window, ranks),
         alerts,
         tuple(_advice(window)),
     )
 
 
-def _ends(window: _Window) -> _Found:
+def _ends(window: _Window) -> None:
     """Ranks that ended after the first: part of the story, and no blame."""
     exits = 'rank:rankwatch_exit:time{<job>, class!="ok"}'
     first = window.ask(f"bottomk({MAX_ENDS}, last_over_time({exits}[<back>]) >= <start>)")
-    happened = [Happened(each.value, "died", _rank(each), _node(each), ended(each.labels), "verdict") for each in first]
+    window.tell(first, "died", "verdict", lambda each: ended(each.labels))
     ends = "last_over_time(rankwatch_rank_exit_timestamp_seconds{<job>}[<back>]) >= <start>"
-    count, last = _value(window.ask(f"count({ends})")), _value(window.ask(f"max({ends})"))
-    if count is not None and last is not None and count > len(first):
-        what = f"by now {count:.0f} ranks have ended"
-        happened.append(Happened(min(last, window.end), "other", "", "", what, "verdict"))
-    return happened, []
+    for count, last in zip(window.ask(f"count({ends})"), window.ask(f"max({ends})"), strict=False):
+        if count.value > len(first):
+            what = f"by now {count.value:.0f} ranks have ended"
+            window.happened.append(Happened(min(last.value, window.end), "other", "", "", what, "verdict"))
 
 
-def _unresponsive(window: _Window) -> _Found:
+def _unresponsive(window: _Window) -> None:
     state = UNRESPONSIVE.format(_JOB)
     found = window.ask(f"bottomk(<most>, min by (rank, node) (min_over_time(timestamp({state})[<back>:15s])))")
+    window.tell(found, "unresponsive", "verdict", lambda _: "becomes unresponsive")
     what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
-    return (
-        [
-            Happened(each.value, "unresponsive", _rank(each), _node(each), "becomes unresponsive", "verdict")
-            for each in found
-        ],
-        _words(found, "verdict", lambda each: what),
-    )
+    window.say(found, "verdict", lambda _: what)
 
 
-def _hardware(window: _Window) -> _Found:
+def _hardware(window: _Window) -> None:
     checks = f"min_over_time(timestamp({struck(_JOB)})[<back>:15s])"
     found = window.ask(f"bottomk(<most>, min by (rank, node, reason) ({checks}))")
-    happened = [
-        Happened(
-            each.value, "hardware", _rank(each), _node(each), f"check {each.labels.get('reason', '')} fails", "hardware"
-        )
-        for each in found
-    ]
-    return happened, _words(
-        found, "hardware", lambda each: f"the check {each.labels.get('reason', '')} failed under it"
-    )
+    window.tell(found, "hardware", "hardware", lambda each: f"check {each.labels.get('reason', '')} fails")
+    window.say(found, "hardware", lambda each: f"the check {each.labels.get('reason', '')} failed under it")
 
 
-def _faults(window: _Window) -> _Found:
+def _faults(window: _Window) -> None:
     """Driver reports about GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
-    found = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
-    happened = []
-    for each in found:
+
+    def what(each: Sample) -> str:
         of = each.labels
         code = f"Xid {of['code']} " if of.get("code", "").isdecimal() else ""
-        what = f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
-        happened.append(Happened(each.value, "hardware", "", _node(each), what, "kernel_log"))
-    return happened, []
+        return f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
+
+    found = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
+    window.tell(found, "hardware", "kernel_log", what)
 
 
-def _lost_nodes(window: _Window) -> _Found:
+def _lost_nodes(window: _Window) -> None:
     found = window.ask(f"bottomk(<most>, min_over_time(({lost_nodes(_JOB)})[<back>:15s]))")
     first = min((each.value for each in found), default=0.0)
     nodes = sorted({_node(each) for each in found if each.value <= first + TOGETHER_SECONDS})
-    happened = [Happened(each.value, "node_lost", "", _node(each), "node lost", "verdict") for each in found]
+    window.tell(found, "node_lost", "verdict", lambda _: "node lost")
     if not nodes:
-        return happened, []
+        return
     started = "last_over_time(rankwatch_rank_start_timestamp_seconds{<job>, node=~<any>}[<back>])"
     ranks = window.ask(f"bottomk(<most>, min by (rank, node) ({started}))", nodes)
-    return happened, _words(ranks[:MAX_SERIES], "verdict", lambda each: "its node was lost")
+    window.say(ranks[:MAX_SERIES], "verdict", lambda _: "its node was lost")
 
 
-def _late(window: _Window) -> _Found:
+def _late(window: _Window) -> None:
     alerts = 'ALERTS{<job>, alertname="StragglerRank"}'
     late = window.ask(
         "topk(<most>, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{<job>}[<back>]) "
@@ -166,20 +157,21 @@ def _late(window: _Window) -> _Found:
         since[_rank(each)] = min(each, since.get(_rank(each), each), key=lambda one: one.value)
         causes.setdefault(_rank(each), set()).add(each.labels.get("why", "").replace("_", " "))
     why = {rank: f" ({', '.join(sorted(texts))})" for rank, texts in causes.items()}
-    happened = [
+    window.happened += [
         Happened(each.value, "late", _rank(each), "", f"late{why.get(_rank(each), '')}", "records")
         for each in since.values()
     ]
+    window.say(
+        late,
+        "records",
+        lambda each: f"kept the others waiting {each.value:.0%} of the time{why.get(_rank(each), '')}",
+    )
 
-    def says(each: Sample) -> str:
-        return f"kept the others waiting {each.value:.0%} of the time{why.get(_rank(each), '')}"
 
-    return happened, _words(late, "records", says)
-
-
-def _log_words(window: _Window) -> _Found:
+def _log_words(window: _Window) -> None:
     root = window.ask(first_root(_JOB, _BACK))
-    said = _words(root, "job_log", lambda each: f"its log has {each.labels.get('category', '').replace('_', ' ')}")
+    before = len(window.said)
+    window.say(root, "job_log", lambda each: f"its log has {each.labels.get('category', '').replace('_', ' ')}")
     completed, enqueued = (
         f'last_over_time(rankwatch_job_log_last_work{{<job>, what="{what}"}}[<back>])'
         for what in ("completed", "enqueued")
@@ -189,11 +181,11 @@ def _log_words(window: _Window) -> _Found:
         "- on (cluster, job_id, group) group_right () "
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
-    said += _words(behind, "job_log", lambda each: "NCCL watchdog logs: the others were waiting for it")
-    return [], [each for each in said if each.rank.isdecimal()]
+    window.say(behind, "job_log", lambda _: "NCCL watchdog logs: the others were waiting for it")
+    window.said[before:] = [each for each in window.said[before:] if each.rank.isdecimal()]  # else the launcher, say
 
 
-def _ras(window: _Window) -> _Found:
+def _ras(window: _Window) -> None:
     suspects = "last_over_time(rank:rankwatch_suspect:bool{<job>}[<back>])"
     found = window.ask(f"topk(<most>, max by (rank, host, gpu, reason) ({suspects}))")
     lags = window.ask(
@@ -210,10 +202,10 @@ def _ras(window: _Window) -> _Found:
             "left": "left a communicator that the others wait in",
         }.get(reason, reason)
 
-    return [], _words(found, "ras", says)
+    window.say(found, "ras", says)
 
 
-def _flight_recorder(window: _Window) -> _Found:
+def _flight_recorder(window: _Window) -> None:
     found = window.ask("topk(<most>, last_over_time(rank:rankwatch_flight_recorder_behind:sequence{<job>}[<back>]))")
 
     def says(each: Sample) -> str:
@@ -223,20 +215,21 @@ def _flight_recorder(window: _Window) -> _Found:
         group = of.get("description") or of.get("process_group", "")
         return f"{what.get(of.get('what', ''), 'had not finished')} {operation} no. {each.value:.0f} of group {group}"
 
-    return [], _words(found, "flight_recorder", says)
+    window.say(found, "flight_recorder", says)
 
 
-def _alerts(window: _Window) -> tuple[tuple[str, ...], list[Happened]]:
+def _alerts(window: _Window) -> tuple[str, ...]:
     firing = 'min_over_time(timestamp(ALERTS{<of>, alertstate="firing"})[<back>:15s])'
     of_node = f'alertname=~"{NODE_ALERTS}"'
     found = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
     found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + f" {_SEEN}"))
-    happened = []
-    for each in found:
-        name, severity = each.labels.get("alertname", ""), each.labels.get("severity", "")
-        happened.append(Happened(each.value, "alert", "", "", f"{severity or 'alert'} {name}", "alerts"))
-    names = sorted({each.labels.get("alertname", "") for each in found})
-    return tuple(names), happened
+    window.tell(
+        found,
+        "alert",
+        "alerts",
+        lambda each: f"{each.labels.get('severity') or 'alert'} {each.labels.get('alertname', '')}",
+    )
+    return tuple(sorted({each.labels.get("alertname", "") for each in found}))
 
 
 def _advice(window: _Window) -> list[str]:
@@ -265,13 +258,6 @@ def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
     return places
 
 
-def _words(found: Sequence[Sample], witness: Witness, says: Callable[[Sample], str]) -> list[Said]:
-    """The words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
-    blames = len(found) <= MAX_SERIES
-    more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
-    return [Said(_rank(each), _node(each), witness, says(each) + more, blames) for each in found]
-
-
 def _any(texts: Iterable[str]) -> str:
     """A string of PromQL that matches any of ``texts``, as they are."""
     return quoted("|".join(_literal(text) for text in texts))
@@ -281,6 +267,10 @@ def _literal(text: str) -> str:
     return "".join(each if each.isalnum() or each in "_-" else f"\\{each}" if each.isascii() else each for each in text)
 
 
+def _name(alert: Sample) -> str:
+    return alert.labels.get("alertname", "")
+
+
 def _rank(sample: Sample) -> str:
     return sample.labels.get("rank", "")
 
@@ -288,7 +278,3 @@ def _rank(sample: Sample) -> str:
 def _node(sample: Sample) -> str:
     labels = sample.labels
     return labels.get("node") or labels.get("host") or labels.get("instance", "")
-
-
-def _value(found: list[Sample]) -> float | None:
-    return found[0].value if found else None

@@ -1,7 +1,5 @@
 """What an incident is made of: what happened when, what each witness says, and what is known of the job. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args

@@ -1,16 +1,16 @@
-"""The page of an incident, from what is known of it: sections of rows, the same for text and HTML. Pure."""
+"""The page of an incident, from what is known of it: sections of rows, as text or HTML. Pure."""
 
-from __future__ import annotations
-
+import html
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from agent.cli.explain.cost import Cost
 from agent.cli.explain.culprit import WeighedWords, order
+from agent.cli.explain.incident import Cost
 from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
-from agent.cli.terminal import rank_set
+from agent.cli.terminal import count, plain, rank_set
 from agent.evidence.summary import Witness
+from agent.page.front_page import age_text
 
 MAX_TIMELINE = 28
 """Lines of the time line: with the rest one page."""
@@ -25,15 +25,13 @@ WHAT: Mapping[What, str] = {
 SAME_SECONDS = 20.0
 """Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
 NAMES: Mapping[Witness, str] = {
-    "verdict": "process",
-    "records": "NCCL's records",
-    "ras": "NCCL's RAS",
-    "flight_recorder": "flight recorder",
-    "hardware": "hardware checks",
-    "kernel_log": "kernel log",
-    "job_log": "job log",
-    "stacks": "stacks",
-}
+    "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
+    "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",
+}  # fmt: skip
+_STYLE = (
+    "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:75em}td{padding:0 1.5em 0 0;vertical-align:top}"
+    "h1{font-size:1.3em}h2{font-size:1.1em;margin:1em 0 .2em}"
+)
 
 
 class PageSection(NamedTuple):
@@ -194,7 +192,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     guess = " (each rank taken for one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
         still = ", and it goes on" if spent.goes_on else ""
-        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {span(spent.seconds)}{guess}{still}"))
+        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age_text(spent.seconds)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
             (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job went back to it")
@@ -220,15 +218,42 @@ def _moment(at: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
 
 
-def span(seconds: float) -> str:
-    """A length of time with its two largest units, as ``2 h 5 min``."""
-    whole = max(round(seconds), 0)
-    hours, minutes = divmod(whole // 60, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {whole % 60} s" if minutes else f"{whole} s"
+def as_text(page: StoryPage) -> str:
+    """Return the page as plain text; nothing in it that a terminal obeys."""
+    lines = [plain(page.title), *map(plain, page.sentences)]
+    for section in page.sections:
+        lines += ["", plain(section.heading)]
+        shown = [[plain(cell) for cell in row] for row in section.rows]
+        tables = [row for row in shown if len(row) > 1 and any(row[1:])]
+        widths = [max(len(row[number]) for row in tables if number < len(row)) for number in range(_cells(tables))]
+        for row in shown:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)] if row in tables else row[:1]
+            lines.append(f"  {'  '.join(cells)}".rstrip())
+    return "\n".join(lines)
 
 
-def count(number: int, what: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _cells(rows: Sequence[Sequence[str]]) -> int:
+    return max((len(row) for row in rows), default=0)
+
+
+def as_html(page: StoryPage) -> str:
+    """The page as one HTML document, without scripts and with nothing loaded; links are those of http and https."""
+    title = html.escape(plain(page.title))
+    parts = [
+        "<!DOCTYPE html>",
+        f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head><body>',
+        f"<h1>{title}</h1>",
+        *(f"<p>{html.escape(plain(each))}</p>" for each in page.sentences),
+    ]
+    for section in page.sections:
+        parts += [f"<h2>{html.escape(plain(section.heading))}</h2>", "<table>"]
+        parts += [f"<tr>{''.join(map(_cell, row))}</tr>" for row in section.rows]
+        parts.append("</table>")
+    return "\n".join([*parts, "</body></html>", ""])
+
+
+def _cell(text: str) -> str:
+    shown = html.escape(plain(text.strip()))
+    if text.startswith(("http://", "https://")):
+        return f'<td><a href="{shown}" rel="noreferrer">{shown}</a></td>'
+    return f"<td>{shown}</td>"

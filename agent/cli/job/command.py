@@ -1,20 +1,129 @@
-"""The command line of `rankwatch job`."""
-
-from __future__ import annotations
+"""`rankwatch job`: first what a person should know, then the ranks in trouble."""
 
 import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
 import msgspec
 
-from agent.cli.job.facts import UNSEEN, gather
-from agent.cli.job.text import told
-from agent.cli.terminal import has_colours, plain, plain_json
+from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, gather
+from agent.cli.terminal import columns, count, has_colours, plain, plain_json, rank_set
 from agent.core import prometheus
+from agent.page.describe import TROUBLE_FIRST, age, how_ended
 
+_HEAD = ("RANK", "NODE", "STATE", "PID", "USER", "GPU", "PROGRESS", "LATE", "WHY", "ENDED BY", "ENDED")
+_WELL = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
+
+
+def told(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
+    """Return the job as lines of text; ``every``: also the ranks that are well."""
+    if len(facts.clusters) > 1:
+        names = ", ".join(plain(each) or "(none)" for each in facts.clusters)
+        return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
+    if not facts.ranks:
+        return f"job {plain(facts.job_id)}: no rank was seen in the last hour"
+    lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
+    if not facts.has_rules:
+        lines.append("the shipped rules say nothing of this job: are they loaded? (late ranks are not known without)")
+    rows = sorted((each for each in facts.ranks if every or _in_trouble(each)), key=_order)
+    if rows:
+        cells = (_cells(each, facts.now_seconds) for each in rows)
+        lines += ["", *columns(_HEAD, cells, _HEAD.index("STATE"), colour=colour)]
+    left_out = len(facts.ranks) - len(rows)
+    if left_out:
+        lines.append(f"{left_out} ranks without trouble are not listed (--all)")
+    return "\n".join(lines)
+
+
+def _title(facts: JobFacts) -> str:
+    info = facts.info or {}
+    said = [info.get("name", ""), info.get("user", ""), info.get("partition", "")]
+    named = ", ".join(plain(each) for each in said if each)
+    nodes = len({each.node for each in facts.ranks})
+    speed = facts.bus_bandwidth_bytes_per_second
+    return (
+        f"job {plain(facts.job_id)}{f' ({named})' if named else ''}: {count(len(facts.ranks), 'rank')} on "
+        f"{count(nodes, 'node')}{'' if speed is None else f', bus bandwidth {speed / 1e9:.1f} GB/s'}"
+    )
+
+
+def _states(facts: JobFacts) -> list[str]:
+    counts = Counter(each.state for each in facts.ranks)
+    said = [f"{counts[state]} {'not seen any more' if state == UNSEEN else state}" for state in _known(counts)]
+    late = sum(each.late_share is not None for each in facts.ranks)
+    return ["now: " + ", ".join([*said, *([f"{late} late"] if late else [])])]
+
+
+def _known(counts: Iterable[str]) -> list[str]:
+    return sorted(map(plain, counts), key=lambda state: (_severity(state), state))
+
+
+def _first(facts: JobFacts) -> list[str]:
+    dead = [each for each in facts.ranks if each.state == "dead" and each.ended is not None]
+    if not dead:
+        return []
+    first = min(dead, key=lambda each: each.ended.at_seconds if each.ended else 0.0)
+    assert first.ended is not None  # noqa: S101  # for mypy: chosen above
+    clock = time.strftime("%H:%M:%S", time.localtime(first.ended.at_seconds))
+    return [
+        f"first to go: rank {plain(first.rank)} on {plain(first.node)} {how_ended(first.ended)} at {clock}, "
+        f"{age(facts.now_seconds - first.ended.at_seconds)} ago"
+    ]
+
+
+def _missing(facts: JobFacts) -> list[str]:
+    unseen: dict[str, list[str]] = {}
+    for each in facts.ranks:
+        if each.state == UNSEEN:
+            unseen.setdefault(each.node, []).append(each.rank)
+    lines = [f"not seen any more: {rank_set(ranks)} on {plain(node)}" for node, ranks in sorted(unseen.items())]
+    numbers = {each.rank for each in facts.ranks}
+    if facts.expected is not None and facts.expected > len(numbers):
+        lines.append(f"never seen in the last hour: {facts.expected - len(numbers)} of {facts.expected} ranks")
+    return lines
+
+
+def _alerts(facts: JobFacts) -> list[str]:
+    alerts = Counter((each.severity, each.name) for each in facts.alerts)
+    return [
+        f"{plain(severity) or 'alert'}: {plain(name)}{f' ({count})' if count > 1 else ''}"
+        for (severity, name), count in sorted(alerts.items())
+    ]
+
+
+def _in_trouble(rank: JobRank) -> bool:
+    return rank.state not in _WELL or rank.late_share is not None
+
+
+def _order(rank: JobRank) -> tuple[int, float, int, str]:
+    number = int(rank.rank) if rank.rank.isdecimal() and len(rank.rank) < 10 else -1
+    return (_severity(rank.state), -(rank.late_share or 0.0), number, rank.rank)
+
+
+def _severity(state: str) -> int:
+    order = ("dead", "unresponsive", UNSEEN, *TROUBLE_FIRST[2:])
+    return order.index(state) if state in order else 0
+
+
+def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
+    ended = rank.ended if rank.state not in ("alive", "unresponsive") else None
+    return (
+        rank.rank,
+        rank.node,
+        rank.state,
+        rank.pid,
+        rank.user,
+        rank.gpus,
+        "" if rank.progress_seconds is None else f"{age(now_seconds - rank.progress_seconds)} ago",
+        "" if rank.late_share is None else f"{rank.late_share:.0%}",
+        ", ".join(rank.why),
+        "" if ended is None else how_ended(ended),
+        "" if ended is None else f"{age(now_seconds - ended.at_seconds)} ago",
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

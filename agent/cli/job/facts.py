@@ -1,7 +1,5 @@
 """What a Prometheus knows of a job: its ranks on all nodes, who is late and why, and its alerts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -88,20 +86,20 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     if len(clusters) > 1:
         return JobFacts(job_id, now.value, clusters)
     of_job = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
+    whole = ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")
+    speed = ask(
+        f"sum(comm_collective:rankwatch_bus_bytes:rate5m{{{job}}})"
+        f" / (sum(comm_collective:rankwatch_bus_seconds:rate5m{{{job}}}) > 0)"
+    )
     return JobFacts(
         job_id,
         now.value,
         clusters,
         has_rules,
         _ranks(ask, job, shown, seen),
-        _whole(ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")),
+        int(whole[0].value) if whole else None,
         of_job[0].labels if of_job else None,
-        _first(
-            ask(
-                f"sum(comm_collective:rankwatch_bus_bytes:rate5m{{{job}}})"
-                f" / (sum(comm_collective:rankwatch_bus_seconds:rate5m{{{job}}}) > 0)"
-            )
-        ),
+        speed[0].value if speed else None,
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
 
@@ -147,7 +145,7 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
             labels.get("user", ""),
             ",".join(sorted(filter(None, gpus.get((key, pid), ())))),
             progress.get(key),
-            _end(ends.get(key), at.get(key)),
+            rank_end(ends.get(key), at.get(key)),
             late.get(key.rank),
             tuple(sorted(why.get(key, ()))),
         )
@@ -164,7 +162,8 @@ def _key(sample: Sample) -> RankKey:
     return RankKey(labels.get("node") or labels.get("instance", ""), labels.get("rank", ""))
 
 
-def _end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
+def rank_end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
+    """Return how a rank ended, by the labels reason, signal and code; None where it is not known when."""
     if at_seconds is None:
         return None
     found = labels or {}
@@ -174,23 +173,6 @@ def _end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd 
     )
 
 
-def _first(found: list[Sample]) -> float | None:
-    return found[0].value if found else None
-
-
-def _whole(found: list[Sample]) -> int | None:
-    return int(found[0].value) if found else None
-
-
 def _alerts(found: Iterable[Sample]) -> tuple[FiringAlert, ...]:
-    return tuple(
-        sorted(
-            FiringAlert(
-                each.labels.get("alertname", ""),
-                each.labels.get("severity", ""),
-                each.labels.get("rank", ""),
-                each.labels.get("node", ""),
-            )
-            for each in found
-        )
-    )
+    names = ("alertname", "severity", "rank", "node")
+    return tuple(sorted(FiringAlert(*(each.labels.get(name, "") for name in names)) for each in found))

@@ -1,7 +1,5 @@
 """The page's script and style, which the agent serves as they are."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import NamedTuple

@@ -1,10 +1,8 @@
 """The jobs of this node as rules need to know them, updated once a second and when a rank leaves."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from signal import SIGTERM
 
 import msgspec
@@ -12,14 +10,11 @@ import msgspec
 from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
-from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime
-from agent.ranks.liveness.lead_exits import class_of, lead_exits
-from agent.ranks.liveness.reboot import RanBefore, line_of
+from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime, RanBefore, class_of, lead_exits, line_of
 from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
-from agent.ranks.rank.exit_status import ending
-from agent.ranks.rank.job_end import ENDED_BY_SCHEDULER, JobEnd
+from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
@@ -46,9 +41,8 @@ class LivenessBook:
         self.facts = ExitFacts()
         self._labels = labels
 
-    def look(self, job_id: str, members: Mapping[ProcessKey, RankProcess], now: float, now_seconds: float) -> None:
+    def look(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
         """Update the line of one job from its rank processes, those that run and those that left."""
-        processes = members.values()
         line = self.jobs.get(job_id)
         if line is None:
             share = next((process.share for process in processes), "")
@@ -67,7 +61,7 @@ class LivenessBook:
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
         line.note_progress(max(progress, default=None), now, now_seconds)
         line.retract_returned(running, now)
-        self._look_at_exits(line, members, now)
+        self._look_at_exits(line, processes, now)
 
     def lines(self) -> dict[str, JobLine]:
         """Return a frozen copy of the lines, by job id."""
@@ -117,27 +111,24 @@ class LivenessBook:
             if ended[line.share] > MAX_ENDED_JOBS and not line.leads:
                 del self.jobs[job_id]
 
-    def _look_at_exits(self, line: JobLine, members: Mapping[ProcessKey, RankProcess], now: float) -> None:
-        exited = {key: process for key, process in members.items() if process.exited_at is not None}
-        if not exited:
+    def _look_at_exits(self, line: JobLine, processes: Sequence[RankProcess], now: float) -> None:
+        exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (p.exited_at, p.key))
+        if not exits:
             return
-        exits = sorted((p.evidence(key) for key, p in exited.items()), key=lambda p: (p.exited_at, p.key))
         torn = killed_before_teardown(exits, self.numbers)
-        finished = {key for key, process in exited.items() if self._is_finished(process)}
-        soft = finished | {exit_.key for exit_ in exits if ended_by(exit_, SIGTERM)}
+        soft = {exit_.key for exit_ in exits if self._is_finished(exit_) or ended_by(exit_, SIGTERM)}
         leads = lead_exits(exits, soft, self.numbers)
+        members = {process.key for process in processes}
         known = {lead.process: lead for lead in line.leads}
-        for key, process in exited.items():
-            lead = known.get(key)
+        for process in exits:
+            lead = known.get(process.key)
             if lead is None and not process.is_victim:
-                is_lead = key in leads and not self._follows_a_restarted(process, line, members)
-                self._consider(line, key, process, is_lead=is_lead, is_torn=key in torn, now=now)
+                is_lead = process.key in leads and not self._follows_a_restarted(process, line, members)
+                self._consider(line, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
             elif lead is not None and lead.retracted_at is None and not lead.revised:
-                self._revise(line, lead, process, is_torn=key in torn, now=now)
+                self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
-    def _consider(
-        self, line: JobLine, key: ProcessKey, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float
-    ) -> None:
+    def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
         """Admit a lead exit once its status and cause are known; an exit that follows another never leads later."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
@@ -155,9 +146,8 @@ class LivenessBook:
         is_short = exited_at - started_at(process) < self.numbers.short_seconds
         lived: Lifetime = "short" if is_short else "long"
         reason, signal, code = ending(process.exit)
-        lead = LeadExit(
-            label.rank, exited_at, reason, signal, code, exit_class, lived, cause, process.user, process=key
-        )
+        how = (reason, signal, code, exit_class)
+        lead = LeadExit(label.rank, exited_at, *how, lived, cause, process.user, process=process.key)
         if not self._make_room(line, now) or not line.admit(lead, now):
             self.refused += 1
             process.is_victim = True

@@ -52,51 +52,44 @@ class ExitFacts:
 
     def __init__(self) -> None:
         self.hardware: Callable[[], Mapping[RankLabel, str]] = dict
-        self._causes: dict[str, Mapping[RankLabel, str]] = {}
-        self._planned: dict[str, Collection[RankLabel]] = {}
+        self.causes: dict[str, Mapping[RankLabel, str]] = {}
+        self.planned: dict[str, Collection[RankLabel]] = {}
 
     def of(self, source: str) -> ExitFactsWriter:
         """Return the writer of the exporter of this name."""
-        return ExitFactsWriter(source, self._causes, self._planned)
+        return ExitFactsWriter(self, source)
 
     def cause_of(self, label: RankLabel) -> str:
         """Return the cause for this rank: by its hardware, else by a log; empty where none is known."""
         words = [self.hardware().get(label, "")]
-        for causes in self._causes.values():
+        for causes in self.causes.values():
             words += [causes.get(label, ""), causes.get(RankLabel(label.job_id, ""), "")]
         return next(filter(None, map(cause, words)), "")
 
     def is_planned(self, label: RankLabel) -> bool:
         """Say whether the rank leaves as planned."""
-        return any(label in planned for planned in self._planned.values())
+        return any(label in planned for planned in self.planned.values())
 
 
 class ExitFactsWriter:
-    """Writes what one exporter knows of exits, until the exporter ends."""
+    """Writes what one exporter (``source``) knows of exits, until the exporter ends."""
 
-    def __init__(
-        self, source: str, causes: dict[str, Mapping[RankLabel, str]], planned: dict[str, Collection[RankLabel]]
-    ) -> None:
+    def __init__(self, facts: ExitFacts, source: str) -> None:
+        self._facts = facts
         self._source = source
-        self._causes = causes
-        self._planned = planned
         self._closed = False
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
         """Replace the known causes: checks or categories by rank; rank "" stands for the whole job."""
-        self._check()
-        self._causes[self._source] = causes
+        if not self._closed:
+            self._facts.causes[self._source] = causes
 
     def set_planned(self, ranks: Collection[RankLabel]) -> None:
         """Replace the ranks that leave as planned."""
-        self._check()
-        self._planned[self._source] = ranks
+        if not self._closed:
+            self._facts.planned[self._source] = ranks
 
     def close(self) -> None:
-        """Drop the causes; planned exits stay planned. A later call raises."""
-        self._causes.pop(self._source, None)
+        """Drop the causes and ignore later ones; planned exits stay planned."""
+        self._facts.causes.pop(self._source, None)
         self._closed = True
-
-    def _check(self) -> None:
-        if self._closed:
-            raise RuntimeError(f"{self._source} has ended: it can write nothing more about exits")

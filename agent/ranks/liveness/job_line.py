@@ -1,15 +1,16 @@
-"""What rules need to know of one job on this node, kept between looks."""
+"""What rules need to know of one job on this node, kept between looks, and which of its exits lead. Pure."""
 
-from __future__ import annotations
-
-from collections.abc import Collection
-from typing import Literal
+from collections.abc import Collection, Iterator, Sequence
+from signal import SIGABRT, SIGKILL
+from typing import Annotated, Literal
 
 import msgspec
 
-from agent.core.checkpoint import SavedSeconds
+from agent.core.checkpoint import MAX_SECONDS, SavedSeconds
 from agent.core.identity import ProcessKey
-from agent.ranks.liveness.lead_exits import ExitClass
+from agent.ranks.rank.episodes import fatal_reason, is_struck, left_at_of, preceded
+from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
@@ -24,6 +25,10 @@ MAX_LEADS = 3
 """Lead exits of one job on one node that are not retracted."""
 
 
+ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
+"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
+for a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows
+that the job finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
 Lifetime = Literal["short", "long"]
 
 
@@ -150,3 +155,75 @@ class JobLine(msgspec.Struct):
     def is_over(self, now: float) -> bool:
         """Return True when the job has no series any more."""
         return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads
+
+
+class RanBefore(msgspec.Struct, frozen=True):
+    """A job with ranks that ran on this node; ``started_seconds``: start of the oldest, since the epoch.
+
+    ``proven``: the scheduler proved the job of one of them.
+    """
+
+    user: str
+    ranks: list[str]
+    started_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_SECONDS)]
+    expected: int = 0
+    proven: bool = True
+
+
+def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
+    """Return the line of a job whose ranks ended with the boot before; its lowest rank is the lead exit.
+
+    The exit's time is this boot, later than the true one, so that it does not precede the exits of peers elsewhere.
+    """
+    booted_seconds = now_seconds - now
+    lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
+    first = min(ran.ranks, key=lambda rank: (len(rank), rank))
+    lead = LeadExit(first, 0.0, "unknown", "", "", "reboot", lived, "", ran.user)
+    return JobLine(
+        share=ran.user,
+        started_at=min(ran.started_seconds - booted_seconds, 0.0),
+        left_at=0.0,
+        ranks=len(ran.ranks),
+        expected=ran.expected,
+        proven=ran.proven,
+        leads=(lead,),
+    )
+
+
+def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
+    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: ``killed_before_teardown`` has it."""
+    if finished:
+        return "ok"
+    reason = fatal_reason(status)
+    if reason == "oom_killed":
+        return "oom"
+    if reason is not None:
+        is_crash = reason == "fatal_signal" and status is not None and status.signal != SIGABRT
+        return "crash" if is_crash else "fail"
+    if torn:
+        return "torn"
+    return "killed" if status is not None and status.known and status.signal == SIGKILL else "left"
+
+
+def lead_exits(
+    exits: Sequence[RankProcess], soft: Collection[ProcessKey], numbers: Numbers = NUMBERS
+) -> set[ProcessKey]:
+    """Return the lead exits: of each episode the first, the first soft one and the first struck one.
+
+    ``exits``: those of one job here, by time. ``soft``: those by SIGTERM and those of class ok, which show a cancel or
+    an end. An episode ends when no rank has left for ``episode_seconds``.
+    """
+    victims = preceded(exits, numbers)
+    leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
+    for episode in _episodes(exits, numbers.episode_seconds):
+        leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
+        leads.update(process.key for process in [p for p in episode if is_struck(p)][:1])
+    return leads
+
+
+def _episodes(exits: Sequence[RankProcess], seconds: float) -> Iterator[Sequence[RankProcess]]:
+    start = 0
+    for number in range(1, len(exits) + 1):
+        if number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds:
+            yield exits[start:number]
+            start = number

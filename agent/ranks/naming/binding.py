@@ -1,7 +1,5 @@
 """Which process is which rank: when that is decided, and its labels from then on."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -63,12 +61,7 @@ class RankBinder:
                 bound += self.bind(process, name, processes)
         return bound
 
-    def bind(
-        self,
-        process: RankProcess,
-        name: ProcessName,
-        processes: Mapping[ProcessKey, RankProcess],
-    ) -> bool:
+    def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
 
         ``processes``: all; those of another owner may lose their job's id to it.

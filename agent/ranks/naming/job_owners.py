@@ -4,8 +4,6 @@ The environment that names a job is its user's to forge, and schedulers' ids fol
 guesses the next one could take it before the job starts. A proven claim takes the plain id, also later.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

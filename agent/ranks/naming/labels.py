@@ -1,7 +1,5 @@
 """Which process holds which label: each (job, rank) belongs to one process at a time."""
 
-from __future__ import annotations
-
 from agent.core.identity import RankLabel
 from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess

@@ -3,8 +3,6 @@
 Children of one task inherit its variables: workers of vLLM and SGLang, and what torch.multiprocessing.spawn starts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

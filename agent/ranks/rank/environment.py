@@ -1,7 +1,5 @@
 """The rank and job that a process' environment names. Pure; the values are the job user's, so bounded."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
@@ -29,15 +27,9 @@ _RANK_VARIABLES = (
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 # Ids of jobs, each with the scheduler that gives them (none: any launcher's); the first that is set wins.
 _JOB_VARIABLES = {
-    "SLURM_JOB_ID": "slurm",
-    "SLURM_JOBID": "slurm",
-    "MAD_SLURM_JOB_ID": "slurm",
-    "PBS_JOBID": "pbs",
-    "LSB_JOBID": "lsf",
-    "TORCHELASTIC_RUN_ID": "",
-    "RAY_JOB_ID": "",
-    "JOBSET_NAME": "",
-}
+    "SLURM_JOB_ID": "slurm", "SLURM_JOBID": "slurm", "MAD_SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs",
+    "LSB_JOBID": "lsf", "TORCHELASTIC_RUN_ID": "", "RAY_JOB_ID": "", "JOBSET_NAME": "",
+}  # fmt: skip
 _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
 # torchrun's: how often its ranks may be restarted, and how often they were.
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"

@@ -1,24 +1,21 @@
 """Exits of one job on this node that belong together: which came first, and which the launcher caused. Pure."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGSYS, SIGTERM, SIGTRAP, Signals
+from signal import SIGKILL, SIGTERM, Signals
 
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.evidence import ProcessEvidence, VerdictReason
-from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.evidence import VerdictReason
+from agent.ranks.rank.exit_status import FATAL_SIGNALS, ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.process import RankProcess
 
 SIMULTANEOUS_SECONDS = 0.1
 """Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
-
-_FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
 _LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
 
 
-def killed_before_teardown(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
     """Return the processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
 
     ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
@@ -41,7 +38,7 @@ def killed_before_teardown(exits: Sequence[ProcessEvidence], numbers: Numbers = 
     return first_killed
 
 
-def preceded(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
     """Return the processes that left after another one in the same episode, and so may have been torn down with it.
 
     Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
@@ -59,12 +56,12 @@ def preceded(exits: Sequence[ProcessEvidence], numbers: Numbers = NUMBERS) -> se
     return victims
 
 
-def left_at_of(process: ProcessEvidence) -> float:
+def left_at_of(process: RankProcess) -> float:
     """Return when it left, infinity while it runs."""
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
-def _precedes(other: ProcessEvidence, process: ProcessEvidence, numbers: Numbers) -> bool:
+def _precedes(other: RankProcess, process: RankProcess, numbers: Numbers) -> bool:
     """Return True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
@@ -74,11 +71,11 @@ def _precedes(other: ProcessEvidence, process: ProcessEvidence, numbers: Numbers
     return 0 < apart <= numbers.episode_seconds
 
 
-def _order(process: ProcessEvidence) -> tuple[bool, float, ProcessKey]:
+def _order(process: RankProcess) -> tuple[bool, float, ProcessKey]:
     return (not is_struck(process), left_at_of(process), process.key)
 
 
-def is_struck(process: ProcessEvidence) -> bool:
+def is_struck(process: RankProcess) -> bool:
     """Say whether the OOM killer or a fatal signal ended it."""
     return fatal_reason(process.exit) in ("oom_killed", "fatal_signal")
 
@@ -89,13 +86,13 @@ def fatal_reason(status: ExitStatus | None) -> VerdictReason | None:
         return None
     if status.oom:
         return "oom_killed"
-    if status.signal in _FATAL_SIGNALS:
+    if status.signal in FATAL_SIGNALS:
         return "fatal_signal"
     if status.signal == 0 and 1 <= status.code <= _LAST_OWN_STATUS:
         return "failure_status"
     return None
 
 
-def ended_by(process: ProcessEvidence, signal: Signals) -> bool:
+def ended_by(process: RankProcess, signal: Signals) -> bool:
     """Say whether this signal is known to have ended it."""
     return process.exit is not None and process.exit.known and process.exit.signal == signal

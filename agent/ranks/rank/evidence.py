@@ -1,35 +1,16 @@
-"""What is known of a rank process, as its verdict needs it."""
-
-from __future__ import annotations
+"""What exporters see of a rank process over time, and what it is judged to be. Pure."""
 
 from typing import Literal, get_args
 
 import msgspec
 
-from agent.core.identity import ProcessKey
-from agent.ranks.rank.exit_status import ExitStatus
-
 State = Literal["alive", "unresponsive", "exited", "dead", "finished", "unknown"]
 STATES: tuple[State, ...] = get_args(State)
 VerdictReason = Literal[
-    "running",
-    "stopped",
-    "blocked",
-    "unanswered",
-    "cut_off",
-    "left",
-    "followed",
-    "fatal_signal",
-    "oom_killed",
-    "failure_status",
-    "killed_before_teardown",
-    "killed_before_peers",
-    "left_before_peers",
-    "finalized",
-    "all_left_well",
-    "progress_after_exit",
-    "ended_by_scheduler",
-]
+    "running", "stopped", "blocked", "unanswered", "cut_off", "left", "followed", "fatal_signal", "oom_killed",
+    "failure_status", "killed_before_teardown", "killed_before_peers", "left_before_peers", "finalized",
+    "all_left_well", "progress_after_exit", "ended_by_scheduler",
+]  # fmt: skip
 
 
 class RasSilence(msgspec.Struct, frozen=True):
@@ -44,28 +25,31 @@ class RasSilence(msgspec.Struct, frozen=True):
     contradicted: bool = False
 
 
-class ProcessEvidence(msgspec.Struct, frozen=True):
-    """What is known of one rank process.
+class RankVerdict(msgspec.Struct, frozen=True):
+    """A state and the rule that gave it."""
 
-    Times are CLOCK_MONOTONIC seconds; ``exited_at`` None while it runs. ``state`` is the kernel's letter.
-    ``blocked_since``: when a thread that NCCL needs was first seen in D with the same context-switch count as now.
-    ``progress_after_exit_seconds``: how long after the exit records of it were still written. ``unproven_since``: it
-    ran at this time, and was not looked at since (the agent did not run). ``before``: the reason of its last verdict;
-    the processes that led to it may have been removed from the table since, or replaced by restarted ones.
-    ``silence``: RAS does not hear it; contradicted where it was heard, or its records went on. ``ended_by_scheduler``:
-    its exit is the end that the scheduler says the job had.
-    """
+    state: State
+    reason: VerdictReason
 
-    key: ProcessKey
-    found_at: float
-    exited_at: float | None = None
-    exit: ExitStatus | None = None
-    state: str = "S"
-    blocked_since: float | None = None
-    kill_pending: bool = False
-    finalized: bool = False
-    progress_after_exit_seconds: float = 0.0
-    unproven_since: float | None = None
-    before: VerdictReason | None = None
-    silence: RasSilence | None = None
-    ended_by_scheduler: bool = False
+
+class Pauses:
+    """The pauses of one process between operations, from look to look: whether it has fallen silent; epoch seconds."""
+
+    __slots__ = ("_last", "_longest")
+
+    def __init__(self) -> None:
+        self._last: float | None = None
+        self._longest = 0.0
+
+    def silent_since(self, progress_seconds: float | None, now_seconds: float, least_seconds: float) -> float | None:
+        """Return when it completed its last operation, if that is longer ago than ``least_seconds`` and than ever.
+
+        ``progress_seconds``: its last operation by all that is known now; None: it has completed none.
+        """
+        if progress_seconds is None:
+            return None
+        if self._last is not None and progress_seconds > self._last:
+            self._longest = max(self._longest, progress_seconds - self._last)
+        self._last = progress_seconds
+        quiet = now_seconds - progress_seconds
+        return progress_seconds if quiet > max(least_seconds, self._longest) else None

@@ -1,7 +1,5 @@
 """What is known of one rank process from /proc, at the time it was found."""
 
-from __future__ import annotations
-
 import msgspec
 
 from agent.core.checkpoint import SavedSeconds

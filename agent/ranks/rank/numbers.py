@@ -3,8 +3,6 @@
 Rules judge by the same numbers: deploy/prometheus/build.py --agent reads this section, too.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

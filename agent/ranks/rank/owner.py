@@ -1,7 +1,5 @@
 """Whose process it is, by what a job cannot forge. Pure; what is read for it: exporters/process/ownership.py."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import msgspec

@@ -1,7 +1,5 @@
 """One rank process: what is known of it, and what follows from that. Pure."""
 
-from __future__ import annotations
-
 from signal import SIGKILL
 
 import msgspec
@@ -10,13 +8,11 @@ from agent.core.checkpoint import SavedSeconds, saved_sum
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
-from agent.ranks.rank.evidence import ProcessEvidence, RasSilence
-from agent.ranks.rank.exit_status import ExitStatus
+from agent.ranks.rank.evidence import RankVerdict, RasSilence, VerdictReason
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.job_end import JobEnd
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.verdict import RankVerdict
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -31,8 +27,8 @@ class RankGpu(msgspec.Struct, frozen=True):
 
     index: int
     uuid: str
-    pci: str
-    nic: str
+    pci: str = ""
+    nic: str = ""
 
 
 class TableCounts(msgspec.Struct):
@@ -52,7 +48,8 @@ class RankProcess(msgspec.Struct):
 
     ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
     label of another live process is None. ``plain_job_id``: its job's id before a suffix for its owner,
-    ``shown_job_id``: with the owner's suffix if need be.
+    ``shown_job_id``: with the owner's suffix if need be. ``state``: the kernel's letter. ``blocked_since``: when a
+    thread that NCCL needs was first seen in D with the same context-switch count as now.
     ``unproven_since``: it ran at this time and was not seen to run later (the
     agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
     says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its job's end, as the scheduler has
@@ -175,9 +172,9 @@ class RankProcess(msgspec.Struct):
         if self.oom_logged and is_open:
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
-    def note_job_end(self, end: JobEnd | None, numbers: Numbers = NUMBERS) -> bool:
+    def note_job_end(self, end: JobEnd, numbers: Numbers = NUMBERS) -> bool:
         """Note how the scheduler ended its job; True where that changes how its exit is judged."""
-        if self.exited_at is None or end is None:
+        if self.exited_at is None:
             return False
         before = self.ended_by_scheduler
         self.ended_by_scheduler = end.explains(self.exited_seconds, self.exit, numbers)
@@ -232,28 +229,24 @@ class RankProcess(msgspec.Struct):
             return False
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)
 
-    def evidence(self, key: ProcessKey) -> ProcessEvidence:
-        """What is known of it, for the verdict."""
-        late = 0.0
-        if self.exited_at is not None and self.progress_seconds is not None:
-            late = self.progress_seconds - self.exited_seconds
-        return ProcessEvidence(
-            key=key,
-            found_at=self.found_at,
-            exited_at=self.exited_at,
-            exit=self.exit,
-            state=self.state,
-            blocked_since=self.blocked_since,
-            kill_pending=self.kill_pending,
-            finalized=self.finalized,
-            progress_after_exit_seconds=late,
-            unproven_since=self.unproven_since,
-            before=None if self.verdict is None else self.verdict.reason,
-            silence=self._silence(),
-            ended_by_scheduler=self.ended_by_scheduler,
-        )
+    @property
+    def key(self) -> ProcessKey:
+        """Return its pid and start; zeros where the process was never seen."""
+        return ProcessKey(0, 0) if self.facts is None else self.facts.key
 
-    def _silence(self) -> RasSilence | None:
+    @property
+    def judged(self) -> VerdictReason | None:
+        """Return the reason of its last verdict. What led to it may have left the table since, or been restarted."""
+        return None if self.verdict is None else self.verdict.reason
+
+    @property
+    def progress_after_exit_seconds(self) -> float:
+        """Return how long after the exit records of it were still written; 0 while it runs."""
+        if self.exited_at is None or self.progress_seconds is None:
+            return 0.0
+        return self.progress_seconds - self.exited_seconds
+
+    def ras_silence(self) -> RasSilence | None:
         """Which reports of RAS miss it; newer records are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:

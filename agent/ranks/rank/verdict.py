@@ -3,8 +3,6 @@
 Which rank of all nodes was the first to leave, and whether any lives on elsewhere, is judged in Prometheus.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from itertools import accumulate
@@ -14,21 +12,15 @@ import msgspec
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.episodes import ended_by, fatal_reason, killed_before_teardown, left_at_of, preceded
-from agent.ranks.rank.evidence import ProcessEvidence, State, VerdictReason
+from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
 """RAS must miss a process for this long and in this many reports: it misses a dead one's neighbours up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
-
-
-class RankVerdict(msgspec.Struct, frozen=True):
-    """A state and the rule that gave it."""
-
-    state: State
-    reason: VerdictReason
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -47,9 +39,7 @@ class _Job(msgspec.Struct, frozen=True):
     numbers: Numbers
 
 
-def judge_job(
-    processes: Sequence[ProcessEvidence], now: float, numbers: Numbers = NUMBERS
-) -> dict[ProcessKey, RankVerdict]:
+def judge_job(processes: Sequence[RankProcess], now: float, numbers: Numbers = NUMBERS) -> list[RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
     found = sorted(processes, key=lambda p: p.found_at)
     exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (left_at_of(p), p.key))
@@ -62,41 +52,41 @@ def judge_job(
         now=now,
         numbers=numbers,
     )
-    return {p.key: _judge(p, job) for p in processes}
+    return [_judge(p, job) for p in processes]
 
 
-def _judge(process: ProcessEvidence, job: _Job) -> RankVerdict:
+def _judge(process: RankProcess, job: _Job) -> RankVerdict:
     if process.exited_at is None:
         return _judge_running(process, job)
     if process.progress_after_exit_seconds > PROGRESS_SLACK_SECONDS:
         return RankVerdict("unknown", "progress_after_exit")
     if process.finalized:
         return RankVerdict("finished", "finalized")
-    if job.all_left_well or process.before == "all_left_well":
+    if job.all_left_well or process.judged == "all_left_well":
         return RankVerdict("finished", "all_left_well")
     if process.ended_by_scheduler:
         return RankVerdict("finished", "ended_by_scheduler")
     return _judge_left(process, job)
 
 
-def _judge_running(process: ProcessEvidence, job: _Job) -> RankVerdict:
+def _judge_running(process: RankProcess, job: _Job) -> RankVerdict:
     if process.state == "T":  # "t" is a debugger's doing
         return RankVerdict("unresponsive", "stopped")
     if process.blocked_since is not None and job.now - process.blocked_since > job.numbers.blocked_seconds:
         return RankVerdict("unresponsive", "blocked")
-    silence = process.silence
+    silence = process.ras_silence()
     if silence is None or silence.reports < UNANSWERED_REPORTS or job.now - silence.since < UNANSWERED_SECONDS:
         return RankVerdict("alive", "running")
     return RankVerdict("alive", "cut_off") if silence.contradicted else RankVerdict("unresponsive", "unanswered")
 
 
-def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
+def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
     cause = fatal_reason(process.exit)
-    followed = process.before == "followed" or (cause is not None and process.key in job.preceded)
+    followed = process.judged == "followed" or (cause is not None and process.key in job.preceded)
     if cause is not None and not followed:
         return RankVerdict("dead", cause)
-    if process.before in ("killed_before_teardown", "killed_before_peers", "left_before_peers"):
-        return RankVerdict("dead", process.before)
+    if process.judged in ("killed_before_teardown", "killed_before_peers", "left_before_peers"):
+        return RankVerdict("dead", process.judged)
     if process.key in job.torn_down:
         return RankVerdict("dead", "killed_before_teardown")
     outlived = _outlived_seconds(process, job)
@@ -107,7 +97,7 @@ def _judge_left(process: ProcessEvidence, job: _Job) -> RankVerdict:
     return RankVerdict("exited", "left" if cause is None else "followed")
 
 
-def _outlived_seconds(process: ProcessEvidence, job: _Job) -> float:
+def _outlived_seconds(process: RankProcess, job: _Job) -> float:
     """Return how long a peer was alive after ``process`` left; 0 or less where none was.
 
     A peer was there when it left: a process of a later restart proves nothing. The process itself is among those
@@ -122,7 +112,7 @@ def _left_well(status: ExitStatus | None) -> bool:
     return status is not None and status.known and status.signal == 0 and status.code == 0
 
 
-def _alive_until(peer: ProcessEvidence, now: float) -> float:
+def _alive_until(peer: RankProcess, now: float) -> float:
     if peer.unproven_since is not None:
         return peer.unproven_since
     if peer.exited_at is not None:

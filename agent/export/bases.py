@@ -1,6 +1,4 @@
-"""Base of an exporter that follows text files of jobs. A subclass says only what their lines mean."""
-
-from __future__ import annotations
+"""Bases of exporters: one that follows text files of jobs, one that reads small files (sysfs, /proc) at each update."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -10,10 +8,12 @@ from typing import Generic, TypeVar
 import msgspec
 
 from agent.core.metrics import Metric
-from agent.export.exporter import Context
+from agent.export.exporter import Context, ExporterConfig, NoData, Roots
 from agent.export.job_texts import JobLines, JobTexts, SavedPositions
-from agent.ranks.job_users import JobUsers
-from agent.ranks.snapshot import RankSnapshot
+from agent.ranks.snapshot import JobUsers, RankSnapshot
+
+C = TypeVar("C", bound=ExporterConfig)
+T = TypeVar("T")
 
 
 class SavedTexts(msgspec.Struct):
@@ -23,7 +23,6 @@ class SavedTexts(msgspec.Struct):
 
 
 S = TypeVar("S", bound=SavedTexts)
-T = TypeVar("T")
 
 
 class TextExporter(Generic[S, T]):
@@ -95,3 +94,51 @@ class TextExporter(Generic[S, T]):
         self.turn(texts, views, users)
         self.saved.positions = texts.positions()
         self.section = msgspec.msgpack.encode(self.saved)
+
+
+class SysfsExporter(Generic[C, T]):
+    """Reads in a thread of its own and shows what it read last.
+
+    A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
+    updates the agent's tables, overrides ``update`` and calls ``look`` there.
+    """
+
+    def __init__(self, config: C) -> None:
+        self.config = config
+        self._found: T | None = None
+
+    @abstractmethod
+    def read(self, roots: Roots) -> T:
+        """Read the source (blocking, in the thread); NoData or FileNotFoundError when it is not there."""
+
+    @abstractmethod
+    def render(self, found: T) -> Iterable[Metric]:
+        """Turn what ``read`` returned into metric families: pure, on the render thread."""
+
+    async def start(self, ctx: Context) -> None:
+        """Prepare; the source is not touched yet."""
+        self.ctx = ctx
+        self._thread = ctx.thread(type(self).__name__.removesuffix("Exporter").lower())
+
+    async def look(self) -> T:
+        """Run ``read`` in the thread; NoData when the source is not there."""
+        try:
+            return await self._thread.call(lambda: self.read(self.ctx.roots))
+        except FileNotFoundError:
+            raise NoData from None
+
+    async def update(self) -> None:
+        """Look once."""
+        self._found = None
+        self._found = await self.look()
+
+    def snapshot(self) -> T | None:
+        """What was read last, None when the source was not there."""
+        return self._found
+
+    def families(self, snapshot: T | None) -> Iterable[Metric]:
+        """Render; pure."""
+        return () if snapshot is None else self.render(snapshot)
+
+    async def drain(self) -> None:
+        """Nothing is under way; the thread ends with the lease."""
