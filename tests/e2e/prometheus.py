@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from full import FULL
 from nodes import Node, wait_until
 from ports import free_port
 
@@ -46,7 +47,7 @@ def why_no_prometheus() -> str | None:
 def prometheus_binaries() -> list[str]:
     """Return the machine's own, and with RANKWATCH_TEST_FULL=1 the newer ones that were fetched."""
     newer = sorted((ROOT / ".cache" / "prometheus").glob("*/usr/bin/prometheus"))
-    return ["prometheus", *(map(str, newer) if os.environ.get("RANKWATCH_TEST_FULL") == "1" else ())]
+    return ["prometheus", *(map(str, newer) if FULL else ())]
 
 
 class Raw(NamedTuple):
@@ -100,11 +101,6 @@ class Prometheus:
         except AssertionError:
             self.close()
             raise
-
-    def kill(self) -> None:
-        """End it without a word."""
-        self._signal(signal.SIGKILL)
-        self._process.wait(STOP_SECONDS)
 
     def reload(self) -> None:
         """Have it take its configuration and rules into use, and wait until it has; raises AssertionError."""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from fake_clock import FakeClock
-from fleets import series_key
+from rules import series_key
 
 from agent.core.guard import Guard
 from agent.core.metrics import Family, Metric

@@ -73,7 +73,16 @@ def write_case(
     return file
 
 
-def judge_rules(directory: Path, tests: list[dict[str, Any]], judges: Iterable[str]) -> list[str]:
-    """Put the shipped rules to tests, before each of the promtools ``judges``; return what they said against them."""
-    file = write_case(directory, tests)
-    return [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))]
+def series_key(name: str, labels: Iterable[tuple[str, str]]) -> str:
+    """Return a series as promtool reads it."""
+    return f"{name}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels)}}}"
+
+
+def values(samples: Iterable[float | None]) -> str:
+    """Return samples as promtool reads them: `stale` where a series ends, `_` where there is none."""
+    words: list[str] = []
+    there = False
+    for sample in samples:
+        words.append("_" if sample is None and not there else "stale" if sample is None else repr(sample))
+        there = sample is not None
+    return " ".join(words)

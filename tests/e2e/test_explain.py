@@ -16,12 +16,13 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from agents import Agent
+from full import full
 from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
 from ports import free_port
 from prometheus import ROOT, Prometheus, why_no_prometheus
-from watches import build_rules, prometheus_config
+from shipped import build_rules, prometheus_config
 
 from agent.evidence.summary import Event, RankAtTime, Summary, Word
 
@@ -64,7 +65,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
     """Provide the site, with all four ranks seen by the rules."""
     targets = tmp_path / "targets"
     targets.mkdir()
-    rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"}, {})
+    rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"})
     machine = Machine(tmp_path)
     dumps = tmp_path / "dumps"
     started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
@@ -120,6 +121,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         assert "killed (SIGKILL)" in file.read_text()
 
 
+@full
 def test_a_crash_and_a_restart(tmp_path: Path) -> None:
     """A crash tears the job down, and it is started anew: the time line has both; a bundle's other word is told."""
     evidence = tmp_path / "evidence"
@@ -163,6 +165,7 @@ def contradiction(job_id: str, at: float) -> Summary:
     )
 
 
+@full
 def test_a_stopped_rank(tmp_path: Path) -> None:
     """A rank that SIGSTOP holds is named as what the job waits for; once it goes on, the incident is over."""
     with site(tmp_path) as made:

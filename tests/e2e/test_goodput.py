@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleets import values
 from made_day import GPUS, MINUTES, made_day
-from rules import DEPLOY, promtools, run_promtool, why_no_promtool, write_case
+from rules import DEPLOY, promtools, run_promtool, values, why_no_promtool, write_case
 
 pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 

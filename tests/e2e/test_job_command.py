@@ -12,7 +12,7 @@ from machines import Machine, alive
 from nodes import wait_until
 from ports import free_port
 from prometheus import ROOT, Prometheus, why_no_prometheus
-from watches import build_rules, prometheus_config
+from shipped import build_rules, prometheus_config
 
 pytestmark = [
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
@@ -32,7 +32,7 @@ def test_a_job_before_and_after_a_death(tmp_path: Path) -> None:
     """All is well with status 0; after a SIGKILL the rank is the first to go, with its pid, and the status is 1."""
     targets = tmp_path / "targets"
     targets.mkdir()
-    rules = build_rules(tmp_path, {}, {})
+    rules = build_rules(tmp_path, {})
     machine = Machine(tmp_path)
     with machine.job("--ranks", "4") as job, machine.agent(job) as agent:
         agent.wait_for_states(alive(4))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from full import FULL
 from recordings import HOSTS, Phase, prolonged
 from replays import replay
 from rules import DEPLOY, GROUPS, RULES, promtools, run_promtool, why_no_promtool
 
-FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 SOON = {"slow_for": "1m"}
 SHIPPED: dict[str, str] = {}
 DP = "1fa4c2eba3da83"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import select
@@ -18,10 +16,11 @@ from typing import Any
 import pytest
 from agents import Agent
 from flight_dumps import dump, entry, pickled
+from full import full
 from hanging_job import HangingJob
 from jobs import ROOT
 from machines import Machine, alive
-from nodes import Node, wait_until, why_no_nodes
+from nodes import wait_until
 
 RANKS = 8
 VICTIM = 5
@@ -105,42 +104,7 @@ def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     wait_until(lambda: site.stacks() == {}, NAMED_SECONDS, "no stacks")
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
-def test_three_nodes(tmp_path: Path) -> None:
-    """Of a job on three nodes each takes a bundle: that of the node with the rank that is elsewhere names it."""
-    job_id, ranks = Machine(tmp_path).job_id, 12
-    with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(Node(f"node-{number}")) for number in range(3)]
-        job = HangingJob(tmp_path / "job", job_id, ranks, nodes)
-        stack.callback(job.close)
-        for node in nodes:
-            stack.callback(node.close)  # ends its ranks
-        folders = [tmp_path / node.hostname / "evidence" for node in nodes]
-        for node, folder in zip(nodes, folders, strict=True):
-            folder.parent.mkdir()
-            agent = stack.enter_context(
-                Agent(folder.parent, {"exporters": sections(job.dump_dir, folder)}, job_id=job_id, node=node)
-            )
-            wait_until(
-                lambda agent=agent: len(agent.samples(PROGRESS)) == ranks // 3,
-                NAMED_SECONDS,
-                "progress",
-            )
-        nodes[1].kill(node_pid(nodes[1], VICTIM), signal.SIGUSR1)
-        found = {}
-        for node, folder in zip(nodes, folders, strict=True):
-            wait_until(lambda folder=folder: list(folder.glob("*.json")), NAMED_SECONDS, f"a bundle of {node.hostname}")
-            [summary] = folder.glob("*.json")
-            found[node.hostname] = json.loads(summary.read_text())
-    assert {name: each["suspects"] for name, each in found.items()} == {
-        "node-0": [],
-        "node-1": [str(VICTIM)],
-        "node-2": [],
-    }
-    assert {name: len(each["ranks"]) for name, each in found.items()} == dict.fromkeys(found, ranks // 3)
-
-
+@full
 def test_ranks_are_asked_for_their_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks that hang are asked by their pipes, once, and the dumps that they write then are shown.
 
@@ -173,12 +137,3 @@ def test_ranks_are_asked_for_their_dumps(tmp_path: Path, monkeypatch: pytest.Mon
             assert [os.read(reader, 10) for reader in readers] == [b""] * RANKS  # once
     finally:
         job.close()
-
-
-def node_pid(node: Node, rank: int) -> int:
-    """The pid of a rank, as its node has it."""
-    for pid in node.pids() - {1}:
-        command = Path(f"/proc/{node.host_pid(pid)}/cmdline").read_bytes().split(b"\0")
-        if len(command) > 4 and command[1].endswith(b"hanging_rank.py") and command[3] == str(rank).encode():
-            return pid
-    raise AssertionError(f"no rank {rank} on {node.hostname}")
