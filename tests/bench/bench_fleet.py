@@ -35,7 +35,7 @@ from nvml_stub import Node  # noqa: E402  # likewise
 from ports import free_port  # noqa: E402  # likewise
 from prometheus import Prometheus  # noqa: E402  # likewise
 from ras_jobs import WORLD, RasJob  # noqa: E402  # likewise
-from shipped import DEPLOY, build_rules  # noqa: E402  # likewise
+from rules import DEPLOY, build_rules  # noqa: E402  # likewise
 
 NODES = 1000
 RANKS_PER_NODE = 8

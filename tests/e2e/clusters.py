@@ -10,12 +10,11 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from agents import Agent
 from jobs import SimulatedJob
-from nodes import Node, why_no_nodes
+from nodes import Closing, Node, why_no_nodes
 
 MONITOR = "10.0.0.1"
 Equip = Callable[[Path], Mapping[str, Any]]
@@ -58,7 +57,7 @@ class ClusterNode:
         self.machine.close()
 
 
-class Cluster:
+class Cluster(Closing):
     """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager."""
 
     def __init__(self, directory: Path, size: int, equip: Equip | None = None) -> None:
@@ -79,14 +78,6 @@ class Cluster:
             self.close()
             raise
 
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def wire(self, node: ClusterNode) -> None:
         """Connect a node to the bridge."""
         port, machine = f"port{len(self.nodes)}", node.machine
@@ -105,7 +96,7 @@ class Cluster:
                 stack.callback(node.close)
 
 
-class ClusterJob:
+class ClusterJob(Closing):
     """A simulated job over some of a cluster's nodes, with a launcher on each; a context manager."""
 
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
@@ -121,12 +112,8 @@ class ClusterJob:
             for index, node in enumerate(nodes)
         ]
 
-    def __enter__(self) -> ClusterJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         with contextlib.ExitStack() as stack:
             for part in self.parts:
                 stack.callback(part.close)

@@ -13,11 +13,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from full import FULL
-from nodes import Node, wait_until
+from nodes import Closing, Node, wait_until
 from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,7 +56,7 @@ class Raw(NamedTuple):
     samples: list[tuple[int, float]]
 
 
-class Prometheus:
+class Prometheus(Closing):
     """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager.
 
     ``more``: flags beside those for its files and address. It listens at ``port``, or at any that is free.
@@ -118,14 +117,6 @@ class Prometheus:
         """Have it scrape and evaluate nothing any more: it answers queries alone."""
         self._config.write_text("{}")
         self.reload()
-
-    def __enter__(self) -> Prometheus:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:

@@ -7,9 +7,8 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from alerting import SHIPPED, Inbox, why_no_alertmanager
+from alerting import SHIPPED, Inbox, Post, alert, told, why_no_alertmanager
 from nodes import Node, wait_until, why_no_nodes
-from posts import Post, alert, told
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from alerting import SHIPPED, why_no_alertmanager
-from posts import alert, told
+from alerting import SHIPPED, alert, told, why_no_alertmanager
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")

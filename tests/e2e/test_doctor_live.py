@@ -14,7 +14,7 @@ from jobs import ROOT
 from nodes import wait_until
 from ports import free_port
 from prometheus import Prometheus, one_target, why_no_prometheus
-from shipped import build_rules, prometheus_config
+from rules import build_rules, prometheus_config
 
 pytestmark = [
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),

@@ -199,7 +199,6 @@ def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
     assert all(each["hashes"] for each in components)
 
 
-@full
 def test_rpms_package(tmp_path: Path) -> None:
     """RPM takes the package into an empty tree, where its files are whole; its scripts are shell that parses."""
     build(tmp_path / "out", "rpm")

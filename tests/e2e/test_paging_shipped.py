@@ -14,7 +14,7 @@ from alerting import Alertmanager, Inbox, Message, to_inbox, why_no_alertmanager
 from clusters import Cluster, ClusterJob, why_no_cluster
 from nodes import wait_until
 from prometheus import Prometheus, why_no_prometheus
-from shipped import build_rules, prometheus_config
+from rules import build_rules, prometheus_config
 
 WHY_NOT = why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
 pytestmark = [

@@ -14,7 +14,7 @@ from machines import Machine, alive
 from nodes import wait_until
 from ports import free_port
 from prometheus import Prometheus, why_no_prometheus
-from shipped import build_rules, prometheus_config
+from rules import build_rules, prometheus_config
 from victoria import Service, VictoriaMetrics, why_no_victoria
 
 WHY_NOT = why_no_prometheus() or why_no_victoria()

@@ -12,8 +12,7 @@ from agents import Agent, Series
 from full import full
 from machines import alive
 from nodes import wait_until
-from slurm import END_SECONDS, HIGH, LOW, START_SECONDS, idle_rank, why_no_slurm
-from slurm_site import Site
+from slurm import END_SECONDS, HIGH, LOW, START_SECONDS, Site, idle_rank, why_no_slurm
 
 pytestmark = [
     pytest.mark.root,

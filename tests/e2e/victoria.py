@@ -8,10 +8,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from nodes import wait_until
+from nodes import Closing, wait_until
 from ports import free_port
 from prometheus import ROOT
 
@@ -32,7 +31,7 @@ def dry_run_of_vmalert(rules: list[Path]) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-class Service:
+class Service(Closing):
     """One of the programs, with its log in ``home``; a context manager."""
 
     def __init__(self, home: Path, program: str, *flags: str) -> None:
@@ -54,14 +53,6 @@ class Service:
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End it."""
