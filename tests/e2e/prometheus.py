@@ -101,6 +101,11 @@ class Prometheus(Closing):
             self.close()
             raise
 
+    def kill(self) -> None:
+        """End it without a word."""
+        self._signal(signal.SIGKILL)
+        self._process.wait(STOP_SECONDS)
+
     def reload(self) -> None:
         """Have it take its configuration and rules into use, and wait until it has; raises AssertionError."""
         reloaded = "prometheus_config_last_reload_success_timestamp_seconds"

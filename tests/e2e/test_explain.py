@@ -27,6 +27,7 @@ from rules import build_rules, prometheus_config
 from agent.evidence.summary import Event, RankAtTime, Summary, Word
 
 pytestmark = [
+    full,
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
     pytest.mark.timeout(240),
 ]
@@ -129,7 +130,6 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         assert "killed (SIGKILL)" in file.read_text()
 
 
-@full
 def test_a_crash_and_a_restart(tmp_path: Path) -> None:
     """A crash tears the job down, and it is started anew: the time line has both; a bundle's other word is told."""
     evidence = tmp_path / "evidence"
@@ -173,7 +173,6 @@ def contradiction(job_id: str, at: float) -> Summary:
     )
 
 
-@full
 def test_a_stopped_rank(tmp_path: Path) -> None:
     """A rank that SIGSTOP holds is named as what the job waits for; once it goes on, the incident is over."""
     with site(tmp_path) as made:

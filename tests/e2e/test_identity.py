@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent
+from full import full
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import Node, wait_until, why_no_nodes
@@ -120,6 +121,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 assert agent.states() == alive(4) | {"1": "exited", "2": "exited"}
 
 
+@full
 def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
     """Killed and started anew: who left before is as it was and dies in its time, who left meanwhile is exited."""
     machine = Machine(tmp_path)

@@ -60,8 +60,10 @@ def healthy(hosts: int, lossy_rank: int | None = None) -> Case:
     return Case("late_nobody", [Phase("late_nobody", 1200, lossy_rank)], hosts, NOTHING)
 
 
-QUICK = [straggler("late_tp", 2), straggler("late_verbose", 2, lossy_rank=2), slow_link(2)]
+QUICK = [straggler("late_tp", 2)]
 REST = [
+    straggler("late_verbose", 2, lossy_rank=2),
+    slow_link(2),
     straggler("late_tp", 1),
     straggler("late_tp", 1, lossy_rank=2),
     straggler("late_tp", 2, lossy_rank=2),

@@ -21,13 +21,32 @@ STOP_SECONDS = 10.0
 
 def why_no_victoria() -> str | None:
     """Return why there is no VictoriaMetrics here (the reason of a skipped test), or None."""
-    return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test --full fetches it"
+    return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test fetches it"
 
 
 def dry_run_of_vmalert(rules: list[Path]) -> str:
     """Let vmalert look rules over; return what it said against them."""
     command = [BINARIES / "vmalert", "-dryRun", "-loggerLevel=ERROR", *(f"-rule={path}" for path in rules)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def unit_test(rules_test: Path, scratch: Path) -> str:
+    """Have vmalert's evaluation judge a file of promtool's tests; return what it said against it.
+
+    Its format has another key for expressions, and takes no paths that are relative to the file.
+    """
+    text = rules_test.read_text().replace("promql_expr_test", "metricsql_expr_test")
+    file = scratch / rules_test.name
+    file.write_text(text.replace("../rules", str(rules_test.parents[1] / "rules")))
+    command = [
+        BINARIES / "vmalert-tool",
+        "unittest",
+        f"--files={file}",
+        "-loggerLevel=ERROR",
+        "-disableAlertgroupLabel",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
