@@ -20,8 +20,6 @@ from agent.system.procfs import ProcFS
 DEATH_TO_GAUGE_SECONDS = 0.5
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)
-EXITED = dict.fromkeys(ALIVE, "exited")
-ALL_FINISHED = dict.fromkeys(ALIVE, "finished")
 
 in_a_node = pytest.param(
     "node",
@@ -54,34 +52,6 @@ def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
         assert agent.value("rankwatch_rank_exit_timestamp_seconds", rank="3") == pytest.approx(time.time(), abs=5)
         assert sum(each.value for each in agent.samples("rankwatch_rank_up")) == 7
         assert not agent.samples("rankwatch_rank_info", rank="3")
-
-
-def test_the_first_to_crash_is_dead_and_those_torn_down_are_not(machine: Machine) -> None:
-    """A segmentation fault ends the job within a second: one rank dead, the one that crashed, and the others exited."""
-    with machine.job(*FOUR, "--teardown", "torchrun") as job, machine.agent() as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        with machine.late_reaping(job):
-            job.kill(job.pid(2), signal.SIGSEGV)
-            agent.wait_for_ending("2", ("signaled", "SIGSEGV", ""), 1.0)
-        agent.wait_for_states(EXITED | {"2": "dead"})
-        assert job.wait() == 1
-        assert agent.value("rankwatch_job_ranks", state="dead") == 1
-
-
-def test_a_job_that_ends_in_order_is_finished(machine: Machine) -> None:
-    """All ranks leave with status 0: all finished and nobody dead, with the status where it is known."""
-    with machine.job(*FOUR) as job, machine.agent(job) as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        job.signal_launcher(signal.SIGUSR1)
-        job.wait_for("end_requested")
-        with machine.late_reaping(job):
-            for rank in ALIVE:
-                agent.wait_for_ending(rank, ("exited", "", "0"))
-        agent.wait_for_states(ALL_FINISHED)
-        assert job.wait() == 0
-        assert agent.states() == ALL_FINISHED
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])

@@ -16,7 +16,6 @@ from agents import Agent, select
 from jobs import ROOT
 from machines import Machine, alive, records
 from nodes import wait_until
-from ports import free_port
 
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)
@@ -82,18 +81,6 @@ def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> No
         agent.reload()
         assert agent.value(RELOAD_OK) == 1
         assert agent.get("/-/ready").status == 200
-
-
-def test_the_listen_address_moves(tmp_path: Path) -> None:
-    """After a reload the new address answers, the old one refuses, and the counters of responses go on."""
-    with Machine(tmp_path).agent() as agent:
-        before = agent.value("rankwatch_web_responses_total", code="200")
-        old, agent.port = agent.port, free_port()
-        agent.configure({})
-        agent.reload()
-        assert (agent.value("rankwatch_web_responses_total", code="200") or 0) > (before or 0)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", old), 1.0)
 
 
 def test_a_stop_is_orderly(tmp_path: Path) -> None:
