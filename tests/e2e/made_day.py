@@ -16,7 +16,7 @@ Minutes = list[float | None]
 
 
 class Stretch(NamedTuple):
-    """What the job does for so many minutes."""
+    """What the job does, and for how many minutes."""
 
     what: str
     minutes: int

@@ -182,7 +182,7 @@ def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]
 
 
 def silence(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return series of live ranks that completed an operation so many seconds before ASKED_SECONDS."""
+    """Return series of live ranks that last completed an operation these seconds before ASKED_SECONDS."""
     own = 'job_id="{}",node="a",rank="{}"'
     return [
         (f"{name}{{{own.format(job_id, rank)}}}", value)

@@ -59,7 +59,7 @@ class SecuredAgent(Agent):
         return self._process is not None and self._process.poll() is None and self.ask("/-/ready") == 200
 
     def ask(self, path: str, password: str = PASSWORD, name: str = "scraper", times: int = 1) -> int:
-        """Return the status of the last of so many answers; 0 for none."""
+        """Return the status of the last of ``times`` answers; 0 for none."""
         context = ssl.create_default_context(cafile=DATA / "ca.pem")
         if name:
             context.load_cert_chain(DATA / f"{name}.pem", DATA / f"{name}.key")
