@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 from alerting import SHIPPED, Inbox, Post, alert, told, why_no_alertmanager
+from full import full
 from nodes import Node, wait_until, why_no_nodes
 
 WHY_NOT = why_no_alertmanager()
@@ -271,6 +272,7 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
 
 
 @with_node
+@full
 def test_the_dead_mans_switch_is_held_down(post: Post) -> None:
     """The watchdog's message comes twice a minute, neither at once again nor at every other tick of its group."""
     post.send(alert("Watchdog", "info"))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -15,7 +13,6 @@ from typing import Any
 
 import pytest
 from agents import Agent
-from flight_dumps import dump, entry, pickled
 from full import full
 from hanging_job import HangingJob
 from jobs import ROOT
@@ -93,6 +90,7 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
     assert [rank.poll() for rank in site.job.ranks] == [None] * RANKS
 
 
+@full
 def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     """A rank that SIGSTOP holds is looked at like the others, stays stopped, and goes on when it may."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
@@ -102,38 +100,3 @@ def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     assert stat.rpartition(")")[2].split()[0] == "T"
     site.job.tell(VICTIM, signal.SIGCONT)
     wait_until(lambda: site.stacks() == {}, NAMED_SECONDS, "no stacks")
-
-
-@full
-def test_ranks_are_asked_for_their_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that hang are asked by their pipes, once, and the dumps that they write then are shown.
-
-    There is no PyTorch here: the test reads the pipes and writes the dumps in its place.
-    """
-    pipes, dumps = tmp_path / "pipe_", tmp_path / "dump_"
-    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(pipes))
-    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(dumps))
-    readers = []
-    for rank in range(RANKS):
-        os.mkfifo(f"{pipes}{rank}.pipe")
-        readers.append(os.open(f"{pipes}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK))
-    job_id = Machine(tmp_path).job_id
-    job = HangingJob(tmp_path / "job", job_id, RANKS)
-    told = {
-        "inspector": {"paths": [str(job.dump_dir)]},
-        "flight_recorder": {"ask": True, "silence_seconds": SILENCE_SECONDS},
-    }
-    try:
-        with Agent(tmp_path, {"exporters": told}, job_id=job_id) as agent:
-            wait_until(lambda: len(agent.samples(PROGRESS)) == RANKS, NAMED_SECONDS, "progress")
-            job.tell(VICTIM, signal.SIGUSR1)
-            for reader in readers:
-                assert select.select([reader], [], [], NAMED_SECONDS)[0] == [reader]
-                assert os.read(reader, 10) == b"1"
-            for rank in range(RANKS):
-                Path(f"{dumps}{rank}").write_bytes(pickled(dump([entry(sequence=3)], str([*range(RANKS)]), enqueued=3)))
-            shown = "rankwatch_flight_recorder_dump_timestamp_seconds"
-            wait_until(lambda: len(agent.samples(shown)) == RANKS, NAMED_SECONDS, "the dumps")
-            assert [os.read(reader, 10) for reader in readers] == [b""] * RANKS  # once
-    finally:
-        job.close()
