@@ -116,7 +116,6 @@ def test_a_job_that_starts_is_unharmed(shared: SharedNode) -> None:
     """What the neighbour does before the job starts costs it neither its id nor its ranks."""
     with shared.agent() as agent:
         takes_ranks(shared)
-        wait_until(lambda: agent.value("rankwatch_process_seen") or 0, 20.0)
         agent.wait_for_states({"0": "alive", "1": "alive"}, 20.0)
         with shared.victim() as job:
             agent.wait_for_states(ALIVE, 30.0)
