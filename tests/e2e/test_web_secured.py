@@ -20,6 +20,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 from agents import Agent
+from full import full
 from nodes import wait_until
 from prometheus import Prometheus, prometheus_binaries, why_no_prometheus
 
@@ -127,6 +128,7 @@ def test_bundles_are_given_to_who_may_read(agent: SecuredAgent, tmp_path: Path) 
         assert agent.ask(f"/evidence/{path}") == 404
 
 
+@full
 def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path) -> None:
     """Among 2,000 silent clients and 200 wrong passwords a second every scrape is answered within a second."""
     config = CONFIG.format(data=DATA, password=PASSWORD, port=agent.port)
