@@ -19,9 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
 
+from bench_fleet import MINUTES, address, fleet  # noqa: E402  # likewise
 from browser import Browser  # noqa: E402  # after the change of the path
 from drawn import bundle, draw  # noqa: E402  # likewise
-from made_up_fleet import MINUTES, address, fleet  # noqa: E402  # likewise
 from prometheus import Prometheus  # noqa: E402  # likewise
 from test_dashboard_queries import DASHBOARDS, Target, fill, targets  # noqa: E402  # likewise
 

@@ -31,7 +31,7 @@ QUERIES = 12
 PAUSE_SECONDS = 2.0
 OWN_QUERIES = 5
 OWN_SECONDS = 60.0
-"""The agent's own queries are watched until there were so many, or for so long; one at least."""
+"""The agent's own queries are watched until there were OWN_QUERIES, or for OWN_SECONDS; one at least."""
 JOB = "bench"
 FIRST_REPORT_SECONDS = 60.0
 

@@ -221,3 +221,17 @@ def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[
     """The values of a family, by their labels."""
     [found] = [each for each in shown[name] if each.family.name == family]
     return {tuple(labels): value for labels, value in zip(found.labels, found.values, strict=True)}
+
+
+@pytest.mark.parametrize(("changed", "restored"), [({}, b"kept"), ({"format": 99}, None), ({"boot_id": "x"}, None)])
+def test_a_file_of_another_format_or_boot_restores_nothing(
+    changed: dict[str, Any], restored: bytes | None, tmp_path: Path
+) -> None:
+    """What another version's format or another boot has saved is set aside."""
+    path = tmp_path / "checkpoint"
+    whole = {"format": 1, "boot_id": BOOT, "sections": {"ranks": b"kept"}, **changed}
+    path.write_bytes(msgspec.msgpack.encode(whole))
+    path.chmod(0o600)
+    state = StateFile(path, BOOT, Logger("test"))
+    state.load()
+    assert state.section("ranks").restored == restored

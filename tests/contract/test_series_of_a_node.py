@@ -75,7 +75,7 @@ def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
 
 
 def agents_own(series: dict[str, int]) -> int:
-    """The series of the agent itself, where each of these has so many."""
+    """The series of the agent itself, by the number that each of these has."""
     exporters = (
         ExporterStatus(name, up=True, present=name not in ABSENT, last_success_seconds=None if name in ABSENT else 1.0)
         for name in exporter_names()

@@ -122,7 +122,7 @@ def post(port: int, body: str) -> int:
 
 
 def told(count: int, summary: str = "what", status: str = "firing") -> str:
-    """Return a notification of so many alerts."""
+    """Return a notification of ``count`` alerts."""
     notes = {"summary": summary, "description": "more", "runbook_url": "where"}
     alert = {"status": status, "labels": {"severity": "page", "alertname": "RankDead"}, "annotations": notes}
     return json.dumps({"alerts": [alert] * count})

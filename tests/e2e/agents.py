@@ -13,11 +13,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from jobs import ROOT
-from nodes import Node, Reply, wait_until
+from nodes import Closing, Node, Reply, wait_until
 from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -39,7 +38,7 @@ class Series(NamedTuple):
     value: float
 
 
-class Agent:
+class Agent(Closing):
     """An agent with ``config``, here or in ``node``; its files are in ``directory``, which may hold a state already.
 
     It listens on ``host``, which must include the loopback.
@@ -81,12 +80,8 @@ class Agent:
                 self._process.wait()
             raise
 
-    def __enter__(self) -> Agent:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         try:
             if self._process is not None:
                 assert self.stop() == 0, self.log()

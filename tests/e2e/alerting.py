@@ -5,17 +5,15 @@ from __future__ import annotations
 import http.server
 import json
 import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import yaml
-from nodes import Node, wait_until
+from nodes import Closing, Node, wait_until
 from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +36,7 @@ class Message(NamedTuple):
     body: dict[str, Any]
 
 
-class Inbox:
+class Inbox(Closing):
     """A web server on the loopback of ``node`` that takes whatever is sent to it; a context manager."""
 
     def __init__(self, node: Node) -> None:
@@ -63,12 +61,8 @@ class Inbox:
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self._thread.start()
 
-    def __enter__(self) -> Inbox:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -78,14 +72,14 @@ class Inbox:
         return [message for message in list(self.messages) if message.path == path]
 
 
-def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
+def to_inbox(inbox: Inbox) -> str:
     """Return the shipped configuration, with each receiver's messages as JSON at the inbox's path of its name.
 
-    Tickets and information wait for ``ticket_wait`` instead of a minute: none is still to come when a test ends.
+    Tickets and information wait for 20 s instead of a minute: none is still to come when a test ends.
     """
     text = SHIPPED.read_text()
     assert "group_wait: 1m" in text
-    config = yaml.safe_load(text.replace("group_wait: 1m", f"group_wait: {ticket_wait}"))
+    config = yaml.safe_load(text.replace("group_wait: 1m", "group_wait: 20s"))
     for receiver in config["receivers"]:
         name = receiver["name"]
         receiver.clear()
@@ -127,9 +121,9 @@ class Alertmanager:
             self._process = self._node.popen([*command, *self._flags], stdout=log, stderr=subprocess.STDOUT)
         wait_until(self._is_ready, READY_SECONDS, "Alertmanager's readiness")
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it, by default without a word."""
-        self._node.kill(int((self._home / "pid").read_text()), number)
+    def kill(self) -> None:
+        """End it without a word."""
+        self._node.kill(int((self._home / "pid").read_text()))
         self._process.wait(READY_SECONDS)
 
     def send(self, alerts: Sequence[Mapping[str, Any]]) -> None:
@@ -152,3 +146,83 @@ class Alertmanager:
         assert reply.status == 200, reply
         found: list[Mapping[str, Any]] = json.loads(reply.body)
         return found
+
+
+CLUSTER = "c1"
+SECRETS = "/etc/prometheus/secrets"
+SLOW_GROUPS = "group_wait: 1m"
+"""No test waits a minute for a ticket."""
+
+
+def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, str]:
+    """Return the labels of an alert."""
+    of_job = {"job_id": job_id} if job_id else {}
+    return {"alertname": name, "severity": severity, "cluster": CLUSTER, **of_job, **more}
+
+
+def told(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, str]]:
+    """Return the alert as Prometheus sends it; it says ``said`` of itself."""
+    of_what = labels.get("job_id", labels.get("node", labels.get("path", "")))
+    annotations = {
+        "summary": f"{labels['alertname']} of {of_what}{said}",
+        "description": f"description of {labels['alertname']}{said}",
+        "runbook_url": f"https://runbooks/#{labels['alertname'].lower()}",
+        "dashboard_url": f"https://grafana/d/rankwatch-job?var-job_id={of_what}",
+    }
+    return {"labels": labels, "annotations": annotations}
+
+
+class Post:
+    """An Alertmanager with the shipped receivers, whose services are the inbox."""
+
+    def __init__(self, directory: Path, node: Node, inbox: Inbox) -> None:
+        self.inbox = inbox
+        self._node = node
+        secrets = directory / "secrets"
+        secrets.mkdir()
+        (secrets / "pagerduty-routing-key").write_text("key")
+        (secrets / "slack-url").write_text(f"http://127.0.0.1:{inbox.port}/slack")
+        (secrets / "webhook-token").write_text("token")
+        text = SHIPPED.read_text()
+        for there, here in {
+            SECRETS: str(secrets),
+            "127.0.0.1:8080": f"127.0.0.1:{inbox.port}",
+            SLOW_GROUPS: "group_wait: 1s",
+        }.items():
+            assert there in text
+            text = text.replace(there, here)
+        text += f"\nglobal:\n  pagerduty_url: http://127.0.0.1:{inbox.port}/pagerduty\n"
+        self.alertmanager = Alertmanager(directory / "alertmanager", text, node)
+
+    def send(self, *alerts: Mapping[str, str], said: str = "") -> None:
+        """Send alerts with these labels, each with a summary and a description that name them, and say ``said``."""
+        self.alertmanager.send([told(labels, said) for labels in alerts])
+
+    def first(self, path: str, word: str) -> Message:
+        """Wait for the first message on a path that holds ``word``."""
+
+        def found() -> Message | None:
+            return next((each for each in self.inbox.at(path) if word in json.dumps(each.body)), None)
+
+        message: Message = wait_until(found, 20.0, f"{word} at {path}")
+        return message
+
+    def count(self, path: str, word: str) -> int:
+        """Return how many messages on a path hold ``word``."""
+        return sum(word in json.dumps(each.body) for each in self.inbox.at(path))
+
+    def suppressed(self, job_id: str, cluster: str = CLUSTER) -> dict[tuple[str, str], bool]:
+        """Wait until all alerts of a job are judged; return which of them (name, severity) are inhibited."""
+
+        def judged() -> dict[tuple[str, str], bool] | None:
+            wanted = {"job_id": job_id, "cluster": cluster}.items()
+            alerts = [each for each in self.alertmanager.alerts() if wanted <= each["labels"].items()]
+            if any(each["status"]["state"] == "unprocessed" for each in alerts):
+                return None
+            return {
+                (each["labels"]["alertname"], each["labels"]["severity"]): bool(each["status"]["inhibitedBy"])
+                for each in alerts
+            }
+
+        states: dict[tuple[str, str], bool] = wait_until(judged, 20.0, "Alertmanager's judgement")
+        return states

@@ -9,11 +9,10 @@ import shutil
 import subprocess
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from jobs import ROOT
-from nodes import wait_until
+from nodes import Closing, wait_until
 from ports import free_port
 
 AXE = ROOT / ".cache" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
@@ -28,7 +27,7 @@ def why_no_browser() -> str | None:
     return None if AXE.exists() else "no axe-core in .cache/npm: scripts/test fetches it"
 
 
-class Browser:
+class Browser(Closing):
     """One window of ``size``, light or ``dark``, with scripts or without; a context manager."""
 
     def __init__(
@@ -59,12 +58,8 @@ class Browser:
             self._end()
             raise
 
-    def __enter__(self) -> Browser:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         try:
             self._ask("DELETE", f"/session/{self._session}")
         finally:

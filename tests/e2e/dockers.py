@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from jobs import ROOT
@@ -46,9 +45,7 @@ class Docker:
         """Run docker's client in the node to its end."""
         return self._node.run([UNPACKED / "bin/docker", *arguments], timeout=120, env=self.env)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._node.run(["kill", "-TERM", (self._home / "pidfile").read_text()])
         try:
             self._daemon.wait(STOP_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.server
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -31,9 +30,7 @@ class FixedPage:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

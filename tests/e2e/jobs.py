@@ -10,16 +10,15 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from nodes import Node, wait_until
+from nodes import Closing, Node, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAVE_SECONDS = 10.0
 
 
-class SimulatedJob:
+class SimulatedJob(Closing):
     """One launcher and its ranks, on this machine or in ``node``; pids are those of where it runs.
 
     ``env`` is added to the launcher's environment, as that of a batch script would be; ``launch`` are words before its
@@ -46,14 +45,6 @@ class SimulatedJob:
         self.process = popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-
-    def __enter__(self) -> SimulatedJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def wait_for(self, event: str, seconds: float = 15.0, **facts: Any) -> dict[str, Any]:
         """Wait for an event with these facts and return it; raises AssertionError."""

@@ -9,6 +9,19 @@ from pathlib import Path
 
 from nodes import wait_until
 
+RANK = """
+import pathlib, sys, threading
+pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+def stay():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("NCCL RAS")
+    threading.Event().wait()
+threading.Thread(target=stay, daemon=True).start()
+hoard = []
+while sys.stdin.readline():
+    for _ in range(1 << 20):
+        hoard.append(b"x" * (1 << 20))
+"""
+"""`python -c RANK GROUP`: a rank that joins the group, and takes memory once it reads a line."""
 LIMIT_BYTES = 64 * 1024 * 1024
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 

@@ -33,17 +33,6 @@ threading.Thread(target=stay, daemon=True).start()
 sys.stdin.readline()
 os.kill(os.getpid(), int(sys.argv[1]))
 """
-CROWD = """
-import os, pathlib, subprocess, sys
-name = pathlib.Path(sys.argv[1], "NCCL sleep")
-name.symlink_to("/bin/sleep")
-crowd = [subprocess.Popen([name, "600"]) for _ in range(int(sys.argv[2]))]
-print("up", flush=True)
-sys.stdin.readline()
-for each in crowd:
-    each.kill()
-"""
-"""A process whose main thread has the name of one of NCCL's: a sleep by another file name."""
 
 
 def hierarchy() -> Path | None:
@@ -158,13 +147,6 @@ class SharedNode:
         """A process of a user that looks like a rank, in a control group; a line on its input ends it by a signal."""
         enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
         return self.start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
-
-    def crowd(self, count: int, **environment: str) -> None:
-        """So many processes of the other user that look like ranks."""
-        home = str(self.directory / "mallory-job")
-        program = self.start([*as_user(MALLORY), sys.executable, "-S", "-c", CROWD, home, str(count)], environment)
-        assert program.stdout is not None
-        assert program.stdout.readline() == "up\n"
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
         """Start a program, with pipes to it; its input ends with the node."""

@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 CLONE_NEWNET = 0x40000000
 READY_SECONDS = 10.0
@@ -61,7 +60,20 @@ def why_no_nodes() -> str | None:
     return f"{' and '.join(missing)} (util-linux) not found" if missing else None
 
 
-class Node:
+class Closing:
+    """A context manager over what ``close`` ends."""
+
+    def close(self) -> None:
+        """End it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Node(Closing):
     """A machine with its own processes, host name and loopback; its files are this machine's.
 
     A context manager. Everything in it dies at ``close``, and also when the test process dies. Pids are the node's.
@@ -83,14 +95,6 @@ class Node:
         self.init_pid = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
         self._pid_namespace = os.readlink(f"/proc/{self.init_pid}/ns/pid")
         self._network = os.open(f"/proc/{self.init_pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-
-    def __enter__(self) -> Node:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def proc(self) -> Path:

@@ -13,10 +13,10 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
-from nodes import Node, wait_until
+from full import FULL
+from nodes import Closing, Node, wait_until
 from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +46,7 @@ def why_no_prometheus() -> str | None:
 def prometheus_binaries() -> list[str]:
     """Return the machine's own, and with RANKWATCH_TEST_FULL=1 the newer ones that were fetched."""
     newer = sorted((ROOT / ".cache" / "prometheus").glob("*/usr/bin/prometheus"))
-    return ["prometheus", *(map(str, newer) if os.environ.get("RANKWATCH_TEST_FULL") == "1" else ())]
+    return ["prometheus", *(map(str, newer) if FULL else ())]
 
 
 class Raw(NamedTuple):
@@ -56,7 +56,7 @@ class Raw(NamedTuple):
     samples: list[tuple[int, float]]
 
 
-class Prometheus:
+class Prometheus(Closing):
     """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager.
 
     ``more``: flags beside those for its files and address. It listens at ``port``, or at any that is free.
@@ -122,14 +122,6 @@ class Prometheus:
         """Have it scrape and evaluate nothing any more: it answers queries alone."""
         self._config.write_text("{}")
         self.reload()
-
-    def __enter__(self) -> Prometheus:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def pid(self) -> int:

@@ -10,11 +10,10 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import psutil
 from jobs import ROOT
-from nodes import Node
+from nodes import Closing, Node
 
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
 
@@ -57,7 +56,7 @@ def build_program(directory: Path) -> Path:
     return program
 
 
-class RasJob:
+class RasJob(Closing):
     """``ranks`` processes, one rank each, all serving RAS at ``port`` of the loopback, in one world communicator.
 
     Rank r is on the made-up node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that; or on that one of
@@ -122,14 +121,6 @@ class RasJob:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> RasJob:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # -- communicators ---------------------------------------------------------------------------------------------
 

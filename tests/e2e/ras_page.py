@@ -1,66 +1,60 @@
-"""A page with what RAS would tell of a job in all kinds of trouble, rendered by the exporter's own code."""
+"""A page of the exporter ras about a job in all kinds of trouble, of a node that asks and of one that does not."""
 
 from __future__ import annotations
 
-import json
 import time
-from typing import Any
 
-from client_metrics import encode
-from ras_views import ENDPOINT, VERSION, WELL, families
-
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ProcessKey, RankLabel
-from exporters.ras.asking.jobs import LocalProcess
-from exporters.ras.asking.reports import Reports
-from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import COLLECTIVES
-
-WORLD = 8
-BEHIND, FAILED, ABORTED, UNMADE, SILENT = 5, 1, 2, 3, 7
-"""The ranks in trouble; the one behind has left another communicator, too."""
-LAUNCHES, LAG = 50, 10
+BEHIND, SILENT, LAG = "5", "7", 10
+"""The rank that is LAG launches behind the others and has left another communicator; the one that is silent."""
+PAGE = """\
+rankwatch_ras_up{endpoint="127.0.0.1:28028"} 1
+rankwatch_ras_queries_total 2
+rankwatch_ras_query_errors_total{stage="cut"} 0
+rankwatch_ras_timeouts_total 0
+rankwatch_ras_reporter{job_id="JOB",role="reporter"} 1
+rankwatch_ras_reporter{job_id="JOB",role="none"} 1
+rankwatch_ras_not_asked{job_id="JOB",reason="not_elected"} 1
+rankwatch_ras_report_timestamp_seconds{job_id="JOB"} NOW
+rankwatch_ras_reports_total{job_id="JOB"} 2
+rankwatch_ras_failures{job_id="JOB"} 0
+rankwatch_ras_interval_seconds{job_id="JOB"} 7
+rankwatch_library_info{flavor="nccl",job_id="JOB",version="2.30.7"} 1
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="expected"} 8
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="responding"} 7
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="missing"} 1
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="unresponsive"} 1
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="dead"} 0
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="initializing"} 1
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="finalizing"} 0
+rankwatch_communicator_ranks{comm="aa01",job_id="JOB",state="aborted"} 1
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="expected"} 2
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="responding"} 1
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="missing"} 1
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="unresponsive"} 0
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="dead"} 0
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="initializing"} 0
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="finalizing"} 0
+rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="aborted"} 0
+rankwatch_communicator_rank_missing{comm="aa01",comm_rank="7",gpu="3",host="n1",job_id="JOB",rank="7",reason="unresponsive"} 1
+rankwatch_communicator_rank_missing{comm="bb01",comm_rank="1",gpu="1",host="n1",job_id="JOB",rank="5",reason="no_communicator"} 1
+rankwatch_communicator_launched_min{collective="AllReduce",comm="aa01",job_id="JOB"} 40
+rankwatch_communicator_launched_min{collective="AllReduce",comm="bb01",job_id="JOB"} 50
+rankwatch_communicator_launched_max{collective="AllReduce",comm="aa01",job_id="JOB"} 50
+rankwatch_communicator_launched_max{collective="AllReduce",comm="bb01",job_id="JOB"} 50
+rankwatch_communicator_last_launch_timestamp_seconds{comm="aa01",job_id="JOB"} NOW
+rankwatch_communicator_last_launch_timestamp_seconds{comm="bb01",job_id="JOB"} NOW
+rankwatch_communicator_stalled{comm="aa01",job_id="JOB"} 1
+rankwatch_communicator_stalled{comm="bb01",job_id="JOB"} 0
+rankwatch_communicator_suspect{comm="aa01",comm_rank="7",gpu="3",host="n1",job_id="JOB",rank="7",reason="missing"} 1
+rankwatch_communicator_rank_lag{collective="AllReduce",comm="aa01",comm_rank="5",job_id="JOB",rank="5"} 10
+rankwatch_communicator_async_error{comm="aa01",comm_rank="1",error="remote_error",job_id="JOB",rank="1"} 1
+rankwatch_communicator_init_error{comm="aa01",comm_rank="3",error="system_error",job_id="JOB",rank="3"} 1
+rankwatch_communicator_aborted{comm="aa01",comm_rank="2",job_id="JOB",rank="2"} 1
+rankwatch_ras_monitor_streams_total 0
+rankwatch_ras_events_total{event="PEER_DEAD"} 0
+"""  # noqa: E501  # lines of a page
 
 
 def ras_page(job_id: str) -> bytes:
-    """Return the text after two reports that are the same, of a node that asks and of one that does not."""
-    report = read_json(json.dumps(_report()).encode())
-    reports = Reports(Admission())
-    owner = LocalProcess(ProcessKey(100, 100), (RankLabel(job_id, "0"),), WORLD, 100, 0.0)
-    for _ in range(2):
-        assert reports.keep(owner, report, float("inf"), time.time())
-    return encode(
-        families([(job_id, "reporter"), (job_id, "none")], {ENDPOINT: True}, {job_id: (7.0, 0)}, 2, reports.named({}))
-    ).body
-
-
-def _report() -> dict[str, Any]:
-    present = [_rank(number, number) for number in range(WORLD) if number != SILENT]
-    present[BEHIND]["collective_counts"]["AllReduce"] -= LAG
-    present[FAILED]["status"]["async_error"] = 6
-    present[ABORTED]["status"]["abort_flag"] = True
-    present[UNMADE]["status"]["init_state"] = 2
-    pair = [_rank(0, 4), _missing(1, BEHIND, unresponsive=False)]
-    groups = [("0xaaaaaaaaaaaaaa01", [*present, _missing(SILENT, SILENT, unresponsive=True)]), ("0xbb01", pair)]
-    communicators = [
-        {
-            "hash": name,
-            "size": len(ranks),
-            "ranks": [each for each in ranks if "collective_counts" in each],
-            "missing_ranks": [each for each in ranks if "collective_counts" not in each],
-        }
-        for name, ranks in groups
-    ]
-    return {"nccl_version": VERSION, "communicators": communicators, "ras": {"timeouts_count": 0}}
-
-
-def _rank(number: int, process: int) -> dict[str, Any]:
-    counts = dict.fromkeys(COLLECTIVES, 0) | {"AllReduce": LAUNCHES}
-    place = {"host": f"10.0.0.{process // 4}", "pid": 100 + process, "nvml_dev": process % 4}
-    return {"rank": number, **place, "status": dict(WELL), "collective_counts": counts}
-
-
-def _missing(number: int, process: int, *, unresponsive: bool) -> dict[str, Any]:
-    rank = _rank(number, process)
-    del rank["collective_counts"]
-    return {**rank, "status": {"unresponsive": unresponsive, "considered_dead": False}}
+    """Return the text."""
+    return PAGE.replace("JOB", job_id).replace("NOW", f"{time.time()}").encode()

@@ -1,4 +1,4 @@
-"""The shipped Prometheus rules, and every promtool there is to judge them."""
+"""The shipped Prometheus rules and scrape jobs, and every promtool there is to judge them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -73,7 +76,42 @@ def write_case(
     return file
 
 
-def judge_rules(directory: Path, tests: list[dict[str, Any]], judges: Iterable[str]) -> list[str]:
-    """Put the shipped rules to tests, before each of the promtools ``judges``; return what they said against them."""
-    file = write_case(directory, tests)
-    return [said for promtool in judges if (said := run_promtool(promtool, "test", "rules", file))]
+def series_key(name: str, labels: Iterable[tuple[str, str]]) -> str:
+    """Return a series as promtool reads it."""
+    return f"{name}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels)}}}"
+
+
+def values(samples: Iterable[float | None]) -> str:
+    """Return samples as promtool reads them: `stale` where a series ends, `_` where there is none."""
+    words: list[str] = []
+    there = False
+    for sample in samples:
+        words.append("_" if sample is None and not there else "stale" if sample is None else repr(sample))
+        there = sample is not None
+    return " ".join(words)
+
+
+def build_rules(directory: Path, thresholds: Mapping[str, Any]) -> Path:
+    """Build the rules with these thresholds; return their folder."""
+    own, output = directory / "thresholds.yml", directory / "rules"
+    own.write_text(yaml.safe_dump(dict(thresholds)))
+    command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
+    subprocess.run(command, check=True)
+    return output
+
+
+def prometheus_config(targets: Path, rules: Path, alertmanager_port: int) -> str:
+    """Return the shipped configuration and scrape jobs, with targets from the files in ``targets``."""
+    shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()
+    assert "/etc/prometheus/rankwatch/" in jobs
+    config = {
+        "global": {"evaluation_interval": "15s", "external_labels": {"replica": "0"}},
+        "rule_files": [f"{rules}/*.yml"],
+        "alerting": {
+            "alert_relabel_configs": shipped["alerting"]["alert_relabel_configs"],
+            "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager_port}"]}]}],
+        },
+        "scrape_configs": yaml.safe_load(jobs.replace("/etc/prometheus/rankwatch/", f"{targets}/"))["scrape_configs"],
+    }
+    return str(yaml.safe_dump(config))

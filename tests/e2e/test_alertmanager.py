@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from alerting import SHIPPED, Inbox, why_no_alertmanager
+from alerting import SHIPPED, Inbox, Post, alert, told, why_no_alertmanager
+from full import full
 from nodes import Node, wait_until, why_no_nodes
-from posts import Post, alert, told
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -272,6 +272,7 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
 
 
 @with_node
+@full
 def test_the_dead_mans_switch_is_held_down(post: Post) -> None:
     """The watchdog's message comes twice a minute, neither at once again nor at every other tick of its group."""
     post.send(alert("Watchdog", "info"))

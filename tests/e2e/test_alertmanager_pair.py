@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from alerting import Alertmanager, Inbox, to_inbox, why_no_alertmanager
+from alerting import Alertmanager, Inbox, alert, to_inbox, told, why_no_alertmanager
+from full import full
 from nodes import Node, why_no_nodes
 from ports import free_port
-from posts import alert, told
 
 WHY_NOT = why_no_alertmanager() or why_no_nodes()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
+pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 AWAY_SECONDS = 4.0
 WAITED_SECONDS = 32.0

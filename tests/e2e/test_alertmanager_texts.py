@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from alerting import SHIPPED, why_no_alertmanager
-from posts import alert, told
+from alerting import SHIPPED, alert, told, why_no_alertmanager
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -35,7 +34,7 @@ def templates(node: Any) -> Iterator[str]:
 
 
 def render(directory: Path, text: str, firing: int, over: int, one: dict[str, Any]) -> str:
-    """Return the text of a group of so many equal alerts that fire, and that are over; it must not fail."""
+    """Return the text of a group of ``firing`` equal alerts and ``over`` that are over; it must not fail."""
     alerts = [{**one, "status": status} for status in ["firing"] * firing + ["resolved"] * over]
     group = {
         "status": "firing" if firing else "resolved",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -15,8 +14,8 @@ from pathlib import Path
 import pytest
 from attempts_expected import FILTER, OTHER_USERS, WAYS
 from booted import UNITS, boot, install, layered, why_not_booted
+from full import full
 
-FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 E2E = Path(__file__).parent
 HARDWARE, RECLAIM = "55-hardware.conf", "60-reclaim.conf.example"
 DROP_INS = (OTHER_USERS, HARDWARE, RECLAIM)
@@ -32,7 +31,7 @@ ExecStartPost=/bin/sh -c 'until test -e /opt/attacked.json; do sleep 0.1; done'
 SHOW_ANSWERS = "for file in /opt/*.answers; do echo $file $(cat $file); done; systemctl --failed --no-pager"
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1"),
+    full,
     pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
 ]
 

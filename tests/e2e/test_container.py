@@ -19,6 +19,7 @@ from agents import select
 from attempts_expected import FILTER, WAYS
 from container_lines import QUADLETS, of_the_page, of_the_quadlet, of_the_unit, on, rights
 from dockers import Docker, why_no_docker
+from full import full
 from images import NAME, Container, Image, Mount, image, why_no_images
 from jobs import ROOT, SimulatedJob
 from nodes import Node, wait_until
@@ -156,6 +157,7 @@ def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
     print(f"{built.size() / 1e6:.0f} MB")  # noqa: T201  # stands in docs/containers.md
 
 
+@full
 def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
     """Its own user, no capability, its own processes: it is healthy and serves what it knows of itself."""
     command = [*built.config["Entrypoint"], *built.config["Cmd"]]
@@ -236,6 +238,7 @@ def answers(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, 
     return answered
 
 
+@full
 def test_what_the_daemon_set_may_do_to_other_processes(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
     """From the agent's container no process of root's and no file of root's is written; what it reads the docs say."""
     prepared(node, built, host, tmp_path)
@@ -244,12 +247,14 @@ def test_what_the_daemon_set_may_do_to_other_processes(built: Image, node: Node,
     assert answers(node, built, host, tmp_path / "tries", _AGENT) == IN_THE_CONTAINER
 
 
+@full
 def test_what_it_may_do_without_rights(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
     """As the component without-rights has it: nothing of other users' processes is read or written."""
     answered = answers(node, built, host, tmp_path / "tries", WITHOUT_RIGHTS)
     assert {name for name, answer in answered.items() if answer == "done"} <= OF_ITSELF
 
 
+@full
 def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
     """The attempts are real: root with the same capabilities and the runtimes' profile is refused none of these."""
     security = {**_AGENT["securityContext"], "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -258,6 +263,7 @@ def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Nod
     assert {name for name in written if answered[name] == "done"} == written
 
 
+@full
 def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
     """As the component without-rights has it: Inspector's records, which all may read, name ranks of another user."""
     os.chown(host / "state", IMAGES_USER, IMAGES_USER)
@@ -272,7 +278,7 @@ def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path,
 
 
 @pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
-@pytest.mark.parametrize("words", [of_the_page(), of_the_unit()], ids=["page", "unit"])
+@pytest.mark.parametrize("words", [of_the_page(), pytest.param(of_the_unit(), marks=full)], ids=["page", "unit"])
 def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path, words: list[str]) -> None:
     """By the docs' line and by the unit's: ranks of another user, the kernel's log, healthy; it stops when asked to."""
     config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"

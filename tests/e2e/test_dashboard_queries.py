@@ -182,7 +182,7 @@ def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]
 
 
 def silence(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return series of live ranks that completed an operation so many seconds before ASKED_SECONDS."""
+    """Return series of live ranks that last completed an operation these seconds before ASKED_SECONDS."""
     own = 'job_id="{}",node="a",rank="{}"'
     return [
         (f"{name}{{{own.format(job_id, rank)}}}", value)
@@ -319,7 +319,7 @@ class Answer:
         of_pipeline = {"job_id": job_id + PIPELINE_SUFFIX, "rank": "0"}
         variables = of_pipeline if title in OF_PIPELINE else {"job_id": job_id, "rank": rank}
         if title in OF_RAS:
-            variables = {"job_id": job_id + RAS_SUFFIX, "rank": str(BEHIND)}
+            variables = {"job_id": job_id + RAS_SUFFIX, "rank": BEHIND}
         self._target = target
         self._expression = fill(target.expression, variables | {"node": NODE, "cluster": cluster})
         self._server = server
@@ -461,17 +461,17 @@ def check_ras(ask: Questions) -> None:
     answers = ask("job", "Ranks that answer", "state", suffix=RAS_SUFFIX)
     assert answers == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 0}
     missing = ask("job", "Missing now", "rank", suffix=RAS_SUFFIX)
-    assert missing.keys() == {str(SILENT), str(BEHIND)}
+    assert missing.keys() == {SILENT, BEHIND}
     apart = ask("job", OF_RAS_APART, "comm", suffix=RAS_SUFFIX)
     assert sorted(apart.values()) == [0, LAG]
-    assert ask("job", "Stalled, and waiting for", "rank", suffix=RAS_SUFFIX).keys() == {str(SILENT)}
+    assert ask("job", "Stalled, and waiting for", "rank", suffix=RAS_SUFFIX).keys() == {SILENT}
     assert ask("job", "Who asks", "role", suffix=RAS_SUFFIX).keys() == {"reporter"}
     assert ask("job", "Nodes that do not ask", "reason", suffix=RAS_SUFFIX) == {"not_elected": 1}
     assert ask("job", "Queries without a report", "node", suffix=RAS_SUFFIX) == {NODE: 0}
     errors = ask("job", "Errors and aborts", "error", suffix=RAS_SUFFIX)
     assert errors.keys() == {"remote_error", "system_error", "aborted"}
-    assert ask("rank", "Missed by others", "reason", str(BEHIND), RAS_SUFFIX).keys() == {"no_communicator"}
-    assert ask("rank", "Launches it is behind", "collective", str(BEHIND), RAS_SUFFIX) == {"AllReduce": LAG}
+    assert ask("rank", "Missed by others", "reason", BEHIND, RAS_SUFFIX).keys() == {"no_communicator"}
+    assert ask("rank", "Launches it is behind", "collective", BEHIND, RAS_SUFFIX) == {"AllReduce": LAG}
 
 
 def check_node(ask: Questions) -> None:

@@ -14,7 +14,7 @@ from jobs import ROOT
 from nodes import wait_until
 from ports import free_port
 from prometheus import Prometheus, one_target, why_no_prometheus
-from watches import build_rules, prometheus_config
+from rules import build_rules, prometheus_config
 
 pytestmark = [
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
@@ -38,7 +38,7 @@ def test_an_installation(tmp_path: Path) -> None:
     for path in (records, targets):
         path.mkdir()
     records.chmod(0o1777)
-    rules = build_rules(tmp_path, {}, {})
+    rules = build_rules(tmp_path, {})
     with Agent(tmp_path, {"exporters": {"inspector": {"paths": [str(records)]}}}) as agent:
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
         config = prometheus_config(targets, rules, free_port())

@@ -9,28 +9,23 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 from typing import Any
 
-import memory_groups
 import pytest
 from agents import Agent
+from full import full
 from jobs import ROOT
 from machines import Machine
 from nodes import wait_until
 from nvml_stub import XID, Node
 from ports import free_port
-from quiet_jobs import RANK
 from ras_jobs import RasJob, why_no_ras
-from working_job import LATE_RANK, WorkingJob, hashes_per_step
 
-FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 BUNDLE_SECONDS = 25.0
 LOOK_SECONDS = 30.0
 STALLED_SECONDS = 60.0
 SILENCE_SECONDS = 5.0
-LATE_SECONDS = 120.0
 GPU = 6
 PLANTED = "hf_plantedplantedplanted"
 LOG_LINE = (
@@ -82,28 +77,7 @@ def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subproce
     return subprocess.Popen(command, env=env, text=True, **more)
 
 
-def test_the_oom_killer(tmp_path: Path) -> None:
-    """A rank that the OOM killer took is named with that."""
-    machine = Machine(tmp_path)
-    site = EvidenceSite(tmp_path, machine.job_id)
-    with contextlib.ExitStack() as stack:
-        try:
-            group = stack.enter_context(memory_groups.small_group())
-        except memory_groups.NoMemoryGroupError as reason:
-            pytest.skip(str(reason))
-        command = [sys.executable, "-S", "-c", RANK, str(group)]
-        ranks = [rank_of(machine.job_id, rank, command, stdin=subprocess.PIPE) for rank in range(2)]
-        for rank in ranks:
-            stack.callback(rank.communicate)
-            stack.callback(rank.kill)
-        with site.agent() as agent:
-            agent.wait_for_states({"0": "alive", "1": "alive"})
-            assert ranks[0].stdin is not None
-            ranks[0].stdin.write("grow\n")
-            ranks[0].stdin.flush()
-            assert suspects(site.shown_in_time()) == ["rank 0: killed by the OOM killer (verdict)"]
-
-
+@full
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
 def test_a_hang_by_ras(tmp_path: Path) -> None:
     """When NVIDIA's RAS says that a job is stalled, a bundle names the rank that the others wait for, and no other."""
@@ -122,6 +96,7 @@ def test_a_hang_by_ras(tmp_path: Path) -> None:
             assert suspects(shown) == ["rank 5: has launched less than the others (1234567890abcd) (ras)"]
 
 
+@full
 def test_a_gpu_that_fails(tmp_path: Path) -> None:
     """An Xid under a rank (NVIDIA's library is a stub here) leaves a bundle that names the rank and the check."""
     machine = Machine(tmp_path)
@@ -171,28 +146,3 @@ def test_what_the_log_says(tmp_path: Path) -> None:
     [lines] = [text for name, text in files.items() if name.endswith("job_log/lines.txt")]
     assert lines.splitlines()[1:] == ["  logged in with [masked]", f"> {LOG_LINE.rstrip()}"]
     assert [name for name, text in files.items() if PLANTED in text] == []
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1: a rank must be late for a minute")
-def test_a_rank_that_is_late(tmp_path: Path) -> None:
-    """Of a job with a rank that computes more than the other a bundle on request names it, with how late it is."""
-    machine = Machine(tmp_path)
-    site = EvidenceSite(tmp_path, machine.job_id)
-    dumps = tmp_path / "dumps"
-    dumps.mkdir()
-    with (
-        WorkingJob(tmp_path / "job", machine.job_id, dumps, hashes_per_step()) as job,
-        site.agent(inspector={"paths": [str(dumps)]}) as agent,
-    ):
-        agent.wait_for_states({"0": "alive", "1": "alive"})
-        os.kill(job.late, signal.SIGUSR1)
-        shown, until = "", time.monotonic() + LATE_SECONDS
-        while "waited for it" not in shown and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
-            site.evidence("take", "--job", machine.job_id)
-            shown = site.evidence("show", machine.job_id)
-    [suspect] = suspects(shown)
-    assert re.fullmatch(rf"rank {LATE_RANK}: the others waited for it \d+% of the last minute \(records\)", suspect), (
-        shown
-    )

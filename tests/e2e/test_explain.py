@@ -1,4 +1,4 @@
-"""`rankwatch explain` on a real Prometheus with the shipped rules: a live job whose rank is killed, or stopped."""
+"""`rankwatch explain` and `rankwatch job` on a real Prometheus with the shipped rules: a live job in trouble."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from agents import Agent
+from full import full
 from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
 from ports import free_port
 from prometheus import ROOT, Prometheus, why_no_prometheus
-from watches import build_rules, prometheus_config
+from rules import build_rules, prometheus_config
 
 from agent.evidence.summary import Event, RankAtTime, Summary, Word
 
 pytestmark = [
+    full,
     pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or ""),
     pytest.mark.timeout(240),
 ]
@@ -42,11 +44,11 @@ class Site(NamedTuple):
     job_id: str
     prometheus: Prometheus
 
-    def explained(self, *more: str) -> tuple[int, str]:
+    def explained(self, *more: str, command: str = "explain") -> tuple[int, str]:
         """Exit status and answer."""
         where = f"http://127.0.0.1:{self.prometheus.port}"
-        command = [sys.executable, "-m", "agent", "explain", self.job_id, "--prometheus", where, *more]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
+        command_line = [sys.executable, "-m", "agent", command, self.job_id, "--prometheus", where, *more]
+        done = subprocess.run(command_line, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
         assert done.stderr == ""
         return done.returncode, done.stdout
 
@@ -64,7 +66,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
     """Provide the site, with all four ranks seen by the rules."""
     targets = tmp_path / "targets"
     targets.mkdir()
-    rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"}, {})
+    rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"})
     machine = Machine(tmp_path)
     dumps = tmp_path / "dumps"
     started = ("--ranks", "4", "--dump-dir", str(dumps), *options)
@@ -100,10 +102,18 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         status, page = made.explained()
         assert status == 0
         assert "no rank died, hung, was late or lost its hardware" in page
+        status, short = made.explained(command="job")
+        assert status == 0
+        assert "now: 4 alive" in short
+        assert "4 ranks without trouble" in short
         pid = made.job.pid(2)
         made.job.kill(pid)
         page = made.wait_for("RankDead")
         keep("killed", page)
+        status, short = made.explained(command="job")
+        assert status == 1
+        assert "first to go: rank 2 " in short
+        assert f"2     127.0.0.1  dead   {pid}" in short
         assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
         assert "killed (SIGKILL)" in page
         assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent
+from full import full
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import Node, wait_until, why_no_nodes
@@ -50,41 +51,6 @@ def test_ranks_without_environment_and_several_in_a_process_are_named_by_communi
         second.kill(second.pid(2))
         agent.wait_for_states(alive(4) | {"2": "exited", "3": "exited"}, job_id=shared.job_id)
         assert agent.states() == alive(4)
-
-
-def test_ranks_without_named_threads_are_found_by_their_records(tmp_path: Path) -> None:
-    """Neither threads nor library show, but records do: the writers are ranks, named by their environment."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR, "--thread-names", "none", "--dataloaders", "2") as job, machine.agent(job) as agent:
-        agent.wait_for_states(alive(4))
-        assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
-        sources = agent.samples("rankwatch_rank_identity_source")
-        assert {each.labels["source"] for each in sources} == {"environment"}
-
-
-def test_what_shows_no_sign_of_a_rank_is_none(tmp_path: Path) -> None:
-    """Without named threads and records nothing is found, and nothing is made up from the environment."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR, "--thread-names", "none") as job, machine.agent() as agent:
-        job.wait_for("ready")
-        wait_for_looks(agent)
-        assert machine.job_id not in agent.page()
-
-
-def test_launchers_and_data_loaders_are_never_ranks(tmp_path: Path) -> None:
-    """Only the four processes that made threads are ranks, also when data loaders outlive one of them."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR, "--dataloaders", "2") as job, machine.agent(job) as agent:
-        loaders = job.wait_for("ready")["data_loaders"]["3"]
-        agent.wait_for_states(alive(4))
-        job.kill(job.pid(3))
-        job.wait_for("exited", rank=3)
-        agent.wait_for_states(alive(4) | {"3": "exited"})
-        wait_for_looks(agent)
-        assert all(Path(f"/proc/{pid}").exists() for pid in loaders)
-        assert agent.states() == alive(4) | {"3": "exited"}
-        assert pids(agent) == {str(rank): job.pid(rank) for rank in range(3)}
-        assert not {str(pid) for pid in loaders} & {each.labels["pid"] for each in agent.samples("rankwatch_rank_info")}
 
 
 @pytest.mark.root
@@ -155,6 +121,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 assert agent.states() == alive(4) | {"1": "exited", "2": "exited"}
 
 
+@full
 def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
     """Killed and started anew: who left before is as it was and dies in its time, who left meanwhile is exited."""
     machine = Machine(tmp_path)

@@ -54,7 +54,7 @@ pytestmark = [
     ),
     pytest.mark.timeout(180),
 ]
-needs_kubectl = pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl in .cache: scripts/test --full fetches it")
+needs_kubectl = pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl in .cache: scripts/test fetches it")
 
 
 def monitoring(directory: Path, *options: str) -> Path:

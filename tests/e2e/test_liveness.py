@@ -20,8 +20,6 @@ from agent.system.procfs import ProcFS
 DEATH_TO_GAUGE_SECONDS = 0.5
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)
-EXITED = dict.fromkeys(ALIVE, "exited")
-ALL_FINISHED = dict.fromkeys(ALIVE, "finished")
 
 in_a_node = pytest.param(
     "node",
@@ -54,57 +52,6 @@ def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
         assert agent.value("rankwatch_rank_exit_timestamp_seconds", rank="3") == pytest.approx(time.time(), abs=5)
         assert sum(each.value for each in agent.samples("rankwatch_rank_up")) == 7
         assert not agent.samples("rankwatch_rank_info", rank="3")
-
-
-def test_a_rank_killed_while_its_peers_live_is_dead_after_15_seconds(tmp_path: Path) -> None:
-    """SIGKILL with peers alive: exited for 15 s, then dead, and no peer is taken for dead."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR) as job, machine.agent() as agent:
-        agent.wait_for_states(ALIVE)
-        began = time.monotonic()
-        job.kill(job.pid(1))
-        agent.wait_for_states(ALIVE | {"1": "exited"}, 1.0)
-        agent.wait_for_states(ALIVE | {"1": "dead"}, 20.0)
-        assert 15.0 <= time.monotonic() - began <= 15.0 + 1.5
-
-
-def test_the_first_to_crash_is_dead_and_those_torn_down_are_not(machine: Machine) -> None:
-    """A segmentation fault ends the job within a second: one rank dead, the one that crashed, and the others exited."""
-    with machine.job(*FOUR, "--teardown", "torchrun") as job, machine.agent() as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        with machine.late_reaping(job):
-            job.kill(job.pid(2), signal.SIGSEGV)
-            agent.wait_for_ending("2", ("signaled", "SIGSEGV", ""), 1.0)
-        agent.wait_for_states(EXITED | {"2": "dead"})
-        assert job.wait() == 1
-        assert agent.value("rankwatch_job_ranks", state="dead") == 1
-
-
-def test_a_killed_rank_whose_launcher_ends_the_others_is_dead(tmp_path: Path) -> None:
-    """SIGKILL, upon which torchrun ends the other ranks by SIGTERM: dead at once, its peers exited."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR, "--teardown", "torchrun") as job, machine.agent() as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        job.kill(job.pid(2))
-        agent.wait_for_states(EXITED | {"2": "dead"})
-        assert set(job.exits().values()) <= {"SIGKILL", "SIGTERM"}
-
-
-def test_a_job_that_ends_in_order_is_finished(machine: Machine) -> None:
-    """All ranks leave with status 0: all finished and nobody dead, with the status where it is known."""
-    with machine.job(*FOUR) as job, machine.agent(job) as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        job.signal_launcher(signal.SIGUSR1)
-        job.wait_for("end_requested")
-        with machine.late_reaping(job):
-            for rank in ALIVE:
-                agent.wait_for_ending(rank, ("exited", "", "0"))
-        agent.wait_for_states(ALL_FINISHED)
-        assert job.wait() == 0
-        assert agent.states() == ALL_FINISHED
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])
@@ -140,28 +87,6 @@ def test_no_scrape_after_a_restart_lacks_ranks(
     assert [{each.labels["rank"] for each in ranks} for ranks in shown] == [expected] * len(shown)
 
 
-def test_a_restart_under_the_same_job_id_takes_the_ended_ranks_down(tmp_path: Path) -> None:
-    """Ranks of a second attempt are up, newly started and without a past."""
-    machine = Machine(tmp_path)
-    with machine.job(*FOUR) as first:
-        first.wait_for("ready")
-        with machine.agent() as agent:
-            agent.wait_for_states(ALIVE)
-            started = starts(agent)
-            for rank in range(4):
-                first.kill(first.pid(rank))
-            wait_until(lambda: set(agent.states().values()) == {"exited"})
-            first.close()
-            with machine.job(*FOUR, name="again") as second:
-                agent.wait_for_states(ALIVE)
-                again = starts(agent)
-                assert all(again[rank] > started[rank] for rank in started)
-                assert not agent.samples("rankwatch_rank_exit_info")
-                assert not agent.samples("rankwatch_rank_exit_timestamp_seconds")
-                pids = {each.labels["rank"]: each.labels["pid"] for each in agent.samples("rankwatch_rank_info")}
-                assert pids == {str(rank): str(second.pid(rank)) for rank in range(4)}
-
-
 def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None:
     """SIGSTOP makes it unresponsive though up, SIGCONT alive; one that a debugger holds is not stopped."""
     machine = Machine(tmp_path)
@@ -180,32 +105,6 @@ def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None
             debugger.communicate("\n")
         agent.wait_for("rankwatch_rank_process_state", None, rank="2", state="traced", job_id=machine.job_id)
         assert agent.states() == ALIVE
-
-
-@pytest.mark.parametrize("slow_seconds", ["1", "30"])
-def test_nobody_is_dead_after_a_cancel(tmp_path: Path, slow_seconds: str) -> None:
-    """A cancelled job with one rank slow to leave, or killed when the grace is over: all exited."""
-    machine = Machine(tmp_path)
-    slow = ("--slow-sigterm-ranks", "3", "--slow-sigterm-seconds", slow_seconds, "--grace", "2")
-    with machine.job(*FOUR, *slow) as job, machine.agent() as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE)
-        job.signal_launcher(signal.SIGTERM)
-        agent.wait_for_states(ALIVE | dict.fromkeys("012", "exited"))
-        agent.wait_for_states(EXITED)
-        agent.wait_for_ending("3", ("signaled", "SIGTERM" if slow_seconds == "1" else "SIGKILL", ""))
-        assert agent.states() == EXITED
-
-
-def test_a_rank_that_leaves_with_status_1_is_dead_at_once(machine: Machine) -> None:
-    """An uncaught exception ends the interpreter with status 1: dead, with the status, and its peers alive."""
-    with machine.job(*FOUR, "--exit", "1", "--exit-at", "9") as job, machine.agent() as agent:
-        job.wait_for("ready")
-        agent.wait_for_states(ALIVE, 8.0)
-        with machine.late_reaping(job):
-            agent.wait_for_states(ALIVE | {"1": "dead"}, 12.0)
-            assert agent.ending("1") == ("exited", "", "1")
-        assert agent.value("rankwatch_rank_up", rank="1") == 0
 
 
 def test_a_zombie_that_nobody_reaps_tells_how_it_ended(tmp_path: Path) -> None:
@@ -234,12 +133,6 @@ print("holds", flush=True)
 sys.stdin.readline()
 libc.ptrace(PTRACE_DETACH, pid, None, None)
 """
-
-
-def starts(agent: Agent) -> dict[str, float]:
-    """Return when each rank's process started."""
-    shown = agent.samples("rankwatch_rank_start_timestamp_seconds")
-    return {each.labels["rank"]: each.value for each in shown}
 
 
 def bandwidths(agent: Agent) -> set[tuple[str, str, str]]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 from booted import UNITS, boot, install, layered, why_not_booted
+from full import full
 
-FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 SERVICE = "rankwatch-lldp.service"
 ANSWER = '{"lldp": []}'
 LLDPD = f"""\
@@ -42,7 +41,7 @@ ExecStartPost=/bin/sh -c 'until test -S /run/lldpd.socket; do sleep 0.1; done'
 LOOK = "cat /run/rankwatch/lldp.json; echo; stat -c %%a:%%U /run/rankwatch/lldp.json; systemctl status rankwatch-lldp"
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1"),
+    full,
     pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
 ]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent, wait_until
-from machines import Machine
+from full import full
 from nvml_stub import LIBRARY, XID, Node
 
 LOOK_SECONDS = 30.0
@@ -91,6 +91,7 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     assert agent.value("rankwatch_gpu_xid_errors_total", gpu="3", xid="79") == 2.0
 
 
+@full
 def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
     """Scrapes take their usual time, GPU series are gone, there is never a second helper, and it recovers by itself."""
     node.update({"hang": "count"})
@@ -109,6 +110,7 @@ def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
     assert len(helpers(agent)) == 1
 
 
+@full
 def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
     """Also while the driver hangs: the agent does not wait for it."""
     (helper,) = helpers(agent)
@@ -116,20 +118,3 @@ def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
     agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)
     assert agent.stop() == 0
     wait_until(lambda: not has_library(helper), LOOK_SECONDS, "the helper's end")
-
-
-def test_an_xid_is_a_reason_against_the_rank_on_that_gpu(tmp_path: Path, agent: Agent, node: Node) -> None:
-    """A rank shows the GPU that the driver says it uses; an Xid makes it, and no other, unhealthy until a reset."""
-    machine = Machine(tmp_path)
-    job_id = machine.job_id
-    with machine.job("--ranks", "2") as job:
-        node.update({f"gpu{6 + rank}.processes": job.pid(rank) for rank in range(2)})
-        uuid = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e46"
-        facts = {"job_id": job_id, "rank": "0", "gpu": "6", "gpu_uuid": uuid, "pci": "0000:d1:00.0"}
-        agent.wait_for("rankwatch_rank_info", 1.0, seconds=LOOK_SECONDS, **facts)
-        node.event(6, XID, 95)
-        agent.wait_for("rankwatch_rank_healthy", 0.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")
-        assert agent.value("rankwatch_rank_unhealthy", job_id=job_id, rank="0", reason="gpu_xid") == 1.0
-        assert agent.value("rankwatch_rank_healthy", job_id=job_id, rank="1") == 1.0
-        node.update({"gpu6.field83.0": 1000})
-        agent.wait_for("rankwatch_rank_healthy", 1.0, seconds=LOOK_SECONDS, job_id=job_id, rank="0")

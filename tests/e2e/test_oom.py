@@ -11,7 +11,6 @@ from pathlib import Path
 import memory_groups
 import pytest
 from machines import Machine
-from quiet_jobs import RANK
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
 
     def start(number: str, group: Path, job_id: str) -> subprocess.Popen[str]:
         env = {**os.environ, "RANK": number, "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
-        command = [sys.executable, "-S", "-c", RANK, str(group)]
+        command = [sys.executable, "-S", "-c", memory_groups.RANK, str(group)]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, env=env)
         started.append(process)
         return process

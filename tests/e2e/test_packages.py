@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from acceptance import DEB, INSTALLED, PIPX
+from full import full
 from jobs import ROOT
 from trees import accept, layered_tree, tree, why_no_trees
 
@@ -19,7 +20,6 @@ pytestmark = [
     pytest.mark.skipif(why_no_trees() is not None, reason=why_no_trees() or ""),
     pytest.mark.timeout(600),
 ]
-full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 BOOT_SECONDS = 420.0
 WATCHERS = ("prometheus", "prometheus-alertmanager", "python3-yaml")
 
@@ -199,7 +199,6 @@ def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
     assert all(each["hashes"] for each in components)
 
 
-@full
 def test_rpms_package(tmp_path: Path) -> None:
     """RPM takes the package into an empty tree, where its files are whole; its scripts are shell that parses."""
     build(tmp_path / "out", "rpm")

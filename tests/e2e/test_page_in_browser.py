@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from agents import Agent
 from browser import AXE, Browser, why_no_browser
+from full import full
 from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
@@ -61,12 +62,11 @@ def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) ->
         assert tree.count("alive") >= 8
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("size", [(1280, 900), (390, 844)])
+@pytest.mark.parametrize(("size", "dark"), [((1280, 900), False), ((390, 844), True)], ids=["desk", "phone"])
 def test_everybody_can_read_it(
     site: tuple[Agent, SimulatedJob], tmp_path: Path, size: tuple[int, int], dark: bool
 ) -> None:
-    """axe-core finds no violation, at a desk and on a phone, light and dark; state, rank and progress come first."""
+    """axe-core finds no violation, light at a desk and dark on a phone; state, rank and progress come first."""
     agent, _ = site
     with Browser(tmp_path, size, dark=dark) as browser:
         browser.open(address(agent))
@@ -79,6 +79,7 @@ def test_everybody_can_read_it(
         assert ("Pid" in shown) is (size[0] > 640)
 
 
+@full
 def test_twenty_open_pages(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
     """They cost the agent at most one part in a hundred of a CPU more, each asks for no more than the page itself."""
     agent, _ = site
@@ -131,7 +132,7 @@ def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path
 
 
 def cpu_share(agent: Agent, seconds: float = 15.0) -> float:
-    """CPU time of the agent by time, as it says itself, over so many seconds."""
+    """Share of a CPU that the agent used over ``seconds``, by its own counter."""
 
     def used() -> tuple[float, float]:
         return time.monotonic(), agent.value("process_cpu_seconds_total") or 0.0

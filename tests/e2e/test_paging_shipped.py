@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-from clusters import ClusterJob
-from drills import Accident, Drill, drill
-from paging import WATCHES, why_no_pages
+from alerting import Alertmanager, Inbox, Message, to_inbox, why_no_alertmanager
+from clusters import Cluster, ClusterJob, why_no_cluster
+from nodes import wait_until
+from prometheus import Prometheus, why_no_prometheus
+from rules import build_rules, prometheus_config
 
+WHY_NOT = why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
 pytestmark = [
     pytest.mark.root,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(why_no_pages() is not None, reason=why_no_pages() or ""),
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
 ]
 
 YOUNG = {"page_lived": "long|short"}
@@ -21,90 +28,118 @@ YOUNG = {"page_lived": "long|short"}
 SETTLE_SECONDS = 95.0
 """The longest that any verdict takes: the loss of a node. And the first message of the watchdog: where Prometheus does
 not yet know its Alertmanager at the first evaluation, it sends the next after a minute and a half."""
+LATE_SECONDS = 60.0
+"""How much longer a page may take on a busy machine."""
+RECEIVERS = ("page", "ticket", "info")
 
 
-def kill_rank(job: ClusterJob) -> None:
-    """SIGKILL for rank 2, and nothing ends the others."""
-    job.signal_rank(2)
+class Accident(NamedTuple):
+    """What happens to a job on two nodes; ``options`` are its launchers'. ``about``: what is told, if not its job."""
 
-
-def crash_rank(job: ClusterJob) -> None:
-    """SIGSEGV for rank 1; the launchers end all others."""
-    job.signal_rank(1, signal.SIGSEGV)
-
-
-def end(job: ClusterJob) -> None:
-    """An end in order."""
-    job.parts[0].signal_launcher(signal.SIGUSR1)
-
-
-def lose_node(job: ClusterJob) -> None:
-    """The power of the second node fails."""
-    job.nodes[1].lose_power()
+    nodes: tuple[int, int]
+    happen: Callable[[ClusterJob], object]
+    options: tuple[str, ...] = ()
+    about: str = ""
 
 
 ACCIDENTS = {
-    "killed": Accident((0, 1), kill_rank, what="SIGKILL for one rank; the others wait", to_be_told="RankDead (page)"),
+    "killed": Accident((0, 1), lambda job: job.signal_rank(2)),
     "crashed": Accident(
-        (0, 1),
-        crash_rank,
-        ("--teardown", "torchrun", "--grace", "1"),
-        what="SIGSEGV; the launchers end the others (torchrun)",
-        to_be_told="RankDead (page)",
+        (0, 1), lambda job: job.signal_rank(1, signal.SIGSEGV), ("--teardown", "torchrun", "--grace", "1")
     ),
-    "ended": Accident((0, 1), end, what="A job ends in order"),
-    "lost": Accident(
-        (2, 3), lose_node, what="A node without power; its peers wait", to_be_told="NodeLost (page)", about="NodeLost"
-    ),
+    "ended": Accident((0, 1), lambda job: job.parts[0].signal_launcher(signal.SIGUSR1)),
+    "lost": Accident((2, 3), lambda job: job.nodes[1].lose_power(), about="NodeLost"),
 }
+PAGED = ACCIDENTS.keys() - {"ended"}
+
+
+class Told:
+    """What was told of the accidents; a job's id is its accident's name."""
+
+    def __init__(self, prometheus: Prometheus, inbox: Inbox, happened_at: Mapping[str, float]) -> None:
+        self.prometheus = prometheus
+        self.inbox = inbox
+        self.happened_at = happened_at
+
+    def messages(self, receiver: str, name: str) -> list[Message]:
+        """Return the notifications of an accident at a receiver, without those that say that it is over."""
+        about = ACCIDENTS[name].about or name
+        firing = [each for each in self.inbox.at(f"/{receiver}") if each.body["status"] == "firing"]
+        return [each for each in firing if about in each.body["commonLabels"].values()]
+
+    def check_page(self, name: str, alert: str, within_seconds: float, *words: str) -> None:
+        """Check that one page came in time, nothing else, and what it says."""
+        told = {receiver: self.messages(receiver, name) for receiver in RECEIVERS}
+        assert [len(told[receiver]) for receiver in told] == [1, 0, 0], (self.fired(name), told)
+        [page] = told["page"]
+        [firing] = page.body["alerts"]
+        assert firing["labels"]["alertname"] == alert
+        text = f"{firing['annotations']['summary']}: {firing['annotations']['description']}"
+        assert [word for word in words if word not in text] == [], text
+        assert page.time - self.happened_at[name] < within_seconds
+
+    def fired(self, name: str) -> set[str]:
+        """Return the alerts of a job that were ever firing."""
+        fired: list[dict[str, Any]] = self.prometheus.query(
+            f'max_over_time(ALERTS{{job_id="{name}",alertstate="firing"}}[1h])'
+        )
+        return {each["metric"]["alertname"] for each in fired}
 
 
 @pytest.fixture(scope="module")
-def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Drill]]:
-    """Provide what came of all accidents, by watch."""
-    directory = tmp_path_factory.mktemp("shipped")
-    with drill(directory, 4, ACCIDENTS, SETTLE_SECONDS, YOUNG, WATCHES) as found:
-        yield found
+def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+    """Provide what was told of all accidents, which happen once Prometheus knows all jobs."""
+    directory: Path = tmp_path_factory.mktemp("shipped")
+    with Cluster(directory, 4) as cluster, Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
+        alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)
+        config = prometheus_config(cluster.targets_dir, build_rules(directory, YOUNG), alertmanager.port)
+        prometheus = stack.enter_context(Prometheus(directory / "prometheus", config, node=cluster.monitor))
+        jobs = {
+            name: stack.enter_context(
+                ClusterJob(cluster, name, [cluster.nodes[number] for number in each.nodes], 4, *each.options)
+            )
+            for name, each in ACCIDENTS.items()
+        }
+        for name in jobs:
+            up = f'count(rankwatch_rank_up{{job_id="{name}"}} == 1)'
+            wait_until(lambda up=up: prometheus.value(up) == 4, 30.0, f"{name} in Prometheus")
+        happened_at = {}
+        for name, accident in ACCIDENTS.items():
+            happened_at[name] = time.time()
+            accident.happen(jobs[name])
+        told = Told(prometheus, inbox, happened_at)
+        over = time.time() + SETTLE_SECONDS
+        wait_until(lambda: time.time() > over, SETTLE_SECONDS + 1.0, "the longest verdict")
+        wait_until(lambda: all(told.messages("page", name) for name in PAGED), LATE_SECONDS, "all pages")
+        yield told
 
 
-@pytest.fixture(params=WATCHES)
-def after(drills: dict[str, Drill], request: pytest.FixtureRequest) -> Drill:
-    """Provide what one watch told."""
-    return drills[request.param]
-
-
-def test_a_killed_rank_is_one_page(after: Drill) -> None:
+def test_a_killed_rank_is_one_page(told: Told) -> None:
     """SIGKILL for one rank: one page within 45 s with rank, node, signal and cause."""
-    page = after.the_page("killed")
-    assert page.names == ["RankDead"]
-    assert page.says("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed the process")
-    assert after.seconds_to(page, "killed") < 45.0
+    words = ("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed the process")
+    told.check_page("killed", "RankDead", 45.0, *words)
 
 
-def test_a_crash_that_ends_the_job_is_one_page(after: Drill) -> None:
+def test_a_crash_that_ends_the_job_is_one_page(told: Told) -> None:
     """SIGSEGV, and the launchers end the others at once: one page within 35 s, and it names who was first."""
-    page = after.the_page("crashed")
-    assert page.names == ["RankDead"]
-    assert page.says("crashed", "rank 1 on 10.0.0.10 crashed", "GPU, driver or memory when one rank crashes")
-    assert after.seconds_to(page, "crashed") < 35.0
+    words = ("crashed", "rank 1 on 10.0.0.10 crashed", "GPU, driver or memory when one rank crashes")
+    told.check_page("crashed", "RankDead", 35.0, *words)
 
 
-def test_an_orderly_end_is_silence(after: Drill) -> None:
+def test_an_orderly_end_is_silence(told: Told) -> None:
     """A job that ends in order raises no alert of any severity."""
-    assert after.fired("ended") == set()
-    assert [after.told("ended", receiver) for receiver in ("page", "ticket", "info")] == [[], [], []]
+    assert told.fired("ended") == set()
+    assert [told.messages(receiver, "ended") for receiver in RECEIVERS] == [[], [], []]
 
 
-def test_a_lost_node_is_one_page(after: Drill) -> None:
+def test_a_lost_node_is_one_page(told: Told) -> None:
     """A node without power is one page, with the node and its ranks, and no word of the agent there."""
-    page = after.the_page("lost")
-    assert page.names == ["NodeLost"]
-    assert page.says("Node 10.0.0.13 is lost, with ranks of job lost", "power")
-    assert after.seconds_to(page, "lost") < 100.0
+    told.check_page("lost", "NodeLost", 100.0, "Node 10.0.0.13 is lost, with ranks of job lost", "power")
+    assert told.fired("lost") == {"NodeLost"}
 
 
-def test_the_watchdog_has_a_way_of_its_own(after: Drill) -> None:
+def test_the_watchdog_has_a_way_of_its_own(told: Told) -> None:
     """What only says that alerts arrive reaches the dead man's switch and nobody else."""
-    assert after.watch.inbox.at("/dead-mans-switch")
-    everybody = [message for receiver in ("page", "ticket", "info") for message in after.watch.inbox.at(f"/{receiver}")]
+    assert told.inbox.at("/dead-mans-switch")
+    everybody = [message for receiver in RECEIVERS for message in told.inbox.at(f"/{receiver}")]
     assert [message for message in everybody if "Watchdog" in str(message.body)] == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent, select
+from full import full
 from nodes import wait_until
 from ports import free_port
 from ras_jobs import RasJob, why_no_ras
@@ -71,26 +71,7 @@ def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJo
         assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
 
 
-def test_a_rank_that_left_the_communicator_is_no_dead_one(job: RasJob, tmp_path: Path) -> None:
-    """A rank that destroyed its communicator and lives is missing for just that reason."""
-    with agent_for(job, tmp_path) as agent:
-        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
-        job.leave(3, "world")
-        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS, "the missing rank")
-        assert missing(agent) == [("3", "127.0.77.2", "3", "no_communicator")]
-        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 0, "dead": 0}
-
-
-def test_a_stopped_rank_is_missing_and_the_others_are_not(tmp_path: Path) -> None:
-    """A stopped rank does not answer: it alone is missing, though connections reach it like any other."""
-    with RasJob(tmp_path, 8, free_port()) as job, agent_for(job, tmp_path) as agent:
-        wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
-        job.signal(5, signal.SIGSTOP)
-        wait_until(lambda: missing(agent) != [], NEXT_REPORT_SECONDS + 10.0, "the missing rank")
-        assert missing(agent) == [("5", "127.0.77.3", "1", "unresponsive")]
-        assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 0}
-
-
+@full
 def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> None:
     """A child that outlived its rank holds the listener still, where nobody would answer: the agent keeps away."""
     job.fork(7)
@@ -104,6 +85,7 @@ def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> 
         assert agent.value("rankwatch_ras_queries_total") == 0
 
 
+@full
 @pytest.mark.parametrize(("role", "reason"), [("auto", "single_pass"), ("reporter", None)])
 def test_a_single_pass_asks_only_where_it_is_told_to(
     job: RasJob, tmp_path: Path, role: str, reason: str | None

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from agents import Agent
+from full import full
 from nodes import wait_until
 from ports import free_port
 from ras_jobs import RasJob, why_no_ras
 
-pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
+pytestmark = [full, pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")]
 
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """A process that is silent is unresponsive after 0.5 s and dead after 6 s, not 5 s and 60 s."""
@@ -44,30 +44,14 @@ def events(agent: Agent, event: str) -> float:
     return agent.value("rankwatch_ras_events_total", event=event) or 0.0
 
 
-def heard(agent: Agent, event: str, seconds: float, times: int = 1) -> None:
-    """Wait until the agent heard of it so often."""
-    wait_until(lambda: events(agent, event) >= times, seconds, f"{event}\n{agent.log()[-2000:]}")
+def heard(agent: Agent, event: str, seconds: float) -> None:
+    """Wait until the agent heard of it."""
+    wait_until(lambda: events(agent, event) >= 1, seconds, f"{event}\n{agent.log()[-2000:]}")
 
 
 def missing(agent: Agent) -> set[str]:
     """Return the ranks that the last report misses."""
     return {each.labels["comm_rank"] for each in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
-
-
-def test_a_rank_that_stops_for_a_while_is_told_of_and_so_is_its_return(job: RasJob, tmp_path: Path) -> None:
-    """A neighbour of a stopped rank tells that it is silent, and later that it answers; with the role monitor nobody
-    is asked for it."""
-    with agent_for(job, tmp_path, "monitor") as agent:
-        (monitored,) = job.connected()
-        other = (monitored + 1) % 3
-        job.signal(other, signal.SIGSTOP)
-        heard(agent, "PEER_UNRESPONSIVE", DEAD_SECONDS)
-        job.signal(other, signal.SIGCONT)
-        heard(agent, "PEER_RECOVERED", DEAD_SECONDS)
-        assert (events(agent, "PEER_DEAD"), events(agent, "other")) == (0, 0)
-        assert agent.value("rankwatch_ras_queries_total") == 0
-        assert agent.samples("rankwatch_ras_not_asked", job_id=JOB, reason="not_elected") != []
-        assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
 
 
 def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Path) -> None:
@@ -88,42 +72,3 @@ def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Pat
         wait_until(lambda: missing(reporter) == {str(victim)}, 12.0, "the reporter's word")
         for agent in (standby, reporter):
             assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
-
-
-def test_events_go_on_when_the_process_that_tells_them_is_killed(job: RasJob, tmp_path: Path) -> None:
-    """The end of a stream is counted, another process is listened to, and it tells of the death of the first."""
-    with agent_for(job, tmp_path, "monitor") as agent:
-        (first,) = job.connected()
-        job.signal(first)
-        job.processes[first].wait()
-        agent.wait_for("rankwatch_ras_monitor_streams_total", 2)
-        (second,) = job.connected()
-        assert second != first
-        assert agent.value("rankwatch_ras_monitor_errors_total", stage="cut") == 1
-        assert agent.value("rankwatch_ras_monitor_up", endpoint=f"127.0.0.1:{job.port}") == 1
-        heard(agent, "PEER_DEAD", DEAD_SECONDS + 4.0)
-
-
-def test_a_process_that_tells_nothing_more_is_left_for_another(job: RasJob, tmp_path: Path) -> None:
-    """A stopped process keeps its connection open; the agent notices that it does not answer and turns to another."""
-    with agent_for(job, tmp_path, "monitor") as agent:
-        (first,) = job.connected()
-        job.signal(first, signal.SIGSTOP)
-        stopped_at = time.monotonic()
-        agent.wait_for("rankwatch_ras_monitor_errors_total", 1, seconds=22.0, stage="deadline")
-        assert time.monotonic() - stopped_at > 10.0
-        agent.wait_for("rankwatch_ras_monitor_up", 1, endpoint=f"127.0.0.1:{job.port}")
-        assert set(job.connected()) - {first} != set()
-        assert sum(each.value for each in agent.samples("rankwatch_ras_monitor_unread_total")) == 0
-
-
-def test_an_agent_that_leaves_leaves_no_connection(job: RasJob, tmp_path: Path) -> None:
-    """A stopped agent has closed its stream, which harms no rank: another one listens after it."""
-    with agent_for(job, tmp_path, "monitor") as agent:
-        assert len(job.connected()) == 1
-        assert agent.stop() == 0
-        wait_until(lambda: job.connected() == [], 5.0, "the end of the connection")
-        agent.start()
-        agent.wait_for("rankwatch_ras_monitor_up", 1, seconds=STREAM_SECONDS)
-        assert len(job.connected()) == 1
-        assert [process.poll() for process in job.processes] == [None] * 3

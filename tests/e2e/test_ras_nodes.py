@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
-import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -13,28 +10,16 @@ from pathlib import Path
 import pytest
 from agents import Agent
 from clusters import Cluster, ClusterNode, why_no_cluster
+from full import full
 from nodes import wait_until
-from ras_jobs import POLL_SECONDS, VERSION, WORLD, RasJob, why_no_ras
+from ras_jobs import POLL_SECONDS, WORLD, RasJob, why_no_ras
 
 WHY_NOT = why_no_ras() or why_no_cluster()
-pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
-FULL = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
+pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
-OLDER = "2.30.7"
-BOTH_VERSIONS = pytest.mark.parametrize(
-    "version",
-    [
-        VERSION,
-        pytest.param(
-            OLDER, marks=[FULL, pytest.mark.skipif(why_no_ras(OLDER) is not None, reason=str(why_no_ras(OLDER)))]
-        ),
-    ],
-)
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """RAS declares a process dead after 6 s, not 60."""
 FIRST_REPORT_SECONDS = 25.0
-SLOW_SECONDS = 5.0
-"""What a query takes while a process is stopped."""
 RANKS_PER_NODE = 2
 JOB_IDS = map(str, itertools.count(4801))
 
@@ -48,12 +33,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             assert "Traceback" not in node.agent.log()
 
 
-def job_on(cluster: Cluster, directory: Path, env: Mapping[str, str] | None = None, version: str = VERSION) -> RasJob:
+def job_on(cluster: Cluster, directory: Path, env: Mapping[str, str] | None = None) -> RasJob:
     """Start eight ranks, two on each node; the first node reports at once."""
     machines = [(node.name, node.machine) for node in cluster.nodes]
-    job = RasJob(
-        directory, 8, ranks_per_node=RANKS_PER_NODE, machines=machines, job_id=next(JOB_IDS), env=env, version=version
-    )
+    job = RasJob(directory, 8, ranks_per_node=RANKS_PER_NODE, machines=machines, job_id=next(JOB_IDS), env=env)
     try:
         wait_until(lambda: responding(cluster.nodes[0], job) == 8, FIRST_REPORT_SECONDS, "a report of all ranks")
     except BaseException:
@@ -97,13 +80,10 @@ def test_the_first_node_asks_and_the_last_stands_by(cluster: Cluster, tmp_path: 
             assert responding(node, job) is None
 
 
-@BOTH_VERSIONS
-def test_a_killed_rank_of_another_node_is_missing_within_one_poll(
-    cluster: Cluster, tmp_path: Path, version: str
-) -> None:
+def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Cluster, tmp_path: Path) -> None:
     """The reporter names a rank that was killed on another node at its next poll."""
     reporter = cluster.nodes[0].agent
-    with job_on(cluster, tmp_path, version=version) as job:
+    with job_on(cluster, tmp_path) as job:
         job.signal(5)
         wait_until(lambda: missing(reporter, job) != [], POLL_SECONDS, "the missing rank")
         assert missing(reporter, job) == [("5", cluster.nodes[2].name, "unresponsive")]
@@ -112,26 +92,9 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(
         assert cluster.nodes[2].agent.value("rankwatch_rank_up", job_id=job.job_id, rank="5") == 0
 
 
-@FULL
-@BOTH_VERSIONS
-def test_a_stopped_rank_is_unresponsive_until_it_goes_on(cluster: Cluster, tmp_path: Path, version: str) -> None:
-    """A stopped rank is missing for the reporter and unresponsive on its node, and neither once it goes on."""
-    reporter, its_node = cluster.nodes[0].agent, cluster.nodes[2]
-    with job_on(cluster, tmp_path, version=version) as job:
-        job.signal(4, signal.SIGSTOP)
-        wait_until(lambda: state(its_node, job, 4) == "unresponsive", 5.0, "the state on its node")
-        wait_until(lambda: missing(reporter, job) != [], POLL_SECONDS + SLOW_SECONDS, "the missing rank")
-        assert missing(reporter, job) == [("4", its_node.name, "unresponsive")]
-        job.signal(4, signal.SIGCONT)
-        wait_until(lambda: state(its_node, job, 4) == "alive", 5.0, "the state on its node")
-        wait_until(lambda: missing(reporter, job) == [], 2 * POLL_SECONDS + SLOW_SECONDS, "the whole job again")
-        assert responding(cluster.nodes[0], job) == 8
-
-
-@BOTH_VERSIONS
-def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster, tmp_path: Path, version: str) -> None:
+def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster, tmp_path: Path) -> None:
     """After a clean exit of all ranks all are finished, none was dead meanwhile, and no rank is missing."""
-    with job_on(cluster, tmp_path, version=version) as job:
+    with job_on(cluster, tmp_path) as job:
         for rank in job.ranks:
             job.leave(rank, "world")
         job.exit()
@@ -148,29 +111,6 @@ def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster
             wait_until(partial(misses_nobody, node, job), 5.0, "the end of its report")
 
 
-@FULL
-@pytest.mark.timeout(150)
-@pytest.mark.parametrize("victim", [1, 7], ids=["on-the-reporter", "on-the-standby"])
-def test_a_rank_that_goes_on_after_its_death_is_not_paged(cluster: Cluster, tmp_path: Path, victim: int) -> None:
-    """A rank that RAS declared dead while it was stopped is missing for good, but alive on its own node."""
-    reporter, its_node = cluster.nodes[0].agent, cluster.nodes[victim // RANKS_PER_NODE]
-    with job_on(cluster, tmp_path, env=FAST) as job:
-        job.signal(victim, signal.SIGSTOP)
-        wait_until(lambda: missing(reporter, job) != [], POLL_SECONDS + SLOW_SECONDS, "the missing rank")
-        wait_until(lambda: missing(reporter, job)[0][2] == "dead", 2 * POLL_SECONDS, "its death")
-        job.signal(victim, signal.SIGCONT)
-        wait_until(lambda: state(its_node, job, victim) != "unresponsive", POLL_SECONDS, "its return")
-        states, views = set(), set()
-        until = time.monotonic() + 4 * POLL_SECONDS
-        while time.monotonic() < until:
-            states.add(state(its_node, job, victim))
-            views.add(tuple(missing(reporter, job)))
-            time.sleep(0.5)
-        assert states == {"alive"}
-        assert views == {((str(victim), its_node.name, "dead"),)}
-
-
-@FULL
 @pytest.mark.timeout(150)
 def test_when_the_reporters_node_is_lost_the_standby_tells_who_is_missing(tmp_path: Path) -> None:
     """The node of rank 0 loses its power: the standby names its ranks, and no other, long before its own turn."""

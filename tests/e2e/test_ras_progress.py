@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 from agents import Agent
+from full import full
 from nodes import wait_until
 from ports import free_port
 from ras_jobs import FIRST_GROUP_HASH, POLL_SECONDS, RasJob, why_no_ras
@@ -23,27 +23,23 @@ STEP_SECONDS = 0.05
 
 
 FAILED = ("async_error", "init_error", "aborted")
-ENDING = ("finalizeCalled", "destroyFlag")
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
     """Eight ranks on four made-up nodes, with groups of two (tensor) and of four (data); none of them moves.
 
-    Further communicators, of ranks 2, 4 and 6, have failed at rank 4 or come to their end.
+    Further communicators, of ranks 2, 4 and 6, have failed at rank 4.
     """
     with RasJob(tmp_path_factory.mktemp("job"), 8, free_port(), ranks_per_node=2, base=79, job_id=JOB) as job:
         job.groups(2)
         for name in job.members:
             job.launch(name, "AllReduce", LAUNCHES)
-        for number, name in enumerate((*FAILED, *ENDING)):
+        for number, name in enumerate(FAILED):
             job.communicator(name, FIRST_GROUP_HASH + 0x100 + number, [2, 4, 6])
         job.set(4, "async_error", "asyncResult", 6)
         job.set(4, "init_error", "initState", 2)
         job.abort(4, "aborted")
-        for name in ENDING:
-            for rank in job.members[name]:
-                job.set(rank, name, name, 1)
         yield job
 
 
@@ -115,20 +111,7 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
     }
 
 
-def test_counts_that_are_equal_and_stay_so_accuse_nobody(job: RasJob, agent: Agent) -> None:
-    """A job whose ranks have all launched the same and launch no more is not stalled: only the time of it is told."""
-    world = {"job_id": JOB, "comm": job.labels["world"]}
-    since = agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world)
-    wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0) >= 3, 2 * POLL_SECONDS, "three reports")
-    assert agent.value("rankwatch_communicator_last_launch_timestamp_seconds", **world) == since
-    assert since is not None
-    assert time.time() - since > POLL_SECONDS
-    assert agent.value("rankwatch_communicator_stalled", **world) == 0
-    for bound in ("min", "max"):
-        assert agent.value(f"rankwatch_communicator_launched_{bound}", **world, collective="AllReduce") == LAUNCHES
-    assert [each for each in suspects(agent) if each[0] == world["comm"]] == []
-
-
+@full
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
     """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over the
     errors are gone, the abort is shown for a while, and that the rank which aborted has left."""
@@ -149,11 +132,3 @@ def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Ag
     (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
     where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
     assert missing.labels == place | where
-
-
-@pytest.mark.parametrize("name", ENDING)
-def test_a_communicator_that_comes_to_its_end_is_finalizing(job: RasJob, agent: Agent, name: str) -> None:
-    """Ranks that finalize or destroy a communicator count as such, and answer."""
-    found = agent.samples("rankwatch_communicator_ranks", job_id=JOB, comm=job.labels[name])
-    states = {each.labels["state"]: each.value for each in found}
-    assert (states["finalizing"], states["responding"], states["missing"], states["aborted"]) == (3, 3, 0, 0)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from agents import Agent
+from full import full
 from nodes import Node, wait_until, why_no_nodes
 
 pytestmark = [
@@ -83,7 +84,7 @@ class Attacker:
         program = directory / "lone_rank.py"
         shutil.copy(Path(__file__).with_name("lone_rank.py"), program)
         env = {**os.environ, "SLURM_JOB_ID": name, "RANK": "0", "WORLD_SIZE": "1", "NCCL_RAS_ADDR": f"{named}:{PORT}"}
-        argv = [*USER, sys.executable, str(program), str(library), str(PORT), "padding", "0", host]
+        argv = [*USER, sys.executable, str(program), str(library), str(PORT), host]
         if apart:
             up = f'ip link set lo up; ip address add {METADATA}/32 dev lo; exec "$@"'
             argv = ["unshare", "--net", "sh", "-c", up, "sh", *argv]
@@ -96,10 +97,10 @@ class Attacker:
     ("host", "named", "apart"),
     [
         (METADATA, METADATA, True),
-        ("0.0.0.0", METADATA, True),  # noqa: S104  # what an attacker binds
-        ("::ffff:127.0.0.1", "[::ffff:127.0.0.1]", True),
-        ("::", "[::ffff:127.0.0.1]", False),
-        ("127.0.0.1", "127.0.0.1", True),
+        pytest.param("0.0.0.0", METADATA, True, marks=full),  # noqa: S104  # what an attacker binds
+        pytest.param("::ffff:127.0.0.1", "[::ffff:127.0.0.1]", True, marks=full),
+        pytest.param("::", "[::ffff:127.0.0.1]", False, marks=full),
+        pytest.param("127.0.0.1", "127.0.0.1", True, marks=full),
     ],
 )
 def test_a_user_brings_the_agent_to_nobody_else(

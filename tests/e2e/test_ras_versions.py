@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 from agents import Agent
+from full import full
 from nodes import wait_until
 from ports import free_port
 from ras_jobs import POLL_SECONDS, VERSIONS, WORLD, RasJob, why_no_ras
 
-WHY_NOT = None if "RANKWATCH_TEST_FULL" in os.environ else "only with RANKWATCH_TEST_FULL=1"
-pytestmark = [pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(240)]
+pytestmark = [full, pytest.mark.timeout(240)]
 
 RANKS = 8
 SOUND = (2, 29, 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
@@ -11,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 from booted import ROOT, boot, install, layered, why_not_booted
+from full import full
 
-FULL = os.environ.get("RANKWATCH_TEST_FULL") == "1"
 OTHER_USERS, HARDWARE = "50-other-users.conf", "55-hardware.conf"
 E2E = Path(__file__).parent
 RANK = """\
@@ -98,7 +97,7 @@ TAKE = (
 )
 
 pytestmark = [
-    pytest.mark.skipif(not FULL, reason="only with RANKWATCH_TEST_FULL=1"),
+    full,
     pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
 ]
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from full import full
 from machines import Machine, alive
 from nodes import wait_until
 from rules import DEPLOY, RULE_TESTS, RULES, promtools, run_promtool, why_no_promtool
-from victoria import dry_run_of_vmalert, why_no_victoria
+from victoria import dry_run_of_vmalert, unit_test, why_no_victoria
 
 SCRAPES = sorted((DEPLOY / "scrape").glob("*.yml"))
 OPTIONAL = DEPLOY / "optional" / "nvidia_inspector.yml"
@@ -30,6 +31,14 @@ def test_rules_are_good(promtool: str) -> None:
 def test_rules_are_good_metricsql() -> None:
     """VictoriaMetrics reads every expression and text, too: dashboards and searches there may use them."""
     assert dry_run_of_vmalert(RULES) == ""
+
+
+@pytest.mark.skipif(why_no_victoria() is not None, reason=why_no_victoria() or "")
+@pytest.mark.parametrize("name", ["hangs_explained", "hangs_nixl_ep", pytest.param("hangs_long", marks=full)])
+def test_alerts_by_vmalert(name: str, tmp_path: Path) -> None:
+    """vmalert fires the same alerts as Prometheus."""
+    [file] = [path for path in RULE_TESTS if path.stem == name]
+    assert unit_test(file, tmp_path) == ""
 
 
 @pytest.mark.parametrize("promtool", promtools())

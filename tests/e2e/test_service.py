@@ -16,7 +16,6 @@ from agents import Agent, select
 from jobs import ROOT
 from machines import Machine, alive, records
 from nodes import wait_until
-from ports import free_port
 
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)
@@ -82,47 +81,6 @@ def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> No
         agent.reload()
         assert agent.value(RELOAD_OK) == 1
         assert agent.get("/-/ready").status == 200
-
-
-def test_an_exporter_that_is_switched_off_may_be_asked_for(tmp_path: Path) -> None:
-    """A scrape that names one, as the shipped ones do, has what the others show; a wrong name is refused."""
-    with Machine(tmp_path).agent() as agent:
-        agent.configure({"exporters": {"jobs": {"enabled": False}}})
-        agent.reload()
-        assert agent.get("/metrics?collect[]=ranks&collect[]=health&collect[]=jobs&collect[]=job_log").status == 200
-        assert agent.get("/metrics?collect[]=ranks&collect[]=jbos").status == 400
-
-
-def test_the_listen_address_moves(tmp_path: Path) -> None:
-    """After a reload the new address answers, the old one refuses, and the counters of responses go on."""
-    with Machine(tmp_path).agent() as agent:
-        before = agent.value("rankwatch_web_responses_total", code="200")
-        old, agent.port = agent.port, free_port()
-        agent.configure({})
-        agent.reload()
-        assert (agent.value("rankwatch_web_responses_total", code="200") or 0) > (before or 0)
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", old), 1.0)
-
-
-def test_the_listen_address_widens(tmp_path: Path) -> None:
-    """From 127.0.0.1 to every address with the same port, by a reload."""
-    with Machine(tmp_path).agent() as agent:
-        agent.configure({"web": {"listen_address": f":{agent.port}"}})
-        agent.reload()
-        assert agent.value(RELOAD_OK) == 1
-
-
-@pytest.mark.parametrize(
-    "text", ["web: {listen_address: 2026-13-45}", "a: 0x_", "a: " + "9" * 5000, "\0", "[", "web: !x"]
-)
-def test_a_configuration_that_cannot_be_read_keeps_the_old_one(tmp_path: Path, text: str) -> None:
-    """A reload of what YAML cannot construct is refused, and the agent goes on."""
-    with Machine(tmp_path).agent() as agent:
-        agent.config_path.write_text(text)
-        agent.signal(signal.SIGHUP)
-        wait_until(lambda: "configuration refused, the old one stays" in agent.log())
-        assert agent.value(RELOAD_OK) == 0
 
 
 def test_a_stop_is_orderly(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shlex
 import signal
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from agents import Agent
+from full import full
 from machines import alive
 from nodes import wait_until
 from slurm import (
@@ -20,7 +20,6 @@ from slurm import (
     END_SECONDS,
     HIGH,
     IDLE_RANK,
-    KILL_WAIT_SECONDS,
     LOW,
     START_SECONDS,
     THREAD,
@@ -34,15 +33,12 @@ pytestmark = [
     pytest.mark.skipif(why_no_slurm() is not None, reason=why_no_slurm() or ""),
     pytest.mark.timeout(120),
 ]
-full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 
 RANK = shlex.join(idle_rank())
-TORCH_THREAD = "pt_nccl_watchdg"
 NOBODY_UID = 65534
 NOBODY = ("setpriv", f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups", "--no-new-privs")
 CRASHED = ("signaled", "SIGSEGV", "")
 TERMINATED = ("signaled", "SIGTERM", "")
-KILLED = ("signaled", "SIGKILL", "")
 BINDING_SECONDS = 20.0
 """Ten that are waited for whatever names a rank better, and what a busy machine takes."""
 
@@ -90,33 +86,9 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
     slurm.node.kill(pids(agent)["1"], signal.SIGSEGV)
     agent.wait_for_states({"0": "exited", "1": "dead"}, END_SECONDS)
     assert agent.ending("1") == CRASHED
-    wait_until(lambda: agent.ending("0") in (TERMINATED, KILLED), what="the status of rank 0")
+    wait_until(lambda: agent.ending("0") in (TERMINATED, ("signaled", "SIGKILL", "")), what="the status of rank 0")
     assert agent.states() == {"0": "exited", "1": "dead"}
     assert agent.samples("rankwatch_rank_identity_conflicts_total", kind="owner")[0].value == 0
-
-
-@full
-def test_a_job_that_ends_in_order_is_finished(slurm: Slurm, agent: Agent, tmp_path: Path) -> None:
-    """All tasks leave with status 0: finished, with the status, though slurmstepd reaps them at once."""
-    end = tmp_path / "end"
-    agent.job_id = slurm.submit(f"srun {shlex.join(idle_rank(end=end))}", "--ntasks=2")
-    agent.wait_for_states(alive(2), START_SECONDS)
-    end.touch()
-    wait_without_deaths(agent, {"0": "finished", "1": "finished"})
-    assert {agent.ending(rank) for rank in "01"} == {("exited", "", "0")}
-
-
-@full
-def test_a_cancelled_job_has_no_dead_rank(slurm: Slurm, agent: Agent) -> None:
-    """scancel ends one rank by SIGTERM and one that ignores it by SIGKILL: both have left, and none is dead."""
-    stubborn = f"""if [ "$SLURM_PROCID" = 1 ]; then trap "" TERM; fi; exec {RANK}"""
-    agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(stubborn)}", "--ntasks=2")
-    agent.wait_for_states(alive(2), START_SECONDS)
-    slurm.cancel(agent.job_id)
-    wait_without_deaths(agent, {"0": "exited", "1": "exited"}, KILL_WAIT_SECONDS + END_SECONDS)
-    agent.wait_for_ending("0", TERMINATED)
-    agent.wait_for_ending("1", KILLED)
-    assert agent.states() == {"0": "exited", "1": "exited"}
 
 
 @full
@@ -135,29 +107,6 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     assert all(after[rank] > before[rank] for rank in "01")
     assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
     assert [each.labels["restarts"] for each in agent.samples("rankwatch_job_info")] == ["1"]
-
-
-@full
-def test_each_task_of_an_array_is_a_job(slurm: Slurm, agent: Agent) -> None:
-    """The tasks of an array have ids of their own, as Slurm tells them."""
-    slurm.submit(f"RANK=$SLURM_ARRAY_TASK_ID srun {RANK}", "--ntasks=1", "--array=0-1")
-    jobs = running_array(slurm)
-    for index, job_id in jobs.items():
-        agent.wait_for_states({index: "alive"}, START_SECONDS, job_id=job_id)
-        assert identities(agent, job_id) == {index: ("environment", "parent")}
-    assert len(agent.samples("rankwatch_rank_up")) == 2
-
-
-@full
-def test_an_array_is_one_job_where_its_id_is_asked_for(slurm: Slurm, tmp_path: Path) -> None:
-    """With SLURM_ARRAY_JOB_ID as the job's id both tasks are ranks of it."""
-    with agent_on(slurm, tmp_path, identity={"job_id_variables": ["SLURM_ARRAY_JOB_ID"]}) as agent:
-        agent.job_id = slurm.submit(f"RANK=$SLURM_ARRAY_TASK_ID srun {RANK}", "--ntasks=1", "--array=0-1")
-        agent.wait_for_states(alive(2), START_SECONDS)
-        assert running_array(slurm).keys() == {"0", "1"}
-        assert {each.labels["job_id"] for each in agent.samples("rankwatch_rank_up")} == {agent.job_id}
-        sources = [source for source, _ in identities(agent, agent.job_id).values()]
-        assert sources == ["environment", "environment"]
 
 
 @full
@@ -183,41 +132,6 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
     slurm.node.kill(shown["2"], signal.SIGSEGV)
     agent.wait_for_ending("2", CRASHED)
     agent.wait_for_states(alive(4) | {"2": "dead"})
-
-
-@full
-def test_steps_of_one_job_are_groups_of_ranks(slurm: Slurm, agent: Agent) -> None:
-    """Two steps that run at once have a rank 0 each: the one has the job's plain id, the other a suffix to it."""
-    step = f"srun --ntasks=1 --exact {RANK}"
-    job_id = slurm.submit(f"{step} & {step} & wait", "--ntasks=2")
-
-    def shown() -> list[dict[str, str]]:
-        found = [each.labels for each in agent.samples("rankwatch_rank_identity_source")]
-        return sorted(found, key=lambda labels: labels["job_id"]) if len(found) == 2 else []
-
-    first, second = wait_until(shown, START_SECONDS + BINDING_SECONDS, "both steps")
-    assert first == {"job_id": job_id, "rank": "0", "source": "environment", "proof": "parent"}
-    assert second == first | {"job_id": second["job_id"]}
-    assert second["job_id"].startswith(f"{job_id}-")
-    assert agent.value("rankwatch_rank_duplicates") == 0
-    slurm.node.kill(pids(agent, job_id=second["job_id"])["0"], signal.SIGSEGV)
-    agent.wait_for_states({"0": "dead"}, job_id=second["job_id"])
-    assert agent.states(job_id=job_id) == alive(1)
-
-
-@full
-def test_ranks_that_nothing_numbers_are_named_by_pid(slurm: Slurm, agent: Agent) -> None:
-    """Four workers as Ray starts them have RAY_JOB_ID and no RANK: each is shown by its pid, also how it crashed."""
-    agent.job_id = "01000000"
-    with contextlib.ExitStack() as stack:
-        for _ in range(4):
-            stack.enter_context(stranger(slurm, idle_rank(TORCH_THREAD), {"RAY_JOB_ID": agent.job_id}))
-        workers = wait_until(lambda: found if len(found := running(slurm, TORCH_THREAD)) == 4 else None)
-        agent.wait_for_states({f"pid-{pid}": "alive" for pid in workers}, BINDING_SECONDS)
-        assert set(identities(agent, agent.job_id).values()) == {("pid", "none")}
-        slurm.node.kill(workers[1], signal.SIGSEGV)
-        agent.wait_for_ending(f"pid-{workers[1]}", CRASHED)
-        agent.wait_for_states({f"pid-{pid}": "dead" if pid == workers[1] else "alive" for pid in workers})
 
 
 @full
@@ -275,13 +189,6 @@ def name_of(path: Path) -> str:
         return path.read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
         return ""
-
-
-def running_array(slurm: Slurm) -> dict[str, str]:
-    """Wait until both tasks of an array run, and return their job ids by index, as Slurm has them."""
-    ask = ("squeue", "--noheader", "--array", "--states=RUNNING", "--format=%K %A")
-    wait_until(lambda: len(slurm.ask(*ask).splitlines()) == 2, START_SECONDS, "the array's tasks")
-    return dict(line.split() for line in slurm.ask(*ask).splitlines())
 
 
 def words_of(slurm: Slurm, pid: int) -> list[str]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from agents import Agent, Series
+from full import full
 from machines import alive
 from nodes import wait_until
-from slurm import END_SECONDS, HIGH, LOW, START_SECONDS, idle_rank, why_no_slurm
-from slurm_site import Site
+from slurm import END_SECONDS, HIGH, LOW, START_SECONDS, Site, idle_rank, why_no_slurm
 
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(why_no_slurm() is not None, reason=why_no_slurm() or ""),
     pytest.mark.timeout(240),
 ]
-full = pytest.mark.skipif("RANKWATCH_TEST_FULL" not in os.environ, reason="only with RANKWATCH_TEST_FULL=1")
 
 WORD_SECONDS = 20.0
 """From a job's end until there is a word on it: the epilog's start, its wait, and a busy machine."""
@@ -83,12 +80,6 @@ def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> Non
     wait_until(lambda: told(agent) == [state], seconds, f"the end {state}")
 
 
-def pid_of(agent: Agent, rank: str) -> int:
-    """Return the pid of a live rank."""
-    [info] = agent.samples("rankwatch_rank_info", rank=rank)
-    return int(info.labels["pid"])
-
-
 def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, agent: Agent, tmp_path: Path) -> None:
     """Ranks that leave with status 1 at SIGTERM are finished once Slurm has said that the job was cancelled."""
     begin(site, agent, end=tmp_path / "never", status=1)
@@ -99,36 +90,6 @@ def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, a
     wait_for_end(agent, "CANCELLED", END_SECONDS + WORD_SECONDS)
     agent.wait_for_states({"0": "finished", "1": "finished"})
     wait_until(lambda: site.word(agent.job_id or "") == "CANCELLED", WORD_SECONDS, "jobcomp's word")
-
-
-@full
-def test_a_job_that_ends_well(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """Its ranks are finished, nobody asks Slurm, and jobcomp is told that it completed."""
-    begin(site, agent, end=tmp_path / "end")
-    (tmp_path / "end").touch()
-    agent.wait_for_states({"0": "finished", "1": "finished"}, END_SECONDS)
-    wait_for_end(agent, "UNKNOWN")
-    wait_until(lambda: site.word(agent.job_id or "") == "COMPLETED", WORD_SECONDS, "jobcomp's word")
-
-
-@full
-def test_a_status_is_a_failure(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """Ranks that leave with status 7 fail the job: one of them is dead, and its code says enough."""
-    begin(site, agent, end=tmp_path / "end", status=7)
-    (tmp_path / "end").touch()
-    wait_for_end(agent, "FAILED", END_SECONDS)
-    assert "dead" in agent.states().values()
-    assert {each.labels["code"] for each in of_job(agent, "rankwatch_job_end_info")} == {"7"}
-
-
-@full
-def test_a_crash_stays_a_death(site: Site, agent: Agent) -> None:
-    """A rank that crashes takes the step along: it is dead, and the job failed with the code of srun's."""
-    begin(site, agent)
-    site.slurm.node.kill(pid_of(agent, "1"), signal.SIGSEGV)
-    wait_for_end(agent, "FAILED", END_SECONDS)
-    assert agent.states()["1"] == "dead"
-    wait_until(lambda: site.word(agent.job_id or "") == "FAILED", WORD_SECONDS, "jobcomp's word")
 
 
 @full
@@ -151,16 +112,6 @@ def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
     begin(site, agent, "--time=1", end=tmp_path / "never", status=1)
     wait_for_end(agent, "TIMEOUT", LIMIT_SECONDS)
     agent.wait_for_states({"0": "finished", "1": "finished"})
-
-
-@full
-def test_a_job_that_is_requeued_by_hand(site: Site, agent: Agent) -> None:
-    """It comes back with one requeue more; its first run has no dead rank."""
-    begin(site, agent, "--requeue")
-    assert agent.job_id is not None
-    site.slurm.ask("scontrol", "requeue", agent.job_id)
-    wait_until(lambda: [each.value for each in of_job(agent, "rankwatch_job_requeues")] == [1], 2 * START_SECONDS)
-    agent.wait_for_states(alive(2), 2 * START_SECONDS)
 
 
 @full

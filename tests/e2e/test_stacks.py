@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -17,11 +13,11 @@ from typing import Any
 
 import pytest
 from agents import Agent
-from flight_dumps import dump, entry, pickled
+from full import full
 from hanging_job import HangingJob
 from jobs import ROOT
 from machines import Machine, alive
-from nodes import Node, wait_until, why_no_nodes
+from nodes import wait_until
 
 RANKS = 8
 VICTIM = 5
@@ -94,6 +90,7 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
     assert [rank.poll() for rank in site.job.ranks] == [None] * RANKS
 
 
+@full
 def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     """A rank that SIGSTOP holds is looked at like the others, stays stopped, and goes on when it may."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
@@ -103,82 +100,3 @@ def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
     assert stat.rpartition(")")[2].split()[0] == "T"
     site.job.tell(VICTIM, signal.SIGCONT)
     wait_until(lambda: site.stacks() == {}, NAMED_SECONDS, "no stacks")
-
-
-@pytest.mark.timeout(180)
-@pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
-def test_three_nodes(tmp_path: Path) -> None:
-    """Of a job on three nodes each takes a bundle: that of the node with the rank that is elsewhere names it."""
-    job_id, ranks = Machine(tmp_path).job_id, 12
-    with contextlib.ExitStack() as stack:
-        nodes = [stack.enter_context(Node(f"node-{number}")) for number in range(3)]
-        job = HangingJob(tmp_path / "job", job_id, ranks, nodes)
-        stack.callback(job.close)
-        for node in nodes:
-            stack.callback(node.close)  # ends its ranks
-        folders = [tmp_path / node.hostname / "evidence" for node in nodes]
-        for node, folder in zip(nodes, folders, strict=True):
-            folder.parent.mkdir()
-            agent = stack.enter_context(
-                Agent(folder.parent, {"exporters": sections(job.dump_dir, folder)}, job_id=job_id, node=node)
-            )
-            wait_until(
-                lambda agent=agent: len(agent.samples(PROGRESS)) == ranks // 3,
-                NAMED_SECONDS,
-                "progress",
-            )
-        nodes[1].kill(node_pid(nodes[1], VICTIM), signal.SIGUSR1)
-        found = {}
-        for node, folder in zip(nodes, folders, strict=True):
-            wait_until(lambda folder=folder: list(folder.glob("*.json")), NAMED_SECONDS, f"a bundle of {node.hostname}")
-            [summary] = folder.glob("*.json")
-            found[node.hostname] = json.loads(summary.read_text())
-    assert {name: each["suspects"] for name, each in found.items()} == {
-        "node-0": [],
-        "node-1": [str(VICTIM)],
-        "node-2": [],
-    }
-    assert {name: len(each["ranks"]) for name, each in found.items()} == dict.fromkeys(found, ranks // 3)
-
-
-def test_ranks_are_asked_for_their_dumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that hang are asked by their pipes, once, and the dumps that they write then are shown.
-
-    There is no PyTorch here: the test reads the pipes and writes the dumps in its place.
-    """
-    pipes, dumps = tmp_path / "pipe_", tmp_path / "dump_"
-    monkeypatch.setenv("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", str(pipes))
-    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(dumps))
-    readers = []
-    for rank in range(RANKS):
-        os.mkfifo(f"{pipes}{rank}.pipe")
-        readers.append(os.open(f"{pipes}{rank}.pipe", os.O_RDONLY | os.O_NONBLOCK))
-    job_id = Machine(tmp_path).job_id
-    job = HangingJob(tmp_path / "job", job_id, RANKS)
-    told = {
-        "inspector": {"paths": [str(job.dump_dir)]},
-        "flight_recorder": {"ask": True, "silence_seconds": SILENCE_SECONDS},
-    }
-    try:
-        with Agent(tmp_path, {"exporters": told}, job_id=job_id) as agent:
-            wait_until(lambda: len(agent.samples(PROGRESS)) == RANKS, NAMED_SECONDS, "progress")
-            job.tell(VICTIM, signal.SIGUSR1)
-            for reader in readers:
-                assert select.select([reader], [], [], NAMED_SECONDS)[0] == [reader]
-                assert os.read(reader, 10) == b"1"
-            for rank in range(RANKS):
-                Path(f"{dumps}{rank}").write_bytes(pickled(dump([entry(sequence=3)], str([*range(RANKS)]), enqueued=3)))
-            shown = "rankwatch_flight_recorder_dump_timestamp_seconds"
-            wait_until(lambda: len(agent.samples(shown)) == RANKS, NAMED_SECONDS, "the dumps")
-            assert [os.read(reader, 10) for reader in readers] == [b""] * RANKS  # once
-    finally:
-        job.close()
-
-
-def node_pid(node: Node, rank: int) -> int:
-    """The pid of a rank, as its node has it."""
-    for pid in node.pids() - {1}:
-        command = Path(f"/proc/{node.host_pid(pid)}/cmdline").read_bytes().split(b"\0")
-        if len(command) > 4 and command[1].endswith(b"hanging_rank.py") and command[3] == str(rank).encode():
-            return pid
-    raise AssertionError(f"no rank {rank} on {node.hostname}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from full import FULL
 from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
 from rulers import built, firing
@@ -23,7 +23,7 @@ PLAYS = [
     for interval in SLOWER
     if interval < 30 or situation.happens.__name__ in ALSO_AT_30
 ]
-SEEDS = range(4) if "RANKWATCH_TEST_FULL" in os.environ else range(1)
+SEEDS = range(4 if FULL else 1)
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 
 

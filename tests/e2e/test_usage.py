@@ -31,7 +31,6 @@ AGENT = 60701
 MIB = 1024 * 1024
 WAITS = "rankwatch_rank_run_queue_wait_seconds_total"
 BLOCKED = "rankwatch_rank_blocked_threads"
-STOPPED = "rankwatch_rank_children_stopped"
 THROTTLED = "rankwatch_job_cpu_throttled_seconds_total"
 PRESSURE = "rankwatch_job_pressure_waiting_seconds_total"
 FAULTS = "rankwatch_rank_major_page_faults_total"
@@ -137,28 +136,6 @@ def agent(directory: Path, stack: contextlib.ExitStack) -> Agent:
     return agent_with(directory, stack)
 
 
-def test_a_program_that_computes_shows_as_nothing_else(agent: Agent, stack: contextlib.ExitStack) -> None:
-    """A busy loop in Python has CPU time and a live child, and nothing that would hold it up but other processes."""
-    rank = Held(agent, stack, "spin")
-    rank.grows("rankwatch_rank_cpu_seconds_total", 0.05)
-    rank.grows(CHILDREN, 0.01)
-    assert (rank.value("rankwatch_rank_resident_memory_bytes") or 0.0) > MIB
-    page = agent.page()
-    for name in (BLOCKED, STOPPED, THROTTLED, "rankwatch_rank_swap_bytes"):
-        assert f'{name}{{job_id="{rank.job_id}"' not in page
-
-
-def test_others_on_its_cpu(agent: Agent, stack: contextlib.ExitStack) -> None:
-    """A rank whose CPU another process uses waits for it."""
-    rank = Held(agent, stack, "spin")
-    cpu = max(os.sched_getaffinity(0))
-    os.sched_setaffinity(rank.process.pid, {cpu})
-    hog = f"import os\nos.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
-    process = stack.enter_context(subprocess.Popen([sys.executable, "-c", hog], start_new_session=True))
-    stack.callback(process.kill)
-    rank.grows(WAITS, 0.3)
-
-
 def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
     """A rank in a control group with a tenth of a CPU is throttled, and its group waits for CPUs."""
     group, pressed = group_in(stack, "cpu"), group_in(stack, "unified")
@@ -181,16 +158,6 @@ def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: 
     (group / "memory.limit_in_bytes").write_text(str(24 * MIB))
     rank.grows(FAULTS, 10.0)
     rank.grows(PRESSURE, 0.01, resource="memory")
-
-
-def test_a_stopped_data_loader(agent: Agent, stack: contextlib.ExitStack) -> None:
-    """A child that a signal stopped counts until it goes on."""
-    rank = Held(agent, stack, "wait")
-    assert rank.value(STOPPED) is None
-    os.kill(rank.loader, signal.SIGSTOP)
-    agent.wait_for(STOPPED, 1.0, seconds=LOOKS_SECONDS, job_id=rank.job_id)
-    os.kill(rank.loader, signal.SIGCONT)
-    agent.wait_for(STOPPED, None, seconds=LOOKS_SECONDS, job_id=rank.job_id)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 from agents import Agent
+from full import full
 from nodes import wait_until
 from prometheus import Prometheus, prometheus_binaries, why_no_prometheus
 
@@ -59,7 +60,7 @@ class SecuredAgent(Agent):
         return self._process is not None and self._process.poll() is None and self.ask("/-/ready") == 200
 
     def ask(self, path: str, password: str = PASSWORD, name: str = "scraper", times: int = 1) -> int:
-        """Return the status of the last of so many answers; 0 for none."""
+        """Return the status of the last of ``times`` answers; 0 for none."""
         context = ssl.create_default_context(cafile=DATA / "ca.pem")
         if name:
             context.load_cert_chain(DATA / f"{name}.pem", DATA / f"{name}.key")
@@ -127,6 +128,7 @@ def test_bundles_are_given_to_who_may_read(agent: SecuredAgent, tmp_path: Path) 
         assert agent.ask(f"/evidence/{path}") == 404
 
 
+@full
 def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path) -> None:
     """Among 2,000 silent clients and 200 wrong passwords a second every scrape is answered within a second."""
     config = CONFIG.format(data=DATA, password=PASSWORD, port=agent.port)

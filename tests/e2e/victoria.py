@@ -8,10 +8,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from nodes import wait_until
+from nodes import Closing, wait_until
 from ports import free_port
 from prometheus import ROOT
 
@@ -22,7 +21,7 @@ STOP_SECONDS = 10.0
 
 def why_no_victoria() -> str | None:
     """Return why there is no VictoriaMetrics here (the reason of a skipped test), or None."""
-    return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test --full fetches it"
+    return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test fetches it"
 
 
 def dry_run_of_vmalert(rules: list[Path]) -> str:
@@ -32,7 +31,26 @@ def dry_run_of_vmalert(rules: list[Path]) -> str:
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
-class Service:
+def unit_test(rules_test: Path, scratch: Path) -> str:
+    """Have vmalert's evaluation judge a file of promtool's tests; return what it said against it.
+
+    Its format has another key for expressions, and takes no paths that are relative to the file.
+    """
+    text = rules_test.read_text().replace("promql_expr_test", "metricsql_expr_test")
+    file = scratch / rules_test.name
+    file.write_text(text.replace("../rules", str(rules_test.parents[1] / "rules")))
+    command = [
+        BINARIES / "vmalert-tool",
+        "unittest",
+        f"--files={file}",
+        "-loggerLevel=ERROR",
+        "-disableAlertgroupLabel",
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+class Service(Closing):
     """One of the programs, with its log in ``home``; a context manager."""
 
     def __init__(self, home: Path, program: str, *flags: str) -> None:
@@ -54,14 +72,6 @@ class Service:
     def url(self) -> str:
         """Where it listens."""
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End it."""

@@ -9,9 +9,9 @@ import struct
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
+from nodes import Closing
 
 ETH_P_IP = 0x0800
 SO_ATTACH_FILTER, SO_RCVBUFFORCE = 26, 33
@@ -45,7 +45,7 @@ class Connection(msgspec.Struct):
         return self.sent.decode().splitlines()
 
 
-class Wire:
+class Wire(Closing):
     """Records the connections to ``port`` from the time it is made; a context manager."""
 
     def __init__(self, port: int) -> None:
@@ -60,12 +60,8 @@ class Wire:
         self._closing = False
         self._thread.start()
 
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """End it."""
         self._closing = True
         self._thread.join()
         self._socket.close()

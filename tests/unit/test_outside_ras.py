@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import msgspec
 import pytest
+import ras_reports
 from hypothesis import given, settings, strategies as st
 from odd_values import damaged, shown
 from test_ras_events import TEXT
@@ -15,9 +16,11 @@ from test_ras_transcripts import transcripts
 
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ProcessKey
+from exporters.ras.asking.inquiry import READER
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences
+from exporters.ras.protocol.client import MAX_REPORT_BYTES
 from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, OTHER, EventSplitter
 from exporters.ras.report.reading import ReadRequest, ReportReading, read
 from exporters.ras.show.communicator_families import render_reports
@@ -102,3 +105,10 @@ def test_a_name_does_not_end_in_a_line_break() -> None:
         at = body.index(b'"', body.index(name) + len(name))
         reading = keep(Reports(Admission()), body[:at] + b"\\n" + body[at:], 1.0)
         assert reading.report is None or reading.report.skipped == {"unreadable": 1}
+
+
+@pytest.mark.slow
+def test_the_bound_of_a_report_lets_the_largest_job_through_and_fits_the_helper() -> None:
+    """A report of 7,200 ranks in ten communicators is below the bound, and the bound below the helper's memory."""
+    largest = sum(map(len, ras_reports.report(7200, 10)))
+    assert largest < MAX_REPORT_BYTES < READER.memory_bytes

@@ -26,7 +26,8 @@ SLURM = ROOT / "deploy" / "slurm"
 ENVIRONMENTS = ROOT / "tests" / "data" / "jobs" / "environments"
 PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-rankwatch"
 JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
-SHELLS = [shell for shell in ("sh", "dash", "bash") if shutil.which(shell)]
+SHELLS = sorted({Path(found).resolve().name for shell in ("sh", "dash", "bash") if (found := shutil.which(shell))})
+"""Each once: sh is one of the others."""
 FOREGROUND_SECONDS = 0.1
 """Processor time that one script may take while Slurm waits for it."""
 AFTERWARDS_SECONDS = 20.0

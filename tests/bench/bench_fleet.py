@@ -1,5 +1,9 @@
 """A thousand nodes of eight ranks that one process plays, in a real Prometheus with the shipped scrape jobs and rules.
 
+    .venv/bin/python tests/bench/bench_fleet.py
+
+Prints the table of docs/benchmarks.md; needs root and Prometheus, takes minutes; run on a quiet machine.
+
 The pages are those of a real agent on one node of a simulated job, with eight GPUs (the stub of NVIDIA's library) and
 eight NICs; ranks, jobs, communicators and GPUs are renamed for each node, and counters go on at the pace they had. The
 first node of each job also has the series of its RAS: those of a real one of as many ranks.
@@ -11,6 +15,7 @@ import asyncio
 import json
 import multiprocessing
 import re
+import sys
 import tempfile
 import time
 import urllib.request
@@ -19,15 +24,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench_hardware import tree
-from bench_ras import machines
-from clusters import Cluster, ClusterJob, Peculiarity
-from nodes import wait_until
-from nvml_stub import Node
-from ports import free_port
-from prometheus import Prometheus
-from ras_jobs import WORLD, RasJob
-from watches import DEPLOY, build_rules
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
+
+from bench_hardware import tree  # noqa: E402  # after the change of the path
+from bench_ras import machines  # noqa: E402  # likewise
+from clusters import Cluster, ClusterJob  # noqa: E402  # likewise
+from nodes import wait_until  # noqa: E402  # likewise
+from nvml_stub import Node  # noqa: E402  # likewise
+from ports import free_port  # noqa: E402  # likewise
+from prometheus import Prometheus  # noqa: E402  # likewise
+from ras_jobs import WORLD, RasJob  # noqa: E402  # likewise
+from rules import DEPLOY, build_rules  # noqa: E402  # likewise
 
 NODES = 1000
 RANKS_PER_NODE = 8
@@ -99,7 +107,7 @@ def record(folder: Path) -> Recorded:
     (folder / "job").mkdir()
     (folder / "ras").mkdir()
     with (
-        Cluster(folder / "job", 2, peculiar=dict.fromkeys(range(2), Peculiarity(equip=equip))) as cluster,
+        Cluster(folder / "job", 2, equip) as cluster,
         ClusterJob(cluster, "base", cluster.nodes, 2 * RANKS_PER_NODE, "--tp", str(RANKS_PER_NODE)),
     ):
         agent = cluster.nodes[0].agent
@@ -219,7 +227,7 @@ def fleet(large_job_nodes: int = 0) -> Iterator[Prometheus]:
             (folder / "targets.json").write_text(json.dumps(targets))
             shipped = (DEPLOY / "scrape" / "file_sd.yml").read_text()
             scrape = shipped.replace("/etc/prometheus/rankwatch/*.json", str(folder / "targets.json"))
-            rules = build_rules(folder, {}, {})
+            rules = build_rules(folder, {})
             config = f"global: {{evaluation_interval: 15s}}\nrule_files: ['{rules}/*.yml']\n{scrape}"
             own = free_port()
             config += (
@@ -286,3 +294,9 @@ def slowest(prometheus: Prometheus, group: str) -> str:
     rules = [rule for each in groups if each["name"] == group.rpartition(";")[2] for rule in each["rules"]]
     longest = sorted(rules, key=lambda rule: -float(rule["evaluationTime"]))[:3]
     return ", ".join(f"{rule['name']} {rule['evaluationTime']:.2f} s" for rule in longest)
+
+
+if __name__ == "__main__":
+    print("| what | measured |\n|---|---|")
+    for what, measured in measure_fleet():
+        print(f"| {what} | {measured} |")
