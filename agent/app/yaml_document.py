@@ -101,9 +101,14 @@ def _refuse_wide_and_deep(text: str, source: str) -> None:
             raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
 
 
+_NO_TOKEN = "found character that cannot start any token"  # noqa: S105  # libyaml's words, no secret
+_CHARACTER_HINT = ": a tab? Indent with spaces, and quote values that begin with @, ` or %"
+
+
 def _yaml_message(error: yaml.YAMLError, source: str) -> str:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {error.problem}"
+        problem = f"{error.problem}{_CHARACTER_HINT if error.problem == _NO_TOKEN else ''}"
+        return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {problem}"
     return f"{source}: not valid YAML: {' '.join(str(error).split())}"
 
 

@@ -86,6 +86,8 @@ def read(place: AgentPlace, path: str, seconds: float) -> bytes:
         body = answer.read(MAX_BYTES)
         if answer.status != http.HTTPStatus.OK:
             raise OSError(_refusal(answer.status, answer.reason))
+    except ConnectionRefusedError as error:
+        raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
     except http.client.HTTPException as error:  # which is no OSError
         why = "; it may speak TLS" if isinstance(error, http.client.BadStatusLine) else ""
         raise OSError(f"not an answer in HTTP: {error!r}{why}") from error

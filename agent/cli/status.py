@@ -36,7 +36,8 @@ def main(arguments: Sequence[str]) -> int:
         place = own_agent.place_of(flags)
         if flags.watch:
             return _watch(place, flags.job)
-        document = of_job(_ask(place), flags.job)
+        whole = _ask(place)
+        document = of_job(whole, flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {place}: "
         print(f"rankwatch status: {where}{plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
@@ -45,7 +46,11 @@ def main(arguments: Sequence[str]) -> int:
         print(plain_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))  # noqa: T201  # its answer
     else:
         print(brief(document) if flags.brief else table(document, colour=has_colours()))  # noqa: T201  # its answer
-    return 1 if flags.job is not None and not document.ranks else 0
+    if flags.job is None or document.ranks:
+        return 0
+    here = ", ".join(plain(job.job_id) for job in whole.jobs) or "none"
+    print(f"rankwatch status: job {plain(flags.job)} has no rank on this node; jobs here: {here}", file=sys.stderr)  # noqa: T201  # its answer
+    return 1
 
 
 def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:

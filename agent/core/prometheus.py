@@ -83,7 +83,8 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            raise OSError(f"HTTP status {answer.status} ({answer.reason})")
+            hint = ": is it a Prometheus, not an agent?" if answer.status == http.HTTPStatus.NOT_FOUND else ""
+            raise OSError(f"HTTP status {answer.status} ({answer.reason}){hint}")
     except http.client.HTTPException as error:  # which is no OSError
         raise OSError(f"not an answer in HTTP: {error!r}") from error
     finally:

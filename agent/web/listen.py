@@ -1,8 +1,10 @@
 """The address to listen on: what may be written, and the sockets it means."""
 
+import errno
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +64,23 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
             for opened in sockets:
                 opened.close()
             reason = (error.strerror or str(error)).split(" (while attempting")[0]
+            if error.errno == errno.EADDRINUSE:
+                reason = (
+                    f"port {address.port} is taken{_owner_of(address.port)}; choose another by --web.listen-address"
+                )
             raise OSError(error.errno, f"cannot listen on {address}: {reason}") from error
     return sockets
+
+
+def _owner_of(port: int) -> str:
+    """Return `` by process PID (name)`` for the process that listens at ``port``; empty where it cannot be seen."""
+    import psutil  # noqa: PLC0415  # only for this message
+
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.pid and connection.laddr[1:] == (port,):
+                return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    return ""
 
 
 LOCAL_SOCKET = "rankwatch-agent/web.sock"

@@ -200,7 +200,7 @@ def test_bundles_alone(tmp_path: Path) -> None:
     assert "not known  metrics tell neither GPUs nor ranks of the job" in text
     page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
     assert page is None
-    assert why == "job 70: nothing is known of it in the range (--since, --until)"
+    assert why == "job 70: nothing is known of it in the range (--since, --until); known jobs: none"
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _show(path: Path, asked: str) -> None:
+    if "/" in asked:
+        path, asked = Path(asked).parent, Path(asked).name
     name = asked.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
     if name not in folder.bundles(path):
         of_job = [each for each, summary in folder.summaries(path) if summary.job_id == asked]

@@ -58,7 +58,8 @@ def explain(
         names = ", ".join(each or "(none)" for each in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
-        return None, f"job {job_id}: nothing is known of it in the range (--since, --until)"
+        listed = ", ".join(ask.recent_jobs(asker, end, most)) or "none"
+        return None, f"job {job_id}: nothing is known of it in the range (--since, --until); known jobs: {listed}"
     start = end - most
     if since is None and job.started is not None:
         start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))

@@ -104,7 +104,7 @@ def role_of(configured: Configured, ranks: Collection[int] | None, world_size: i
 def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | None:
     """Why a job whose processes listen at ``site`` is not asked; None when it may be.
 
-    ``oldest``: the version from which libraries are asked; ``youngest_seconds``: the age of the youngest process there.
+    ``oldest``: the oldest version to query; ``youngest_seconds``: the age of the youngest process there.
     """
     if site.unowned:
         return "unowned_listener"
