@@ -89,7 +89,8 @@ class JobTally:
             return UNKNOWN_RANK
         speaker = self._rank(event, job, rank, hostnames)
         blamed = job.valid_rank(event.number("rank"))
-        named = speaker if blamed == UNKNOWN_RANK else blamed
+        # A line that names a node, not a rank, does not blame its writer.
+        named = speaker if blamed == UNKNOWN_RANK and not event.text("node") else blamed
         host = self._host(event, rank, hostnames)
         self._count(named, event.rule.category, event.rule.role)
         self._note_first(event.rule.role, FirstEvent(event.rule.category, named, host, seconds, event.rule.weak))

@@ -261,3 +261,13 @@ def test_checkpoints() -> None:
         "successfully saved checkpoint from iteration 6 to /x", 1200.0
     )
     assert log.shown().progress.checkpoint_seconds is None
+
+
+def test_diagnostics_blame_the_node_that_they_name() -> None:
+    """A GPU error that NCCL's diagnostics report of another node blames that node, not the rank that writes it."""
+    said = "n7:4001 NCCL DIAG [INFO] Xid 79 detected at least 2 times on host gpu-9. For the recommended response, see"
+    assert Log().write(said, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
+    program = "[rank2]: KeyError: 1"
+    assert Log().write(said).write(program).root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
+    ignored = said.replace("For the recommended", "No user action or further investigation is required")
+    assert Log().write(ignored).root() is None
