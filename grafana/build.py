@@ -18,7 +18,7 @@ from grafana_foundation_sdk.builders import dashboard as builders
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import dashboard as models
 
-from grafana import agents, events, fabric, fleet, job, node, rank
+from grafana import agents, events, fabric, fleet, job, launchers, node, rank
 from grafana.panels import DATASOURCE, RUNBOOKS, Panel
 from grafana.queries import CLUSTER, JOB
 
@@ -47,6 +47,7 @@ def build(site: Site) -> dict[str, str]:
     nodes = f"label_values({info}{{{CLUSTER}}}, node)"
     host = _variable("node", "Node", nodes, models.VariableSort.ALPHABETICAL_ASC)
     about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
+    about_launchers = "What the launcher of a job says itself: NVRx, NIXL-EP, madengine; how RAS is queried; records."
     about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
     about_node = "One node: is its hardware healthy, and its ranks: GPUs, NVLinks, NICs, the kernel's log, storage."
     about_fabric = "Links between GPUs and nodes: errors, losses, pauses, slow pairs, by node, rail and switch."
@@ -59,6 +60,7 @@ def build(site: Site) -> dict[str, str]:
         "fabric.json": _dashboard("Fabric", about_fabric, [cluster], fabric.panels()),
         "fleet.json": _dashboard("Fleet", about_fleet, [cluster], fleet.panels()),
         "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share), job.FOLDED),
+        "launchers.json": _dashboard("Launchers", about_launchers, [cluster, job_id], launchers.panels()),
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
     }

@@ -75,6 +75,7 @@ BY_DASHBOARD = {
     "fabric.json": FLEET_EVENTS,
     "fleet.json": FLEET_EVENTS,
     "job.json": JOB_EVENTS,
+    "launchers.json": JOB_EVENTS,
     "node.json": NODE_EVENTS,
     "rank.json": JOB_EVENTS,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_goodput, job_head, job_launchers, job_members, job_ras, job_speed
+from grafana import job_goodput, job_head, job_members, job_ras, job_speed
 from grafana.cells import grid, timeline
 from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, lines, rows, stats
 from grafana.queries import (
@@ -16,7 +16,6 @@ from grafana.queries import (
     endings,
     rank_state_code,
     rank_states_count,
-    rate_of,
     silence,
     worst_rank_states,
 )
@@ -24,14 +23,9 @@ from grafana.queries import (
 FOLDED = frozenset(
     {
         "Communicators, as the ranks see each other (RAS)",
-        "How RAS is asked",
         "Members",
-        "NVRx",
         "Pairs of ranks",
-        "Phases of a NIXL-EP run",
-        "Records",
         "The fabric's own time",
-        "madengine",
     }
 )
 """Rows that are closed until somebody opens them: they ask nothing before, and most jobs have nothing in them."""
@@ -62,11 +56,6 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Where the GPUs' time goes": job_goodput.panels(),
         "Members": job_members.panels(),
         "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
-        "How RAS is asked": job_ras.asking(),
-        "Records": _records(),
-        "Phases of a NIXL-EP run": job_members.phases(),
-        "NVRx": job_launchers.nvrx(),
-        "madengine": job_launchers.madengine(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)
@@ -264,54 +253,5 @@ def _progress() -> list[Panel]:
             sort_by="rank",
             links_to_rank=True,
             nothing="nobody, or stacks are off",
-        ),
-    ]
-
-
-def _records() -> list[Panel]:
-    seen, missing = (f"rankwatch_inspector_{kind}_records_total" for kind in ("seen", "missing"))
-    operations = f"{rate_of(seen, JOB, 'rank')}\n  + {rate_of(missing, JOB, 'rank')}"
-    lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
-    return [
-        lines(
-            "Operations per second of a rank",
-            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
-            "different work or do not go on together.",
-            Query(f"max({operations})", "fastest rank"),
-            Query(f"min({operations})", "slowest rank"),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=HALF,
-        ),
-        lines(
-            "Operations without a record, by cause",
-            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
-            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
-            Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=HALF,
-        ),
-        lines(
-            "Coverage",
-            "The share of operations that have a record: bandwidth rests on these. By default operations "
-            "below 8 KiB have none.",
-            Query(coverage(JOB), "coverage"),
-            unit="percentunit",
-            nothing=NO_RECORDS,
-            size=HALF,
-            most=1,
-        ),
-        rows(
-            "Most operations without a record",
-            f"The {SHOWN_RANKS} ranks with most of them in the time shown.",
-            Query(f"topk({SHOWN_RANKS}, {lost})"),
-            columns=("rank",),
-            value="without a record",
-            unit="short",
-            size=HALF,
-            sort_by="without a record",
-            descending=True,
-            links_to_rank=True,
         ),
     ]

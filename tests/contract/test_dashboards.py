@@ -39,6 +39,7 @@ TYPES = {"stat", "state-timeline", "status-history", "table", "timeseries"}
 UNITS = {"none", "bytes", "Bps", "s", "percentunit", "ops", "cps", "short", "dateTimeAsIso", "watt", "celsius", "hertz"}
 SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
     "job": 'job_id="$job_id"',
+    "launchers": 'job_id="$job_id"',
     "rank": 'job_id="$job_id"',
     "node": 'node="$node"',
 }
@@ -73,7 +74,8 @@ def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
     build.main(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in PATHS}
-    assert made.keys() == {"agent.json", "fabric.json", "fleet.json", "job.json", "node.json", "rank.json"}
+    boards = ("agent", "fabric", "fleet", "job", "launchers", "node", "rank")
+    assert made.keys() == {f"{board}.json" for board in boards}
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -115,6 +117,7 @@ def test_dashboard(name: str) -> None:
         ("fabric", ["cluster"]),
         ("fleet", ["cluster"]),
         ("job", ["cluster", "job_id"]),
+        ("launchers", ["cluster", "job_id"]),
         ("rank", ["cluster", "job_id", "rank"]),
         ("node", ["cluster", "node"]),
     ],
@@ -214,7 +217,7 @@ def test_kinds_of_events(name: str) -> None:
     """Each time line shows what happened to the dashboard's subject alone, by metrics that there are."""
     events = {each["name"]: each for each in DASHBOARDS[name]["annotations"]["list"]}
     of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
-    kinds = {"job": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
+    kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
     assert set(events) == kinds.get(name, {"Pages"})
     for each in events.values():
         assert set(METRIC.findall(each["expr"])) <= known_metrics()

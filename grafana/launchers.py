@@ -1,12 +1,32 @@
-"""The Job dashboard's rows on runs under NVRx and madengine: what these say themselves."""
+"""The Launchers dashboard: what a job's launcher says itself, how RAS is queried, and which operations have records."""
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, NONE_KNOWN, Panel, Query, Size, lines, rows, stats
-from grafana.queries import JOB
+from itertools import chain
+
+from grafana import job_members, job_ras
+from grafana.panels import BAD_FROM_ONE, NO_RECORDS, NONE_KNOWN, Panel, Query, Size, lines, rows, stats
+from grafana.queries import JOB, coverage, rate_of
 
 LISTED = 64
-THIRD = Size(8)
+SHOWN_RANKS = 8
+RULE_INTERVAL = "60s"
+"""As often as the slower rules are evaluated."""
+HALF, THIRD = Size(12), Size(8)
+
+
+def panels() -> dict[str, list[Panel]]:
+    """Return the panels by row title."""
+    rows_by_title = {
+        "NVRx": nvrx(),
+        "Phases of a NIXL-EP run": job_members.phases(),
+        "madengine": madengine(),
+        "How RAS is asked": job_ras.asking(),
+        "Records": _records(),
+    }
+    for panel in chain.from_iterable(rows_by_title.values()):
+        panel.interval(RULE_INTERVAL)
+    return rows_by_title
 
 
 def nvrx() -> list[Panel]:
@@ -88,5 +108,54 @@ def madengine() -> list[Panel]:
             size=THIRD,
             by_query={"A": BAD_FROM_ONE},
             nothing=NONE_KNOWN,
+        ),
+    ]
+
+
+def _records() -> list[Panel]:
+    seen, missing = (f"rankwatch_inspector_{kind}_records_total" for kind in ("seen", "missing"))
+    operations = f"{rate_of(seen, JOB, 'rank')}\n  + {rate_of(missing, JOB, 'rank')}"
+    lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
+    return [
+        lines(
+            "Operations per second of a rank",
+            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
+            "different work or do not go on together.",
+            Query(f"max({operations})", "fastest rank"),
+            Query(f"min({operations})", "slowest rank"),
+            unit="ops",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+        lines(
+            "Operations without a record, by cause",
+            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
+            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
+            Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
+            unit="ops",
+            nothing=NO_RECORDS,
+            size=HALF,
+        ),
+        lines(
+            "Coverage",
+            "The share of operations that have a record: bandwidth rests on these. By default operations "
+            "below 8 KiB have none.",
+            Query(coverage(JOB), "coverage"),
+            unit="percentunit",
+            nothing=NO_RECORDS,
+            size=HALF,
+            most=1,
+        ),
+        rows(
+            "Most operations without a record",
+            f"The {SHOWN_RANKS} ranks with most of them in the time shown.",
+            Query(f"topk({SHOWN_RANKS}, {lost})"),
+            columns=("rank",),
+            value="without a record",
+            unit="short",
+            size=HALF,
+            sort_by="without a record",
+            descending=True,
+            links_to_rank=True,
         ),
     ]
