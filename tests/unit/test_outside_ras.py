@@ -20,9 +20,8 @@ from exporters.ras.asking.inquiry import READER
 from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences
-from exporters.ras.protocol.client import MAX_REPORT_BYTES
-from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, OTHER, EventSplitter
-from exporters.ras.report.reading import ReadRequest, ReportReading, read
+from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
+from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.show.communicator_families import render_reports
 
 MAX_BODY = 6_000
@@ -86,7 +85,7 @@ def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None
     splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
     found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
     assert set(found) <= {*EVENTS, OTHER}
-    assert len(splitter._line) <= MAX_LINE_BYTES
+    assert len(splitter._line) <= MAX_EVENT_BYTES
     assert splitter.feed(b"\n" + TEXT)[-1:] == ["PEER_DEAD"]
 
 

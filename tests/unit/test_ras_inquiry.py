@@ -24,7 +24,7 @@ from exporters.ras.asking import inquiry as reached_module
 from exporters.ras.asking.inquiry import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, Aim, Inquiry, QueryAnswer, Reach
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
-from exporters.ras.report.reading import ReadRequest, ReportReading, read
+from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
@@ -150,7 +150,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
 
 @pytest.mark.parametrize(("spec", "result"), [
     (HelperSpec("poor", READER.target, ReportReading, memory_bytes=2 * 1024 * 1024), "failed"),
-    (HelperSpec("none", "exporters.ras.report.reading:no_such_function", ReportReading, READER.memory_bytes), "failed"),
+    (HelperSpec("none", "exporters.ras.report.json_report:missing", ReportReading, READER.memory_bytes), "failed"),
     (HelperSpec("stopping", "helper_targets:stop_at_once", ReportReading, READER.memory_bytes), "hung"),
 ], ids=["out of memory", "crash", "hang"])  # fmt: skip
 async def test_a_helper_that_fails_costs_one_report(

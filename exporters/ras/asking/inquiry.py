@@ -16,8 +16,8 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import looks_isolated
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, ask, greet
+from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.report.model import Report
-from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 FIRST_PAUSE_SECONDS = 0.002
 ACCEPT_SECONDS = 1.0  # For a process to accept a connection: a RAS thread does so at once, a stopped process never
@@ -44,7 +44,7 @@ class Reach:
 
 
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
-READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
+READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
 MAX_HELD_BYTES = 256 * 1024  # of a report that is read in the thread; of a longer one the agent holds a piece at a time
 READER_SECONDS = 10.0  # For each step of the helper; a report of 40 MiB takes it half a second
