@@ -72,9 +72,8 @@ TRANSFER = Family(
     _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
 LOST = Family(
     "rankwatch_communicator_lost_operations_total", "counter",
-    "Collective operations without a record because the plugin's ring overflowed or its one slot was "
-    "overwritten, summed over the communicator's ranks here. Operations below the plugin's least size do "
-    "not count.",
+    "Collective operations without a record because the plugin's ring overflowed or its one slot was overwritten, "
+    "summed over the communicator's ranks here. Operations below the plugin's least size do not count.",
     ("job_id", "comm"), "1 per communicator that has a series of collective operations", aggregate="sum")
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, OTHER, EventSplitter
+from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, OTHER, EventSplitter, Unread
 from exporters.ras.show.families import UNREAD_REASONS
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
@@ -32,12 +32,13 @@ def recordings() -> dict[str, list[bytes]]:
 ALL = recordings()
 
 
-def split(*pieces: bytes) -> tuple[list[str], dict[str, int]]:
+def split(*pieces: bytes) -> tuple[list[str], dict[Unread, int]]:
     """The events of a stream that ends after ``pieces``, and what of it was not read."""
-    splitter = EventSplitter()
+    unread: Counter[Unread] = Counter()
+    splitter = EventSplitter(unread)
     found = [event for piece in pieces for event in splitter.feed(piece)]
     splitter.end()
-    return found, dict(splitter.unread)
+    return found, dict(unread)
 
 
 def test_every_recording_gives_its_events() -> None:
@@ -114,7 +115,7 @@ def test_what_is_no_event_is_counted_and_the_next_is_read(stream: bytes, events:
 
 def test_what_does_not_end_is_not_kept() -> None:
     """A line without end costs no more memory than the limit."""
-    splitter = EventSplitter()
+    splitter = EventSplitter(Counter())
     for _ in range(100):
         splitter.feed(b"x" * 8192)
     assert len(splitter._line) <= MAX_EVENT_BYTES

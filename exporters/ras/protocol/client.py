@@ -36,8 +36,8 @@ _ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # to CLIENT PROTOCOL, which m
 class EventSplitter:
     """Splits one stream, however it is cut into pieces. ``unread`` counts what gave no event."""
 
-    def __init__(self) -> None:
-        self.unread: Counter[Unread] = Counter()
+    def __init__(self, unread: Counter[Unread]) -> None:
+        self._unread = unread
         self._line = bytearray()
         self._is_long = False
 
@@ -51,7 +51,7 @@ class EventSplitter:
                 event = match[1].decode()
                 found.append(event if event in EVENTS else OTHER)
             elif not self._is_long and not _ANSWER.fullmatch(self._line):
-                self.unread["unreadable"] += 1
+                self._unread["unreadable"] += 1
             self._line.clear()
             self._is_long = False
         self._extend(rest)
@@ -60,7 +60,7 @@ class EventSplitter:
     def end(self) -> None:
         """Count what the end of the stream left incomplete."""
         if self._line:
-            self.unread["cut"] += 1
+            self._unread["cut"] += 1
 
     def _extend(self, part: bytes) -> None:
         if self._is_long:
@@ -68,7 +68,7 @@ class EventSplitter:
         self._line += part
         if len(self._line) > MAX_EVENT_BYTES:
             self._is_long = True
-            self.unread["long_line"] += 1
+            self._unread["long_line"] += 1
             self._line.clear()
 
 

@@ -43,9 +43,8 @@ LAST_LAUNCH = Family(
     _COMM, "1 per communicator", "max")
 STALLED = Family(
     "rankwatch_communicator_stalled", "gauge",
-    "1 when nothing was launched between the last two reports although the ranks' counts differ or some "
-    "ranks do not answer; or when nothing was launched for 5 minutes although a few ranks have left the "
-    "communicator.",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some ranks do not "
+    "answer; or when nothing was launched for 5 minutes although a few ranks have left the communicator.",
     _COMM, "1 per communicator", "max")
 SUSPECT = Family(
     "rankwatch_communicator_suspect", "gauge",
