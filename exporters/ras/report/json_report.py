@@ -175,7 +175,7 @@ class _Reading:
 
     def _communicator(self, found: _Communicator) -> model.Communicator:
         places = [self._place(rank) for rank in found.ranks]
-        self.processes.update((place.host, place.pid) for place in places)
+        self.processes.update(place[:2] for place in places)
         spread = self._compare(found, places)
         for place, rank in zip(places, found.ranks, strict=True):
             if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
