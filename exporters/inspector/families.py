@@ -103,8 +103,7 @@ RECORDS = Family(
     "Lines read from this node's Inspector files, by what became of them.",
     ("result",), f"{len(Result)} per node")
 CAUSES = {
-    Tally.MISSING_OVERFLOW: "overflow",
-    Tally.MISSING_ONE_SLOT: "one_slot",
+    Tally.MISSING_OVERFLOW: "overflow", Tally.MISSING_ONE_SLOT: "one_slot",
     Tally.MISSING_OTHERWISE: "filtered_or_lost",
 }
 MISSING_RECORDS = Family(
@@ -118,10 +117,8 @@ SEEN_RECORDS = Family(
     "Operations of a rank that have a record, timed or not. Seen / (seen + missing) is the coverage.",
     ("job_id", "rank"), "1 per rank")
 TIMINGS = {
-    Tally.UNTIMED_KERNEL_CPU: "kernel_cpu",
-    Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
-    Tally.UNTIMED_ZERO: "zero",
-    Tally.UNTIMED_OTHER: "other",
+    Tally.UNTIMED_KERNEL_CPU: "kernel_cpu", Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
+    Tally.UNTIMED_ZERO: "zero", Tally.UNTIMED_OTHER: "other",
 }
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total", "counter",
