@@ -14,8 +14,7 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
-from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, render
-from exporters.flight_recorder.evidence import part
+from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, part, render
 from exporters.flight_recorder.pipe import AskResult
 from exporters.flight_recorder.places import (
     PIPE_VARIABLE,

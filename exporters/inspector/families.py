@@ -72,9 +72,8 @@ TRANSFER = Family(
     _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
 LOST = Family(
     "rankwatch_communicator_lost_operations_total", "counter",
-    "Collective operations without a record because the plugin's ring overflowed or its one slot was "
-    "overwritten, summed over the communicator's ranks here. Operations below the plugin's least size do "
-    "not count.",
+    "Collective operations without a record because the plugin's ring overflowed or its one slot was overwritten, "
+    "summed over the communicator's ranks here. Operations below the plugin's least size do not count.",
     ("job_id", "comm"), "1 per communicator that has a series of collective operations", aggregate="sum")
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
@@ -104,8 +103,7 @@ RECORDS = Family(
     "Lines read from this node's Inspector files, by what became of them.",
     ("result",), f"{len(Result)} per node")
 CAUSES = {
-    Tally.MISSING_OVERFLOW: "overflow",
-    Tally.MISSING_ONE_SLOT: "one_slot",
+    Tally.MISSING_OVERFLOW: "overflow", Tally.MISSING_ONE_SLOT: "one_slot",
     Tally.MISSING_OTHERWISE: "filtered_or_lost",
 }
 MISSING_RECORDS = Family(
@@ -119,10 +117,8 @@ SEEN_RECORDS = Family(
     "Operations of a rank that have a record, timed or not. Seen / (seen + missing) is the coverage.",
     ("job_id", "rank"), "1 per rank")
 TIMINGS = {
-    Tally.UNTIMED_KERNEL_CPU: "kernel_cpu",
-    Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
-    Tally.UNTIMED_ZERO: "zero",
-    Tally.UNTIMED_OTHER: "other",
+    Tally.UNTIMED_KERNEL_CPU: "kernel_cpu", Tally.UNTIMED_COLLECTIVE_CPU: "collective_cpu",
+    Tally.UNTIMED_ZERO: "zero", Tally.UNTIMED_OTHER: "other",
 }
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total", "counter",

@@ -19,7 +19,6 @@ from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
 from exporters.inspector.totals.aggregate import P2P_SERIES
-from exporters.inspector.totals.arrivals import Arrivals
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -31,6 +30,7 @@ from exporters.inspector.totals.inheritance import (
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.matching import Arrivals
 
 Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 """By the labels of a series: job_id, rank, comm, collective, size."""

@@ -17,7 +17,7 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer, Reach
+from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.asking.jobs import (
     JobStanding,
     LocalProcess,
@@ -83,9 +83,8 @@ class RasExporter:
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
-        self._reach = Reach(self._thread, self._search)
         offer_reports(ctx.evidence, self._kept.named, self._processes)
-        self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._reach, self._is_as_seen, ctx.log)
+        self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._search, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
         """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
@@ -197,7 +196,7 @@ class RasExporter:
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
         """Return True when a rank's process that listens at the address has accepted a connection."""
         site = self._sites.get(endpoint)
-        return site is not None and await self._reach.server_of(site, endpoint, client) is not None
+        return site is not None and await self._inquiry.server_of(site, endpoint, client) is not None
 
     async def _wait_for_ranks(self) -> None:
         """Wait, in a single pass, until the listeners are known as ranks: they are searched for at the same time."""

@@ -77,7 +77,7 @@ import asyncio
 from agent.core.clock import Clock
 from agent.helper.client import Helpers
 from exporters.ras.asking.inquiry import READER
-from exporters.ras.report.reading import ReadRequest
+from exporters.ras.report.json_report import ReadRequest
 
 async def main():
     helper = Helpers(Clock()).lend(READER)

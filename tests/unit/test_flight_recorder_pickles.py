@@ -12,8 +12,7 @@ import pytest
 from flight_dumps import pickled, recorded
 from hypothesis import given, strategies as st
 
-from exporters.flight_recorder.dump import read_dump
-from exporters.flight_recorder.pickled import RefusedError, read_pickle
+from exporters.flight_recorder.dump import RefusedError, read_dump, read_pickle
 
 SCENARIOS = ("gpu_error_1st", "lock_gil_1st")
 
@@ -98,7 +97,7 @@ def read_bounded(raw: bytes) -> str:
     """Read in a process with the helper's memory."""
     script = (
         "import resource, sys; from exporters.flight_recorder.exporter import READER\n"
-        "from exporters.flight_recorder.pickled import RefusedError, read_pickle\n"
+        "from exporters.flight_recorder.dump import RefusedError, read_pickle\n"
         "resource.setrlimit(resource.RLIMIT_AS, (READER.memory_bytes, READER.memory_bytes))\n"
         "try: read_pickle(sys.stdin.buffer.read()); print('read')\n"
         "except RefusedError as error: print(error.reason)\n"

@@ -441,7 +441,7 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
     """The reader of RAS reports, in an exporter whose package imports the whole agent, has none of it in memory."""
-    load = "from agent.helper.serve import _load; _load('exporters.ras.report.reading:read')"
+    load = "from agent.helper.serve import _load; _load('exporters.ras.report.json_report:read')"
     code = f"{load}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -15,8 +15,8 @@ from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.totals import aggregate as module, shared as shared_module
 from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.aggregate import MAX_BINDINGS, Aggregate, Saved
-from exporters.inspector.totals.arrivals import Arrivals
 from exporters.inspector.totals.losses import REORDER, Sequence, Tally
+from exporters.inspector.totals.matching import Arrivals
 from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 
 WRITER_KEY = WriterKey(1, 2, 0, "gpu-node-00", 7)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from exporters.inspector.format.records import MAX_TOTAL
-from exporters.inspector.totals.arrivals import Arrivals, judge
+from exporters.inspector.totals.matching import Arrivals, judge
 
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:

@@ -16,8 +16,8 @@ from agent.sdk.ranks import RankLabel
 from exporters.inspector.reading.slot import STALE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot
 from exporters.inspector.totals.accumulators import Accumulator
-from exporters.inspector.totals.arrivals import Arrivals
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind
+from exporters.inspector.totals.matching import Arrivals
 
 SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}

@@ -90,8 +90,8 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
     again.drain()
 
 
-def test_who_finds_no_room_takes_that_of_the_idle(tmp_path: Path) -> None:
-    """A communicator in use that was refused gets the room of those at rest, what was refused stays `other`."""
+def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
+    """A communicator in use that was refused gets the room of one that stands still, what was refused stays `other`."""
     life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1
@@ -99,7 +99,7 @@ def test_who_finds_no_room_takes_that_of_the_idle(tmp_path: Path) -> None:
         life.write(line(turn, id="0xbee"))
         shown = life.pass_time(LOOK_SECONDS)
         assert {series("abc"), series("def")} <= shown[OPERATIONS].keys() or turn == 3
-    assert not {series("abc"), series("def")} & shown[OPERATIONS].keys()
+    assert (series("abc") in shown[OPERATIONS]) != (series("def") in shown[OPERATIONS])
     refused = other_total(shown[OPERATIONS])
     life.write(line(4, id="0xbee"))
     shown = life.pass_time(LOOK_SECONDS)
@@ -185,6 +185,20 @@ def test_a_communicator_beside_twelve_that_are_made_again_and_again(
     life.bench.drain()
 
 
+def test_twice_as_many_give_way_at_each_look(tmp_path: Path) -> None:
+    """Where what is let go is not enough for those in use, more and more of the longest idle are."""
+    life = Life(tmp_path, per_rank=6 * (1 + 8))
+    life.write(line(0, id="0xfeed"), *(line(0, id=f"0xa{one}", comm_name=f"{one}") for one in range(8)))
+    life.sn = 1
+    left = []
+    for turn in range(6):
+        life.write(*(line(turn, id=f"0xb{one}", comm_name=f"b{one}") for one in range(8)))
+        shown = life.pass_time(LOOK_SECONDS)
+        left.append(sum(labels[2].startswith("a") for labels in shown[OPERATIONS]))
+    assert left == [8, 8, 7, 5, 1, 0]
+    life.bench.drain()
+
+
 def resident_bytes() -> int:
     """What this process has in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
@@ -208,10 +222,8 @@ def test_communicators_without_end(tmp_path: Path) -> None:
             pass
         published = reader.turn(Ownership(everyone=True), last=True).published
         assert published is not None
-        totals.append(
-            sum(own.operations for w in published.writers for k, own in w.totals.items() if k.comm == "other")
-        )
-        assert sum(own.operations for w in published.writers for key, own in w.totals.items()) == 1 + names * (part + 1)
+        totals.append(sum(s.operations for w in published.writers for k, s in w.totals.items() if k.comm == "other"))
+        assert sum(own.operations for w in published.writers for own in w.totals.values()) == 1 + names * (part + 1)
     assert totals[1] - totals[0] == names
     assert resident_bytes() - before < 20 * MEGABYTE
     reader.close()

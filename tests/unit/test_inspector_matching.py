@@ -7,12 +7,12 @@ from hypothesis import given, strategies as st
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.totals import matching as module
-from exporters.inspector.totals.arrivals import Arrivals
 from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
     MAX_OPEN,
     MAX_OPEN_ALONE,
     SLACK,
+    Arrivals,
     BoardMember,
     Credit,
     Matching,

@@ -47,7 +47,7 @@ def together(run: Run | None, record: InspectorRecord) -> bool:
     one = begun(record)
     if run is None or one is None:
         return False
-    same = (run.header_id, run.rank, run.pid, run.p2p) == (one.header_id, one.rank, one.pid, one.p2p)
+    same = (run.id, run.rank, run.pid, run.p2p) == (one.id, one.rank, one.pid, one.p2p)
     return same and 0 <= one.last_us - run.last_us <= MAX_STEP_US
 
 

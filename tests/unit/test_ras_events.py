@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from exporters.ras.protocol.events import EVENTS, MAX_LINE_BYTES, OTHER, EventSplitter
+from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, OTHER, EventSplitter, Unread
 from exporters.ras.show.families import UNREAD_REASONS
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
@@ -32,12 +32,13 @@ def recordings() -> dict[str, list[bytes]]:
 ALL = recordings()
 
 
-def split(*pieces: bytes) -> tuple[list[str], dict[str, int]]:
+def split(*pieces: bytes) -> tuple[list[str], dict[Unread, int]]:
     """The events of a stream that ends after ``pieces``, and what of it was not read."""
-    splitter = EventSplitter()
+    unread: Counter[Unread] = Counter()
+    splitter = EventSplitter(unread)
     found = [event for piece in pieces for event in splitter.feed(piece)]
     splitter.end()
-    return found, dict(splitter.unread)
+    return found, dict(unread)
 
 
 def test_every_recording_gives_its_events() -> None:
@@ -66,7 +67,8 @@ def test_every_recording_gives_its_events() -> None:
 
 
 FRAGMENTS = st.sampled_from([
-    TEXT, b"\n", b"\0\xff\n", b"x" * (MAX_LINE_BYTES + 1) + b"\n", b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n",
+    TEXT, b"\n", b"\0\xff\n", b"x" * (MAX_EVENT_BYTES + 1) + b"\n",
+    b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n",
     b"no end",
 ])  # fmt: skip
 
@@ -102,9 +104,9 @@ def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
 @pytest.mark.parametrize(("stream", "events", "unread"), [
     pytest.param(b"hello\n" + TEXT, 1, {"unreadable": 1}, id="a word"),
     pytest.param(TEXT[:-1], 0, {"cut": 1}, id="cut text"),
-    pytest.param(b"x" * MAX_LINE_BYTES + b"\n" + TEXT, 1, {"unreadable": 1}, id="a line at the limit"),
-    pytest.param(b"x" * (MAX_LINE_BYTES + 1) + b"\n" + TEXT, 1, {"long_line": 1}, id="a long line"),
-    pytest.param(b"x" * 10 * MAX_LINE_BYTES, 0, {"long_line": 1}, id="a line without end"),
+    pytest.param(b"x" * MAX_EVENT_BYTES + b"\n" + TEXT, 1, {"unreadable": 1}, id="a line at the limit"),
+    pytest.param(b"x" * (MAX_EVENT_BYTES + 1) + b"\n" + TEXT, 1, {"long_line": 1}, id="a long line"),
+    pytest.param(b"x" * 10 * MAX_EVENT_BYTES, 0, {"long_line": 1}, id="a line without end"),
 ])  # fmt: skip
 def test_what_is_no_event_is_counted_and_the_next_is_read(stream: bytes, events: int, unread: dict[str, int]) -> None:
     """Garbage costs itself alone, and is counted once, by its reason."""
@@ -113,13 +115,13 @@ def test_what_is_no_event_is_counted_and_the_next_is_read(stream: bytes, events:
 
 def test_what_does_not_end_is_not_kept() -> None:
     """A line without end costs no more memory than the limit."""
-    splitter = EventSplitter()
+    splitter = EventSplitter(Counter())
     for _ in range(100):
         splitter.feed(b"x" * 8192)
-    assert len(splitter._line) <= MAX_LINE_BYTES
+    assert len(splitter._line) <= MAX_EVENT_BYTES
 
 
 def test_every_reason_is_a_series() -> None:
     """Whatever is not read is exported."""
-    _, unread = split(b"x" * (MAX_LINE_BYTES + 1) + b"\nx\ny")
+    _, unread = split(b"x" * (MAX_EVENT_BYTES + 1) + b"\nx\ny")
     assert set(unread) == set(UNREAD_REASONS)

@@ -21,10 +21,10 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperSpec
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking import inquiry as reached_module
-from exporters.ras.asking.inquiry import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, Aim, Inquiry, QueryAnswer, Reach
+from exporters.ras.asking.inquiry import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
-from exporters.ras.report.reading import ReadRequest, ReportReading, read
+from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
@@ -57,8 +57,7 @@ class Bench:
         self.helper: Helper[ReportReading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
         self.reached: ProcessKey | None = ProcessKey(7, 1)
-        reach = Reach(self.thread, Always(self))
-        self.inquiry = Inquiry(self.thread, self.helper, reach, self.as_seen, Logger("ras"))
+        self.inquiry = Inquiry(self.thread, self.helper, Always(self), self.as_seen, Logger("ras"))
         self.sent_all = False
 
     async def as_seen(self, _endpoint: Endpoint, _site: Site) -> bool:
@@ -150,7 +149,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
 
 @pytest.mark.parametrize(("spec", "result"), [
     (HelperSpec("poor", READER.target, ReportReading, memory_bytes=2 * 1024 * 1024), "failed"),
-    (HelperSpec("none", "exporters.ras.report.reading:no_such_function", ReportReading, READER.memory_bytes), "failed"),
+    (HelperSpec("none", "exporters.ras.report.json_report:missing", ReportReading, READER.memory_bytes), "failed"),
     (HelperSpec("stopping", "helper_targets:stop_at_once", ReportReading, READER.memory_bytes), "hung"),
 ], ids=["out of memory", "crash", "hang"])  # fmt: skip
 async def test_a_helper_that_fails_costs_one_report(
@@ -224,7 +223,7 @@ async def test_processes_that_answer_a_greeting(
     heard: list[bytes] = []
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached(accepting))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
     thread.stop()
@@ -242,7 +241,7 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
 
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached([FIRST]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(silent) as endpoint:
         aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
         assert await inquiry.present(aim, QueryLimits(step_seconds=0.05)) == frozenset()
@@ -265,7 +264,7 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
 
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached([FIRST, *[fourth] * 15, SECOND]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), Reach(thread, search), unchanged, Logger("ras"))
+    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(conversing(reply, nobody)) as endpoint:
         found = await inquiry.reports(Aim(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
     thread.stop()

@@ -21,19 +21,11 @@ from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel
 GRACE_SECONDS = 60.0  # A process is not spoken of before: its first record shows that its settings are good
 MAX_TOLD = 4096  # Processes spoken of that are remembered; all are forgotten at once when there are more
 
-RECORDING_VARIABLES = frozenset(
-    {
-        "NCCL_PROFILER_PLUGIN",
-        "NCCL_INSPECTOR_ENABLE",
-        "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
-        "NCCL_INSPECTOR_DUMP_DIR",
-        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
-        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE",
-        "NCCL_INSPECTOR_PROM_DUMP",
-        "SLURM_JOBID",
-    }
-)
+RECORDING_VARIABLES = frozenset([
+    "NCCL_PROFILER_PLUGIN", "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+    "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
+    "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE", "NCCL_INSPECTOR_PROM_DUMP", "SLURM_JOBID",
+])  # fmt: skip
 """The environment variables that say whether, where and how a process writes records."""
 
 
@@ -95,9 +87,7 @@ class SilenceWatch:
                 continue
             counts[reason] += 1
             if facts.key not in self._told:
-                if len(self._told) >= MAX_TOLD:
-                    self._told.clear()
-                self._told.add(facts.key)
+                self._told = {facts.key, *(self._told if len(self._told) < MAX_TOLD else ())}
                 self._log.warning(
                     "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but by its settings no record of it "
                     "will ever be read: {remedy}",

@@ -145,6 +145,7 @@ class Writers:
             watch = self._idle[writer_key]
             if comms := watch.look(aggregate, now):
                 self.ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
+            aggregate.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
         """Bound what is remembered, end the gauges' windows, and believe no record from the future."""

@@ -18,9 +18,8 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey, Total
-from exporters.inspector.totals.arrivals import Arrivals
 from exporters.inspector.totals.losses import Sequence, Tally
-from exporters.inspector.totals.matching import BoardMember
+from exporters.inspector.totals.matching import Arrivals, BoardMember
 from exporters.inspector.totals.pairs import End
 
 Place = tuple[WriterKey, str, int]

@@ -20,7 +20,6 @@ from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format import records
 from exporters.inspector.format.passes import RingSizes, Run
 from exporters.inspector.totals.accumulators import Accumulator, Binding, Durations, RecordKey, TransferWindow, Window
-from exporters.inspector.totals.arrivals import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.losses import (
     COLLECTIVE_RING,
     P2P_RING,
@@ -31,6 +30,7 @@ from exporters.inspector.totals.losses import (
     Sequence,
     Tally,
 )
+from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals
 from exporters.inspector.totals.pairs import End, Pairs
 from exporters.inspector.totals.shared import (
     MAX_PLACES,
@@ -103,6 +103,7 @@ class Aggregate:
         self.bindings: dict[RecordKey, Binding] = {}
         self._arrivals_at: dict[records.SeriesKey, Accumulator] = {}
         self._reported = 0
+        self._first: str | None = None
 
     def add(
         self,
@@ -268,7 +269,7 @@ class Aggregate:
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
         """Give a binding its accumulator and window, as far as the budget admits them."""
         key = records.SeriesKey(comm, comm_rank, collective, records.size_label(binding.size_bytes))
-        if key not in self.accumulators and (comm == records.OTHER or not self._admitted(SERIES_PER_ACCUMULATOR)):
+        if key not in self.accumulators and (comm == records.OTHER or not self._has_room(comm)):
             key = key._replace(size=records.OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if self._shared.histograms and collective not in P2P_SERIES:
@@ -294,6 +295,20 @@ class Aggregate:
                 accumulator = self.accumulators.setdefault(key._replace(size=records.OTHER), Accumulator())
             self._arrivals_at[key] = accumulator
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
+    def serve_first(self, comm: str | None) -> None:
+        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
+        if comm is not None:
+            self.bindings.clear()  # who was refused may ask again
+        self._first = comm
+
+    def _has_room(self, comm: str) -> bool:
+        if self._first not in (None, comm) or not self._admitted(SERIES_PER_ACCUMULATOR):
+            return False
+        if self._first is not None:
+            self._first = None
+            self.bindings.clear()
+        return True
 
     def _admitted(self, series: int) -> bool:
         return self._admit(self.writer_key, series, self._places.ranks, self.group)

@@ -12,54 +12,68 @@ from collections import Counter
 
 from exporters.inspector.format.records import OTHER
 from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
-"""After this long without a record a communicator is over if a newer one has the same place, size and name, or if
-another has no room."""
+"""After this long without a record a communicator is over if a newer one has the same place, size and name. If another
+has no room, the one without a record for longest is over, too; while that is not enough, two at the next look, then
+four, and so on."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; the times start again when the agent restarts."""
+    """Watches one writer's communicators; the times start again when the agent restarts.
+
+    ``first``: the oldest that was used without room since the look before; it is to have what becomes free.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
         self._made: dict[str, float] = {}
         self._refused: Counter[str] = Counter()
+        self._gives_way = 1
+        self.first: str | None = None
 
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
         """Return the communicators that are over at monotonic time ``now``, and forget them."""
-        records, refused = _counts(aggregate)
-        before, self._seen = self._seen, {}
-        for comm, count in records.items():
-            last = before.get(comm, (-1, now))
-            self._seen[comm] = last if last[0] == count else (count, now)
+        activity, refused = _counts(aggregate)
+        seen = {}
+        for comm, count in activity.items():
+            before = self._seen.get(comm)
+            seen[comm] = before if before is not None and before[0] == count else (count, now)
             self._made.setdefault(comm, now)
-        still = {comm: now - since for comm, (_, since) in self._seen.items() if comm != OTHER}
-        resting = {comm for comm, seconds in still.items() if seconds >= SUCCEEDED_SECONDS}
-        over = {comm for comm in resting if still[comm] >= IDLE_SECONDS} | self._succeeded(aggregate, resting)
-        if any(refused[comm] > self._refused[comm] for comm in refused):
-            over |= resting
+        still = {comm: since for comm, (_, since) in seen.items() if comm != OTHER}
+        over = {comm for comm, since in still.items() if now - since >= IDLE_SECONDS}
+        over |= self._succeeded(aggregate, still, now)
+        waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
+        without_room = [comm for comm in refused if refused[comm] > self._refused[comm]]
+        if without_room and waiting:
+            over.update(sorted(waiting, key=lambda comm: still[comm])[: self._gives_way])
+            self._gives_way = min(MAX_COMMUNICATORS, 2 * self._gives_way)
+        else:
+            self._gives_way = 1
+        known = (comm for comm in without_room if comm != OTHER and comm not in over)
+        self.first = min(known, key=lambda comm: self._made[comm], default=None)
         self._refused = refused
-        self._seen = {comm: last for comm, last in self._seen.items() if comm not in over}
+        self._seen = {comm: entry for comm, entry in seen.items() if comm not in over}
         self._made = {comm: made for comm, made in self._made.items() if comm in self._seen}
         return frozenset(over)
 
-    def _succeeded(self, aggregate: Aggregate, resting: set[str]) -> set[str]:
-        """Return the resting communicators that newer, used ones replaced after their last record."""
+    def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
+        """Return the communicators that newer, used ones replaced after their last record."""
         newest: dict[tuple[int, int, str], float] = {}
-        members = [each for each in aggregate.memberships.values() if each.comm in self._seen]
+        members = [each for each in aggregate.memberships.values() if each.comm in still]
         for each in members:
-            if each.comm not in resting:
+            if now - still[each.comm] < SUCCEEDED_SECONDS:
                 shape = (each.comm_rank, each.size, each.name)
-                newest[shape] = max(newest.get(shape, 0.0), self._made[each.comm])
+                newest[shape] = max(newest.get(shape, self._made[each.comm]), self._made[each.comm])
         return {
             each.comm
             for each in members
-            if each.comm in resting
-            and newest.get((each.comm_rank, each.size, each.name), 0.0) > self._seen[each.comm][1]
+            if now - still[each.comm] >= SUCCEEDED_SECONDS
+            and newest.get((each.comm_rank, each.size, each.name), still[each.comm]) > still[each.comm]
         }
 
 

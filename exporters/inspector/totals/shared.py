@@ -10,8 +10,7 @@ from collections import Counter
 
 from agent.sdk.metrics import FairBudget, Group
 from exporters.inspector.format.records import SeriesKey
-from exporters.inspector.totals.arrivals import Arrivals
-from exporters.inspector.totals.matching import Matching
+from exporters.inspector.totals.matching import Arrivals, Matching
 from exporters.inspector.totals.pairs import MAX_MEASURED_IN_ALL
 
 MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND = 2000.0

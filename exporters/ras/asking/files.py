@@ -23,17 +23,13 @@ class JobFiles:
         self._thread = thread
         self._log = log
         self._unanswered: frozenset[ProcessKey] = frozenset()
-        self._has_asked = False
 
     async def read_for(self, search: ListenerSearch) -> bool:
         """Read what the last look needs; True when it learnt something."""
         wanted = await self._thread.call(search.wanted)
         if not wanted:
-            if self._has_asked:  # the next process to be looked at is long in coming
-                self._helper.rest()
-            self._has_asked = False
+            self._helper.rest()  # the next process to be looked at is long in coming
             return False
-        self._has_asked = True
         last = self._unanswered
         asked = {key: wanted[key] for key in sorted(wanted, key=lambda key: (key in last, key))[:MAX_REQUESTS]}
         try:

@@ -16,35 +16,13 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import looks_isolated
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, ask, greet
+from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.report.model import Report
-from exporters.ras.report.reading import ReadRequest, ReportReading, read
 
 FIRST_PAUSE_SECONDS = 0.002
 ACCEPT_SECONDS = 1.0  # For a process to accept a connection: a RAS thread does so at once, a stopped process never
-
-
-class Reach:
-    """Tells, by the agent's own tables, which process has a connection's other end; ``thread`` reads them."""
-
-    def __init__(self, thread: OwnThread, search: ListenerSearch) -> None:
-        self._thread = thread
-        self._search = search
-
-    async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
-        now = asyncio.get_running_loop().time
-        until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
-        while (found := await self._look(site, server, client)) is None and now() < until:
-            await asyncio.sleep(pause)
-            pause *= 2
-        return found
-
-    async def _look(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        return await self._thread.call(lambda: self._search.server_of(site, server, client))
-
-
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
-READER = HelperSpec("ras", "exporters.ras.report.reading:read", ReportReading, memory_bytes=64 * 1024 * 1024)
+READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
 MAX_HELD_BYTES = 256 * 1024  # of a report that is read in the thread; of a longer one the agent holds a piece at a time
 READER_SECONDS = 10.0  # For each step of the helper; a report of 40 MiB takes it half a second
@@ -86,16 +64,16 @@ AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
 
 
 class Inquiry:
-    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``reach`` tells who answers.
+    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``search`` tells who answers.
 
     ``as_seen`` decides before an address is queried again.
     """
 
     def __init__(
-        self, thread: OwnThread, helper: Helper[ReportReading], reach: Reach, as_seen: AsSeen, log: Logger
+        self, thread: OwnThread, helper: Helper[ReportReading], search: ListenerSearch, as_seen: AsSeen, log: Logger
     ) -> None:
         self._thread = thread
-        self._reach = reach
+        self._search = search
         self._helper = helper
         self._as_seen = as_seen
         self._log = log
@@ -104,6 +82,17 @@ class Inquiry:
         self.duration_seconds: float | None = None
         self.errors: Counter[Stage] = Counter()
         self.skipped: Counter[str] = Counter()
+
+    async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
+        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
+        now = asyncio.get_running_loop().time
+        until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
+        while True:
+            found = await self._thread.call(lambda: self._search.server_of(site, server, client))
+            if found is not None or now() >= until:
+                return found
+            await asyncio.sleep(pause)
+            pause *= 2
 
     async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
         """Query once, then again while the process that answered may itself be cut off; empty when the first fails."""
@@ -127,7 +116,7 @@ class Inquiry:
         candidate: set[ProcessKey] = set()
 
         async def note(client: Endpoint) -> bool:
-            reached = await self._reach.server_of(aim.site, aim.endpoint, client)
+            reached = await self.server_of(aim.site, aim.endpoint, client)
             candidate.update(aim.wanted & {reached})
             return reached is not None
 
@@ -148,7 +137,7 @@ class Inquiry:
         accepted: list[ProcessKey] = []
 
         async def accept(client: Endpoint) -> bool:
-            server = await self._reach.server_of(aim.site, aim.endpoint, client)
+            server = await self.server_of(aim.site, aim.endpoint, client)
             accepted.extend(aim.wanted & {server})
             return server in aim.wanted
 

@@ -16,8 +16,16 @@ import msgspec
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
-from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, command, greet
-from exporters.ras.protocol.events import EventSplitter, Unread
+from exporters.ras.protocol.client import (
+    Endpoint,
+    EventSplitter,
+    QueryError,
+    QueryLimits,
+    Stage,
+    Unread,
+    command,
+    greet,
+)
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
@@ -30,14 +38,14 @@ ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
 """Tells, from the address and this end of a connection, whether it has reached a process to read events of."""
 
 
-class Monitored(msgspec.Struct, frozen=True):
+class Monitored(msgspec.Struct):
     """Counts over all addresses; ``up``: whether the stream of each address runs."""
 
-    up: dict[str, bool]
-    streams: int
-    errors: Counter[Stage]
-    events: Counter[str]
-    unread: Counter[Unread]
+    up: dict[str, bool] = {}
+    streams: int = 0
+    errors: Counter[Stage] = msgspec.field(default_factory=Counter)
+    events: Counter[str] = msgspec.field(default_factory=Counter)
+    unread: Counter[Unread] = msgspec.field(default_factory=Counter)
 
 
 class _Stream(msgspec.Struct):
@@ -62,10 +70,7 @@ class Monitors:
         self._random = random.Random()  # noqa: S311  # spreads connections over time; no secret
         self._streams: dict[Endpoint, _Stream] = {}
         self._wakes: set[Endpoint] = set()
-        self._begun = 0
-        self._errors: Counter[Stage] = Counter()
-        self._events: Counter[str] = Counter()
-        self._unread: Counter[Unread] = Counter()
+        self._heard = Monitored()
 
     async def follow(self, servers: Mapping[Endpoint, Servers]) -> None:
         """Read events at these addresses and at no others; begin streams that have ended and whose retry is due."""
@@ -87,13 +92,8 @@ class Monitors:
 
     def snapshot(self) -> Monitored:
         """Copy the counts."""
-        return Monitored(
-            up={endpoint.label: stream.up for endpoint, stream in self._streams.items()},
-            streams=self._begun,
-            errors=Counter(self._errors),
-            events=Counter(self._events),
-            unread=Counter(self._unread),
-        )
+        up, heard = {endpoint.label: stream.up for endpoint, stream in self._streams.items()}, self._heard
+        return Monitored(up, heard.streams, heard.errors.copy(), heard.events.copy(), heard.unread.copy())
 
     async def drain(self) -> None:
         """End every stream; closing a MONITOR connection does the library no harm."""
@@ -104,7 +104,7 @@ class Monitors:
         try:
             await self._listen(endpoint, stream)
         except QueryError as error:
-            self._errors[error.stage] += 1
+            self._heard.errors[error.stage] += 1
             self._log.warning(
                 "events of RAS at {endpoint} cannot be read", endpoint=endpoint.label, stage=error.stage, error=error
             )
@@ -127,23 +127,22 @@ class Monitors:
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
-            self._begun += 1
+            self._heard.streams += 1
             ended = await self._read(endpoint, reader, writer)
         finally:
             writer.close()
-        self._errors[ended] += 1
+        self._heard.errors[ended] += 1
         self._wakes.add(endpoint)
         self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the process ends, or answers no more (``deadline``)."""
-        splitter = EventSplitter()
+        splitter = EventSplitter(self._heard.unread)
         ended: Stage = "cut"
         try:
             while piece := await _hear(reader, writer):
                 found = splitter.feed(piece)
-                self._events.update(found)
-                self._count(splitter)
+                self._heard.events.update(found)
                 if not ALARMS.isdisjoint(found):
                     self._wakes.add(endpoint)
                 await asyncio.sleep(PAUSE_SECONDS)
@@ -152,12 +151,7 @@ class Monitors:
         except OSError:  # the connection broke
             pass
         splitter.end()
-        self._count(splitter)
         return ended
-
-    def _count(self, splitter: EventSplitter) -> None:
-        self._unread.update(splitter.unread)
-        splitter.unread.clear()
 
 
 async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:

@@ -21,16 +21,9 @@ Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "labels", "none"]
 """``labels``: for processes that nothing has named; they are queried rarely, to learn their ranks."""
 Refusal = Literal[
-    "not_elected",
-    "single_pass",
-    "network_namespace",
-    "no_listener",
-    "unowned_listener",
-    "version_unknown",
-    "version_old",
-    "process_young",
-    "too_large",
-]
+    "not_elected", "single_pass", "network_namespace", "no_listener", "unowned_listener", "version_unknown",
+    "version_old", "process_young", "too_large",
+]  # fmt: skip
 
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl

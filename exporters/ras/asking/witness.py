@@ -83,18 +83,14 @@ def memberships(report: Report, host: Host) -> list[Membership]:
     return [
         Membership(comm_label(member.hash), member.comm_rank, member.size)
         for member in report.members
-        if (member.place.host, member.place.pid) == host
+        if member.place[:2] == host
     ]
 
 
 def unheard(report: Report) -> set[Host]:
     """Return the processes that did not answer."""
-    return {
-        (rank.place.host, rank.place.pid)
-        for each in report.communicators
-        for rank in each.named
-        if rank.reason in ("unresponsive", "dead")
-    }
+    named = (rank for each in report.communicators for rank in each.named)
+    return {rank.place[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
 
 
 def silences(
@@ -136,5 +132,5 @@ def unambiguous(found: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Ho
 
 def named_here(report: Report, pids: Mapping[int, list[ProcessKey]]) -> list[tuple[ProcessKey, Host]]:
     """The processes of a report, answering or not, with a pid of this node's; ``pids`` by the job's pid namespace."""
-    silent = {(rank.place.host, rank.place.pid) for each in report.communicators for rank in each.named}
+    silent = {rank.place[:2] for each in report.communicators for rank in each.named}
     return [(key, host) for host in sorted(report.processes | silent) for key in pids.get(host[1], ())]

@@ -1,4 +1,4 @@
-"""The JSON report of NCCL 2.28.7 and later. Pure."""
+"""The JSON report of NCCL 2.28.7 and later; a reply of either format is read here, or in a helper process. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 
 from exporters.ras.report import model
 from exporters.ras.report.launches import RankLaunches, Spread, World, compare, note_waits
+from exporters.ras.report.model import Report, ReportError
+from exporters.ras.report.text_report import read_text
 
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
@@ -173,7 +175,7 @@ class _Reading:
 
     def _communicator(self, found: _Communicator) -> model.Communicator:
         places = [self._place(rank) for rank in found.ranks]
-        self.processes.update((place.host, place.pid) for place in places)
+        self.processes.update(place[:2] for place in places)
         spread = self._compare(found, places)
         for place, rank in zip(places, found.ranks, strict=True):
             if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
@@ -241,3 +243,28 @@ def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.T
         if wrong is not None and len(found) < model.MAX_TROUBLED:
             found.append(model.TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
     return tuple(found)
+
+
+class ReadRequest(msgspec.Struct, frozen=True):
+    """What to read: JSON or text; of the processes in it only those with one of ``pids`` are of interest."""
+
+    is_json: bool
+    pids: frozenset[int]
+
+
+class ReportReading(msgspec.Struct, frozen=True):
+    """A report, or why there is none; ``cut``: the reply is the beginning of one."""
+
+    report: Report | None
+    error: str = ""
+    cut: bool = False
+
+
+def read(request: ReadRequest, body: bytes) -> ReportReading:
+    """Read a reply."""
+    try:
+        report = read_json(body, request.pids) if request.is_json else read_text(body)
+    except ReportError as error:
+        return ReportReading(None, str(error), error.cut)
+    near = frozenset(process for process in report.processes if process[1] in request.pids)
+    return ReportReading(msgspec.structs.replace(report, processes=near))

@@ -43,9 +43,8 @@ LAST_LAUNCH = Family(
     _COMM, "1 per communicator", "max")
 STALLED = Family(
     "rankwatch_communicator_stalled", "gauge",
-    "1 when nothing was launched between the last two reports although the ranks' counts differ or some "
-    "ranks do not answer; or when nothing was launched for 5 minutes although a few ranks have left the "
-    "communicator.",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some ranks do not "
+    "answer; or when nothing was launched for 5 minutes although a few ranks have left the communicator.",
     _COMM, "1 per communicator", "max")
 SUSPECT = Family(
     "rankwatch_communicator_suspect", "gauge",
@@ -74,6 +73,8 @@ ABORTED = Family(
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
 FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
+STATES = ("responding", "missing", "unresponsive", "dead", "initializing", "finalizing", "aborted")
+"""Members of a Communicator that count its ranks."""
 _ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
 
 
@@ -83,8 +84,7 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
     for job_id, job in reports.items():
         for each in job.report.communicators:
             place = (job_id, comm_label(each.hash))
-            _states(rows, place, each)
-            _launches(rows, place, each, job)
+            _counts(rows, place, each, job)
             for rank in each.named:
                 rows[RANK_MISSING.name].add((*_named(place, rank, job), rank.reason), 1)
             for one in each.troubled:
@@ -101,23 +101,11 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
     return [found.metric for found in rows.values()]
 
 
-def _states(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator) -> None:
-    counts = {
-        "expected": each.size,
-        "responding": each.responding,
-        "missing": each.missing,
-        "unresponsive": each.unresponsive,
-        "dead": each.dead,
-        "initializing": each.initializing,
-        "finalizing": each.finalizing,
-        "aborted": each.aborted,
-    }
-    for state, count in counts.items():
-        if count is not None:
+def _counts(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator, job: JobReport) -> None:
+    rows[RANKS.name].add((*place, "expected"), each.size)
+    for state in STATES:
+        if (count := getattr(each, state)) is not None:
             rows[RANKS.name].add((*place, state), count)
-
-
-def _launches(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator, job: JobReport) -> None:
     if each.launches is None:
         return
     for collective, (least, most) in each.launches.extremes.items():

@@ -11,8 +11,7 @@ import msgspec
 from agent.sdk.metrics import Family, Metric
 from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
-from exporters.ras.protocol.client import STAGES, Stage
-from exporters.ras.protocol.events import EVENTS, OTHER, Unread
+from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage, Unread
 from exporters.ras.report.hangs import JobReport
 from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES, render_reports
 
