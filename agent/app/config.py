@@ -91,7 +91,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exporters: dict[str, Any] = {}
 
 
-class Loaded:
+class Loaded(Document):
     """A parsed file: the configuration, and where in the text each part of it stands.
 
     ``text`` is the file's, ``source`` names it in messages. A section without content (``exporters:`` with every key
@@ -99,11 +99,11 @@ class Loaded:
     """
 
     def __init__(self, text: str, source: str) -> None:
+        super().__init__(text, source)
         self.text = text
-        self._document = Document(text, source)
-        self.config = self._document.convert(_without_empty(self._document.value), AgentConfig, "$")
+        self.config: AgentConfig = self.convert(_without_empty(self.value), AgentConfig, "$")
         for name, section in self.config.exporters.items():
-            self._document.convert(section, dict[str, Any], f"$.exporters.{name}")
+            self.convert(section, dict[str, Any], f"$.exporters.{name}")
         for address in self.config.web.addresses:
             try:
                 parse_listen_address(address)
@@ -112,14 +112,8 @@ class Loaded:
 
     def section(self, name: str, type_: type[ExporterConfig]) -> ExporterConfig:
         """Return exporter ``name``'s section as its own type."""
-        found: ExporterConfig = self._document.convert(
-            self.config.exporters.get(name, {}), type_, f"$.exporters.{name}"
-        )
+        found: ExporterConfig = self.convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
         return found
-
-    def error(self, path: str, message: str) -> ConfigError:
-        """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
-        return self._document.error(path, message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 from agent import __version__
 from agent.app.config import Loaded, Options, parsed, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
-from agent.app.front import LOOKER, STATIC, FirstLook, Front, exporter_views, node_document
+from agent.app.front import STATIC, Front, exporter_views, node_document
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -65,13 +65,9 @@ class Daemon:
         self._hostname = os.uname().nodename
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
         supervisor = self._supervisor
-        self._first_look = FirstLook(
-            self._clock, lambda: supervisor.has_looked(LOOKER), lambda: supervisor.ranks.processes().values()
-        )
         self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
-        may_show = self._first_look.is_over
         self._front = Front(self._clock, self._document, supervisor.ranks.speeds.view, lambda: self._loaded.config.web)
         self._pages = Pages(
             self._registry.render,
@@ -79,7 +75,7 @@ class Daemon:
             self._ready,
             self._front.text,
             self._front.json,
-            may_show,
+            supervisor.may_show,
             STATIC,
             supervisor.evidence_file,
         )
@@ -231,7 +227,7 @@ class Daemon:
         return [self._self_source, *self._supervisor.tables, *self._supervisor.running.values()]
 
     def _ready(self) -> bool:
-        return self._first_look.is_over() and self._supervisor.ready()
+        return self._supervisor.may_show() and self._supervisor.ready()
 
     def _listen_addresses(self, loaded: Loaded) -> tuple[str, ...]:
         return self._options.listen_addresses or loaded.config.web.addresses

@@ -1,4 +1,4 @@
-"""What people and scripts see of the node: the document at `/api/v1/ranks`, the page at `/`, and from when on.
+"""What people and scripts see of the node: the document at `/api/v1/ranks`, and the page at `/`.
 
 Both are made on the event loop, at most every HOLD_SECONDS each. Open pages share MAX_LOOKS_PER_SECOND.
 """
@@ -16,7 +16,6 @@ from agent.page.document import Configuration, ExporterView, NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.health import HealthSnapshot
-from agent.ranks.rank.process import RankProcess
 from agent.ranks.speeds import SpeedView
 from agent.web.handlers import STATIC_HEADERS
 from agent.web.messages import HttpResponse
@@ -30,11 +29,6 @@ COUNT_SECONDS = 5.0
 
 STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEADERS) for each in (SCRIPT, STYLE)}
 """What the page needs besides, by path."""
-FIRST_LOOK_SECONDS = 30.0
-"""The longest that a start holds the page back: a process that hangs in /proc must not hide its node. The alert
-RankwatchLate follows then, as the look passes its deadline."""
-LOOKER = "process"
-"""The exporter that finds rank processes, and confirms those of the checkpoint."""
 
 
 class Front:
@@ -90,33 +84,6 @@ class Front:
 
     def _traffic(self, job_id: str, rank: str) -> Sequence[float]:
         return self._speed_of(RankLabel(job_id, rank)).traffic
-
-
-class FirstLook:
-    """``has_looked``: whether LOOKER has ended a look, or there is none; ``processes``: the ranks' that run."""
-
-    def __init__(
-        self, clock: Clock, has_looked: Callable[[], bool], processes: Callable[[], Iterable[RankProcess]]
-    ) -> None:
-        self._clock = clock
-        self._has_looked = has_looked
-        self._processes = processes
-        self._until = clock.monotonic() + FIRST_LOOK_SECONDS
-        self._is_over = False
-
-    def is_over(self) -> bool:
-        """True from the time on when the first look was made and the ranks that their environment names are shown.
-
-        True in any case FIRST_LOOK_SECONDS after the start. A reload does not change it.
-        """
-        if not self._is_over:
-            is_late = self._clock.monotonic() >= self._until
-            self._is_over = is_late or (self._has_looked() and not any(map(_is_to_be_named, self._processes())))
-        return self._is_over
-
-
-def _is_to_be_named(process: RankProcess) -> bool:
-    return process.slots is None and process.claim.rank is not None
 
 
 def node_document(

@@ -22,6 +22,11 @@ from agent.ranks.table import RankTable
 TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """The budget of the rank table in the checkpoint."""
+FIRST_LOOK_SECONDS = 30.0
+"""The longest that a start holds the page back: a process that hangs in /proc must not hide its node. The alert
+RankwatchLate follows then, as the look passes its deadline."""
+LOOKER = "process"
+"""The exporter that finds rank processes, and confirms those of the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
 """A file system that hangs must not keep the agent from leaving."""
 
@@ -59,7 +64,8 @@ class Supervisor:
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
         self._refused: dict[str, ExporterConfig] = {}
-        self._begun = False
+        self._begun = self._may_show = False
+        self._started_at = clock.monotonic()
         self._ends: set[asyncio.Task[None]] = set()
         self._restore("health ledger", self._checks_section, self.ledger.load)
         self._boot_file = BootFile(state.directory, state.boot_id, self._state_thread)
@@ -145,6 +151,18 @@ class Supervisor:
     def has_looked(self, name: str) -> bool:
         """Return True when the first update of this exporter has ended, well or not, or there is no such exporter."""
         return self._begun and (name not in self.running or self.running[name].looked)
+
+    def may_show(self) -> bool:
+        """Return True once the first look at processes was made and the ranks that their environment names are shown.
+
+        True in any case FIRST_LOOK_SECONDS after the start. A reload does not change it.
+        """
+        if not self._may_show:
+            is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS
+            running = self.ranks.processes().values()
+            is_named = not any(process.slots is None and process.claim.rank is not None for process in running)
+            self._may_show = is_late or (self.has_looked(LOOKER) and is_named)
+        return self._may_show
 
     # -- the tick --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,5 @@
 """`rankwatch exclude`: nodes where jobs fail first, again and again, as a list for `sbatch --exclude`."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -11,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.cli.terminal import plain
+from agent.cli.terminal import columns, plain
 from agent.core import prometheus
 from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
@@ -80,14 +78,8 @@ def lemons(failures: Iterable[Sample]) -> list[Lemon]:
 def _table(chosen: Sequence[Lemon]) -> str:
     if not chosen:
         return "no node has that many points"
-    rows = [("NODE", "CLUSTER", "POINTS", "JOBS", "USERS")]
-    rows += [
-        (plain(one.node), plain(one.cluster) or "-", str(one.points), str(one.jobs), str(one.users)) for one in chosen
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    rows = ((one.node, one.cluster or "-", str(one.points), str(one.jobs), str(one.users)) for one in chosen)
+    return "\n".join(columns(("NODE", "CLUSTER", "POINTS", "JOBS", "USERS"), rows, 0, colour=False))
 
 
 _FORMATS: dict[str, Callable[[Sequence[Lemon]], str]] = {

@@ -17,7 +17,7 @@ COMMANDS = {
     "status": ("agent.cli.status", "show the ranks of the agent on this node"),
     "job": ("agent.cli.job.command", "show a job over all its nodes, by Prometheus"),
     "explain": ("agent.cli.explain.command", "tell the last incident of a job"),
-    "evidence": ("agent.cli.evidence.command", "show what was saved when ranks died"),
+    "evidence": ("agent.cli.evidence", "show what was saved when ranks died"),
     "exclude": ("agent.cli.exclude", "list nodes where jobs fail first, again and again"),
     "doctor": ("agent.cli.doctor.command", "check the installation and print fixes"),
     "healthy": ("agent.cli.healthy", "report whether the hardware of this node is healthy"),

@@ -89,11 +89,6 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     if snapshot.saved_seconds is not None:
         yield CHECKPOINT_TIME.single(snapshot.saved_seconds)
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
-    responses, closed = WEB_RESPONSES.rows(), WEB_CLOSED.rows()
-    for code, count in sorted(snapshot.responses.items()):
-        responses.add((str(code),), count)
-    for reason, count in snapshot.closed.items():
-        if count:
-            closed.add((reason,), count)
-    yield from (responses.metric, closed.metric)
+    yield WEB_RESPONSES.by_label({str(code): count for code, count in sorted(snapshot.responses.items())})
+    yield WEB_CLOSED.by_label({reason: count for reason, count in snapshot.closed.items() if count})
     yield WEB_FAILURES.single(snapshot.web_failures)

@@ -82,14 +82,7 @@ _SERIES: tuple[tuple[Family, Callable[[SourceCounts], float | None]], ...] = (
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
     """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
     for family, value_of in _UPDATES:
-        yield _metric(family, ((each.name, value_of(each)) for each in exporters))
+        yield family.by_label({each.name: value for each in exporters if (value := value_of(each)) is not None})
     for family, count_of in _SERIES:
-        yield _metric(family, ((name, count_of(each)) for name, each in sorted(counts.items())))
-
-
-def _metric(family: Family, values: Iterable[tuple[str, float | None]]) -> Metric:
-    rows = family.rows()
-    for name, value in values:
-        if value is not None:
-            rows.add((name,), value)
-    return rows.metric
+        named = sorted(counts.items())
+        yield family.by_label({name: value for name, each in named if (value := count_of(each)) is not None})

@@ -194,7 +194,7 @@ class Helper(Generic[Answer]):
     async def _call(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         process = await self._running()
         try:
-            answer = await self._exchange(_Patience(process, deadline_seconds), request, pieces)
+            answer = await self._exchange(process, deadline_seconds, request, pieces)
         except HelperError:
             self._back_off()
             await self._dismiss()
@@ -207,20 +207,25 @@ class Helper(Generic[Answer]):
         self._failures = 0
         return answer
 
-    async def _exchange(self, process: _Patience, request: object, pieces: AsyncIterable[bytes]) -> Answer:
-        await process.send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
+    async def _exchange(
+        self, process: HelperProcess, deadline_seconds: float, request: object, pieces: AsyncIterable[bytes]
+    ) -> Answer:
+        async def send(kind: FrameKind, payload: bytes = b"") -> None:
+            await _within(process, deadline_seconds, process.send(kind, payload))
+
+        await send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
         iterator = aiter(pieces)
         while True:
             try:
                 piece = await anext(iterator, None)
             except Exception as error:  # noqa: BLE001  # whatever the pieces raise is the caller's: raised there
-                await process.send(FrameKind.ABORT)
+                await send(FrameKind.ABORT)
                 raise _PiecesFailed(error) from None
             if piece is None:
                 break
-            await process.send(FrameKind.BODY, piece)
-        await process.send(FrameKind.END)
-        kind, answer = await process.receive()
+            await send(FrameKind.BODY, piece)
+        await send(FrameKind.END)
+        kind, answer = await _within(process, deadline_seconds, process.receive())
         if kind is not FrameKind.ANSWER:
             raise HelperFailed(f"{kind.name} in the place of an answer")
         try:
@@ -237,30 +242,18 @@ class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
         self.error = error
 
 
-class _Patience:
-    """Waits ``deadline_seconds`` at most for each step of a process; every failure is a HelperError."""
-
-    def __init__(self, process: HelperProcess, deadline_seconds: float) -> None:
-        self._process = process
-        self._deadline_seconds = deadline_seconds
-
-    async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
-        await self._wait_for(self._process.send(kind, payload))
-
-    async def receive(self) -> tuple[FrameKind, bytes]:
-        return await self._wait_for(self._process.receive())
-
-    async def _wait_for(self, step: Awaitable[T]) -> T:
-        try:
-            async with asyncio.timeout(self._deadline_seconds):
-                return await step
-        except TimeoutError:
-            raise HelperHung(f"no answer after {self._deadline_seconds} s") from None
-        except FrameError as error:
-            raise HelperFailed(str(error)) from None
-        except (EOFError, OSError):
-            await self._process.gone_within(KILL_SECONDS)
-            raise HelperFailed(self._process.ending or "it closed its stream") from None
+async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitable[T]) -> T:
+    """Wait for one step of a process; every failure is a HelperError."""
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            return await step
+    except TimeoutError:
+        raise HelperHung(f"no answer after {deadline_seconds} s") from None
+    except FrameError as error:
+        raise HelperFailed(str(error)) from None
+    except (EOFError, OSError):
+        await process.gone_within(KILL_SECONDS)
+        raise HelperFailed(process.ending or "it closed its stream") from None
 
 
 class Helpers:

@@ -99,18 +99,12 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield from _ranks(snapshot.ranks)
     yield from _jobs(snapshot.ranks)
     yield from _communicators(snapshot.ranks)
-    conflicts = IDENTITY_CONFLICTS.rows()
-    conflicts.add(("communicator",), snapshot.conflicts)
-    conflicts.add(("owner",), snapshot.owner_conflicts)
-    yield conflicts.metric
+    yield IDENTITY_CONFLICTS.by_label({"communicator": snapshot.conflicts, "owner": snapshot.owner_conflicts})
     yield RANKS_DUPLICATE.single(snapshot.duplicates)
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
-    unread = UNREAD.rows()
-    for source, ranks in sorted(snapshot.usage_unread.items()):
-        unread.add((source,), ranks)
-    yield unread.metric
+    yield UNREAD.by_label(dict(sorted(snapshot.usage_unread.items())))
     yield NODE_TIME.single(snapshot.taken_seconds)
 
 

@@ -72,16 +72,14 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
         yield NODE_HEALTHY.single(float(not counting))
     well = dict.fromkeys((each.check for each in snapshot.entries), 1.0)
     well.update((each.check, 0.0) for each in failed)
-    checks, since = NODE_CHECK.rows(), CHECK_FAILED.rows()
-    for check, value in sorted(well.items()):
-        checks.add((check,), value)
+    since = CHECK_FAILED.rows()
     first: dict[tuple[str, ...], float] = {}
     for each in failed:  # two sources may report one fault
         place = (each.check, *each.subject)
         first[place] = min(first.get(place, each.finding.since_seconds), each.finding.since_seconds)
     for failed_at, seconds in first.items():
         since.add(failed_at, seconds)
-    yield checks.metric
+    yield NODE_CHECK.by_label(dict(sorted(well.items())))
     yield since.metric
     yield REFUSED.single(snapshot.refused)
     yield fault_table.rows(snapshot.faults)

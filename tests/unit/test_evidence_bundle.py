@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.cli.evidence.command import listed, shown
+from agent.cli.evidence import listed, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word

@@ -12,7 +12,7 @@ from lent import lent
 from rank_table import KILLED, environment
 from test_evidence_bundle import summary
 
-from agent.cli.evidence.command import main
+from agent.cli.evidence import main
 from agent.evidence import folder
 from agent.evidence.summary import Event, Summary, Word
 from agent.ranks.rank.facts import ProcessFacts

@@ -1,19 +1,25 @@
 """What a scrape gets before the agent has looked at the ranks for the first time."""
 
 import pytest
-from rank_table import Table, environment
+from fake_clock import FakeClock
+from rank_table import environment, facts
 
-from agent.app.front import FIRST_LOOK_SECONDS, FirstLook
+from agent.app.supervisor import FIRST_LOOK_SECONDS, Supervisor
+from agent.core.checkpoint import StateFile
+from agent.core.log import Logger
+from agent.sdk.exporter import Roots
 
 
-class Start:
-    """A start of the agent over a table."""
+class Start(Supervisor):
+    """A start of the agent, which has looked when the test says so."""
 
     def __init__(self) -> None:
-        self.table = Table()
-        self.has_looked = False
-        table = self.table
-        self.first_look = FirstLook(table.clock, lambda: self.has_looked, lambda: table.ranks.processes().values())
+        self.clock = FakeClock()
+        super().__init__(self.clock, "here", Roots(), StateFile(None, "boot", Logger("test")))
+        self.looked = False
+
+    def has_looked(self, _name: str) -> bool:
+        return self.looked
 
 
 @pytest.fixture
@@ -24,33 +30,33 @@ def start() -> Start:
 
 def test_over_with_the_first_look(start: Start) -> None:
     """The page is held back until the first look has ended, and never again."""
-    assert not start.first_look.is_over()
-    start.has_looked = True
-    assert start.first_look.is_over()
-    start.has_looked = False
-    assert start.first_look.is_over()
+    assert not start.may_show()
+    start.looked = True
+    assert start.may_show()
+    start.looked = False
+    assert start.may_show()
 
 
 def test_ranks_that_are_named_soon(start: Start) -> None:
     """Ranks that the first look found and their environment names are waited for, others are not."""
-    start.has_looked = True
-    start.table.add(1, environment(1))
-    assert not start.first_look.is_over()
-    start.table.tick(1.0)
-    assert start.table.labels()
-    assert start.first_look.is_over()
+    start.looked = True
+    start.ranks.observe_process(facts(1, environment(1)))
+    assert not start.may_show()
+    start.clock.advance(1.0)
+    start.ranks.tick()
+    assert start.may_show()
     nameless = Start()
-    nameless.has_looked = True
-    nameless.table.add(1, {})
-    assert nameless.first_look.is_over()
+    nameless.looked = True
+    nameless.ranks.observe_process(facts(1, {}))
+    assert nameless.may_show()
 
 
-@pytest.mark.parametrize("has_looked", [False, True])
-def test_bounded(start: Start, has_looked: bool) -> None:
+@pytest.mark.parametrize("looked", [False, True])
+def test_bounded(start: Start, looked: bool) -> None:
     """A look that hangs, or a rank that gets no name, holds the page back for no longer than this."""
-    start.has_looked = has_looked
-    start.table.add(1, environment(1))
-    start.table.clock.advance(FIRST_LOOK_SECONDS - 0.1)
-    assert not start.first_look.is_over()
-    start.table.clock.advance(0.1)
-    assert start.first_look.is_over()
+    start.looked = looked
+    start.ranks.observe_process(facts(1, environment(1)))
+    start.clock.advance(FIRST_LOOK_SECONDS - 0.1)
+    assert not start.may_show()
+    start.clock.advance(0.1)
+    assert start.may_show()

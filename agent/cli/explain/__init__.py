@@ -1,5 +1,5 @@
 """`rankwatch explain`: the story of a job's incident, from Prometheus and from evidence bundles.
 
-``ask`` finds the incident, ``details`` what is known of it, ``bundles`` reads summaries of bundles; ``incident``,
-``culprit`` and ``cost`` decide, purely; ``story`` makes the page of it, ``page`` writes it as text or HTML.
+``ask`` finds the incident, ``details`` what is known of it, ``bundles`` reads summaries of bundles; ``incident`` and
+``culprit`` decide, purely; ``story`` makes the page of it, as text or HTML.
 """

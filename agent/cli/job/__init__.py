@@ -1,4 +1,1 @@
-"""`rankwatch job`: a whole job over all its nodes, as Prometheus knows it.
-
-``facts`` asks Prometheus; ``text`` says it, purely; ``command`` is the command line.
-"""
+"""`rankwatch job`: a whole job over all its nodes; ``facts`` asks Prometheus, ``command`` says it."""

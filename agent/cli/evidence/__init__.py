@@ -1,1 +1,0 @@
-"""`rankwatch evidence`: the bundles of this node."""
