@@ -114,7 +114,7 @@ class Agent:
         return next(int(line.split()[1]) for line in lines if line.startswith(name))
 
     def value(self, name: str) -> float:
-        return total(self.get(f"/metrics?name[]={name}"), name)
+        return total(self.get("/metrics"), name)
 
     def __enter__(self) -> Agent:
         return self

@@ -15,6 +15,7 @@ import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from test_site_files import values_of
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
@@ -367,14 +368,3 @@ def test_provisioning() -> None:
     [provider] = yaml.safe_load((GRAFANA / "provisioning/dashboards/rankwatch.yml").read_text())["providers"]
     assert provider["type"] == "file"
     assert "uid" not in source
-
-
-def values_of(key: str, node: Any) -> Any:
-    """Yield the values of a key, wherever it stands."""
-    if isinstance(node, dict):
-        if key in node:
-            yield node[key]
-        node = list(node.values())
-    if isinstance(node, list):
-        for each in node:
-            yield from values_of(key, each)

@@ -193,7 +193,7 @@ class Agent(Closing):
         """Return the series called ``name`` that have ``labels``."""
         own = JOB_FAMILIES.get(name) or RANK_FAMILIES.get(name)
         if own is None:
-            return select(self.page(f"?name[]={name}"), name, **labels)
+            return select(self.page(), name, **labels)
         if self.job_id is not None and "job_id" in own:
             labels = {"job_id": self.job_id, **labels}
         return select(self.page(f"?collect[]={'liveness' if name in JOB_FAMILIES else 'ranks'}"), name, **labels)

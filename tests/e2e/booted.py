@@ -17,9 +17,9 @@ ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "deploy" / "systemd"
 UNPACKED = ROOT / ".cache" / "nspawn"
 BOOT_SECONDS = 120.0
-PACKAGES = ("h11", "msgspec", "pynvml.py", "prometheus_client", "psutil", "yaml", "_yaml")
+PACKAGES = ("aiofiles", "h11", "msgspec", "pynvml.py", "prometheus_client", "psutil", "yaml", "_yaml")
 _PROGRAM = "#!/opt/rankwatch/bin/python\nimport sys\nfrom agent.cli.main import main\nsys.exit(main())\n"
-_TARGET = "[Unit]\nRequires=basic.target\nWants=look.service\nAfter=basic.target\nAllowIsolate=yes\n"
+_TARGET = "[Unit]\nRequires=basic.target\nWants=test.service\nAfter=basic.target\nAllowIsolate=yes\n"
 _LOOK = """\
 [Unit]
 After={wanted}
@@ -29,8 +29,8 @@ FailureAction=poweroff-force
 [Service]
 Type=oneshot
 ExecStart=/bin/bash -c 'sleep {seconds}; {command}'
-StandardOutput=file:/opt/look.txt
-StandardError=file:/opt/look.txt
+StandardOutput=file:/opt/said.txt
+StandardError=file:/opt/said.txt
 """
 
 
@@ -50,8 +50,8 @@ def why_not_booted() -> str | None:
 
 
 @contextlib.contextmanager
-def layered(directory: Path) -> Iterator[Path]:
-    """Yield a root directory: this machine's files, and what is written goes into memory."""
+def layered(directory: Path, below: Path = Path("/")) -> Iterator[Path]:
+    """Yield a root directory: the files of ``below`` (this machine's), and what is written goes into memory."""
     layer, root = directory / "layer", directory / "root"
     layer.mkdir()
     root.mkdir()
@@ -60,7 +60,7 @@ def layered(directory: Path) -> Iterator[Path]:
         stack.callback(subprocess.run, ["umount", layer], check=True)
         for name in ("upper", "work"):
             (layer / name).mkdir()
-        options = f"lowerdir=/,upperdir={layer / 'upper'},workdir={layer / 'work'}"
+        options = f"lowerdir={below},upperdir={layer / 'upper'},workdir={layer / 'work'}"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
         stack.callback(subprocess.run, ["umount", root], check=True)
         yield root
@@ -104,25 +104,25 @@ def boot(root: Path, units: Mapping[str, str], command: str, after_seconds: int)
     for name, text in units.items():
         (system / name).write_text(text)
     wanted = " ".join(["rankwatch.service", *units])
-    (system / "look.service").write_text(_LOOK.format(wanted=wanted, seconds=after_seconds, command=command))
+    look = _LOOK.format(wanted=wanted, seconds=after_seconds, command=command)
+    rights = ("--bind=/dev/fuse", "--property=DeviceAllow=/dev/fuse", "--capability=CAP_SYS_ADMIN")
+    return boot_for(root, look, BOOT_SECONDS, *rights, "--system-call-filter=@known")
+
+
+def boot_for(root: Path, unit: str, seconds: float, *options: str) -> str:
+    """Boot it with a unit that writes to /opt/said.txt and ends the machine; return what that wrote."""
+    system = root / "etc/systemd/system"
+    (system / "test.service").write_text(unit)
     (system / "default.target").unlink(missing_ok=True)
     (system / "default.target").write_text(_TARGET)
     libraries = UNPACKED / "usr/lib" / f"{os.uname().machine}-linux-gnu"
     env = os.environ | {"LD_LIBRARY_PATH": f"{libraries / 'systemd'}:{libraries}"}
-    container = [
-        *(str(nspawn()), "-q", "-D", str(root), "--boot", "--register=no", "--keep-unit", "--private-network"),
-        *(
-            "--bind=/dev/fuse",
-            "--property=DeviceAllow=/dev/fuse",
-            "--capability=CAP_SYS_ADMIN",
-            "--system-call-filter=@known",
-            "--kill-signal=SIGKILL",
-        ),
-    ]
+    container = [str(nspawn()), "-q", "-D", str(root), "--boot", "--register=no", "--keep-unit", "--private-network"]
+    command = [*container, "--kill-signal=SIGKILL", *options]
     told = subprocess.run(
-        container, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BOOT_SECONDS
+        command, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
     )
-    out = root / "opt/look.txt"
+    out = root / "opt/said.txt"
     assert out.exists(), told.stdout[-2000:] + told.stderr[-2000:]
     return out.read_text()
 

@@ -18,14 +18,26 @@ import pytest
 import yaml
 from browser import Browser
 from drawn import bundle, draw, unfolded, why_no_drawing
-from fixed_page import FixedPage
-from hardware_page import FAILED_SECONDS_AGO, HUNG_PATH, STRUCK, XID, hardware_page
 from machines import Machine, alive
 from nodes import wait_until
+from pages import (
+    BEHIND,
+    FAILED_SECONDS_AGO,
+    HUNG_PATH,
+    LAG,
+    LOADS,
+    NOT_BEGUN,
+    SILENT,
+    STRUCK,
+    WAITS,
+    XID,
+    FixedPage,
+    hardware_page,
+    ras_page,
+    said_page,
+)
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
-from ras_page import BEHIND, LAG, SILENT, ras_page
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
-from said_page import BEHIND as BEHIND_BY_RECORDER, LOADS, WAITS, said_page
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
@@ -438,9 +450,9 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("job", "What is known", "how") == {"killed (SIGKILL)": pytest.approx(killed_at * 1000, abs=2000)}
     left = ask("job", "Ranks that left", "rank")
     assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
-    assert ask("job", "By flight recorders: who held the others up", "rank") == {BEHIND_BY_RECORDER: 5}
+    assert ask("job", "By flight recorders: who held the others up", "rank") == {NOT_BEGUN: 5}
     assert ask("job", "Where the ranks' Python code is", "stack") == {LOADS: 1, WAITS: 3}
-    assert ask("job", "Ranks whose Python code is elsewhere", "rank") == {BEHIND_BY_RECORDER: 1}
+    assert ask("job", "Ranks whose Python code is elsewhere", "rank") == {NOT_BEGUN: 1}
     assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
     assert ask("job", "Late ranks now", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")

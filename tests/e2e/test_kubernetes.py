@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from fixed_page import FixedPage
 from jobs import ROOT
 from nodes import wait_until
+from pages import FixedPage
 from prometheus import Prometheus, why_no_prometheus
 from rules import RULES
 

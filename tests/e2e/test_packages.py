@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 from acceptance import DEB, INSTALLED, PIPX
+from booted import layered
 from full import full
 from jobs import ROOT
-from trees import accept, layered_tree, tree, why_no_trees
+from trees import accept, tree, why_no_trees
 
 pytestmark = [
     pytest.mark.root,
@@ -122,7 +123,7 @@ def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None
 @pytest.fixture(params=["bookworm", pytest.param("trixie", marks=full)])
 def booted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A bare Debian tree, which has Debian's own Prometheus and Alertmanager, not started."""
-    with layered_tree(tree(request.param, *WATCHERS), tmp_path) as root:
+    with layered(tmp_path, tree(request.param, *WATCHERS)) as root:
         yield root
 
 
@@ -146,7 +147,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("release", ["bookworm", "trixie"])
 def test_the_install_script(release: str, bundle: Path, tmp_path: Path) -> None:
     """From the bundle, without a network: installed, again, and taken away; the site's configuration stays."""
-    with layered_tree(tree(release), tmp_path) as root:
+    with layered(tmp_path, tree(release)) as root:
         said = accept(root, INSTALLED, [bundle], BOOT_SECONDS)
     print(said)  # noqa: T201  # likewise
     assert said.endswith("ACCEPTED\n"), said
@@ -155,7 +156,7 @@ def test_the_install_script(release: str, bundle: Path, tmp_path: Path) -> None:
 @full
 def test_pipx(bundle: Path, tmp_path: Path) -> None:
     """The wheel alone is a program: installed by pipx it serves, and simulates."""
-    with layered_tree(tree("bookworm", "pipx"), tmp_path) as root:
+    with layered(tmp_path, tree("bookworm", "pipx")) as root:
         said = accept(root, PIPX, [bundle], BOOT_SECONDS)
     print(said)  # noqa: T201  # likewise
     assert said.endswith("ACCEPTED\n"), said

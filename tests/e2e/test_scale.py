@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -26,13 +27,15 @@ pytestmark = [
 
 CLUSTER = "c1"
 TOLD_SECONDS = 120.0
+SETTLED_SECONDS = 20.0
+"""So old is what both servers have."""
 EVALUATION_DELAY_SECONDS = 2
 """Of vmalert: what vmagent scraped has arrived by then."""
 ROUNDING_SECONDS = 1e-5
 """VictoriaMetrics keeps 15 digits or so: of a time since 1970, some microseconds are lost."""
 NO_LABELS = ("__name__", "alertgroup", "cluster", "replica")
 """What says who judged."""
-FIRING = 'ALERTS{alertstate="firing",alertname="RankDead"}'
+FIRING = 'ALERTS{{alertstate="firing",alertname="RankDead",job_id="{}"}}'
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -44,6 +47,8 @@ class Servers(NamedTuple):
     store: VictoriaMetrics
     judged_by_vmalert: VictoriaMetrics
     rules: list[dict[str, Any]]
+    firing: str
+    """Asks for the alert of the job."""
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +89,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         up = f'count(rankwatch_rank_up{{job_id="{machine.job_id}"}} == 1) == 4'
         wait_until(lambda: scraping.query(up) and judged.query(up), TOLD_SECONDS, "the job in both")
         job.kill(job.pid(1))
-        wait_until(lambda: scraping.query(FIRING), TOLD_SECONDS, "the alert")
+        firing = FIRING.format(machine.job_id)
+        wait_until(lambda: scraping.query(firing), TOLD_SECONDS, "the alert")
         texts = [yaml.safe_load(path.read_text()) for path in rules.glob("*.yml")]
-        yield Servers(scraping, store, judged, [rule for text in texts for g in text["groups"] for rule in g["rules"]])
+        yield Servers(
+            scraping, store, judged, [rule for text in texts for g in text["groups"] for rule in g["rules"]], firing
+        )
 
 
 def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
@@ -99,14 +107,14 @@ def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
 
 def test_a_store_has_the_alert_that_prometheus_writes_to_it(servers: Servers) -> None:
     """The alert comes to VictoriaMetrics, with the cluster's label."""
-    wait_until(lambda: servers.store.query(FIRING), TOLD_SECONDS, "the alert in the store")
-    assert values(servers.store.query(FIRING)) == values(servers.scraping.query(FIRING))
-    assert {each["metric"]["cluster"] for each in servers.store.query(FIRING)} == {CLUSTER}
+    wait_until(lambda: servers.store.query(servers.firing), TOLD_SECONDS, "the alert in the store")
+    assert values(servers.store.query(servers.firing)) == values(servers.scraping.query(servers.firing))
+    assert {each["metric"]["cluster"] for each in servers.store.query(servers.firing)} == {CLUSTER}
 
 
 def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:
     """No expression has another result in VictoriaMetrics than in Prometheus."""
-    at = round(1000 * (servers.scraping.value("time()") or 0)) - 20_000
+    at = round(1000 * (time.time() - SETTLED_SECONDS))
     differ: dict[str, tuple[Any, ...]] = {}
     answered = 0
     for rule in servers.rules:
@@ -115,10 +123,10 @@ def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:
         if own != pytest.approx(other, abs=ROUNDING_SECONDS):
             differ[rule.get("record") or rule["alert"]] = (own, other)
     assert differ == {}
-    assert answered > 10
+    assert answered > 5
 
 
 def test_vmalert_judges_alike(servers: Servers) -> None:
     """vmalert fires the same alert with the same labels."""
-    wait_until(lambda: servers.judged_by_vmalert.query(FIRING), TOLD_SECONDS, "the alert by vmalert")
-    assert values(servers.judged_by_vmalert.query(FIRING)) == values(servers.scraping.query(FIRING))
+    wait_until(lambda: servers.judged_by_vmalert.query(servers.firing), TOLD_SECONDS, "the alert by vmalert")
+    assert values(servers.judged_by_vmalert.query(servers.firing)) == values(servers.scraping.query(servers.firing))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from agents import Agent, select
+from full import full
 from jobs import ROOT
 from nodes import wait_until
 from ports import free_port
@@ -20,7 +21,7 @@ from agent.page.document import read
 
 TORCHRUN = ROOT / ".cache/torch/bin/torchrun"
 pytestmark = [
-    pytest.mark.skipif(os.environ.get("RANKWATCH_TEST_FULL") != "1", reason="only with RANKWATCH_TEST_FULL=1"),
+    full,
     pytest.mark.skipif(not TORCHRUN.exists(), reason="no PyTorch in .cache: scripts/test --full installs it"),
     pytest.mark.timeout(400),
 ]

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from booted import UNPACKED, nspawn
+from booted import boot_for, nspawn
 from jobs import ROOT
 
 TREES = ROOT / ".cache" / "trees"
@@ -27,7 +26,6 @@ ExecStart=/bin/bash /opt/acceptance.sh
 StandardOutput=file:/opt/said.txt
 StandardError=file:/opt/said.txt
 """
-_TARGET = "[Unit]\nRequires=basic.target\nWants=acceptance.service\nAfter=basic.target\nAllowIsolate=yes\n"
 
 
 def why_no_trees() -> str | None:
@@ -72,40 +70,10 @@ def mirror() -> str:
     return next(each for each in found if each.rstrip("/").endswith("/debian"))
 
 
-@contextlib.contextmanager
-def layered_tree(below: Path, directory: Path) -> Iterator[Path]:
-    """Yield a root directory: the tree's files, and what is written goes into memory."""
-    layer, root = directory / "layer", directory / "root"
-    layer.mkdir()
-    root.mkdir()
-    with contextlib.ExitStack() as stack:
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", layer], check=True)
-        stack.callback(subprocess.run, ["umount", layer], check=True)
-        for name in ("upper", "work"):
-            (layer / name).mkdir()
-        options = f"lowerdir={below},upperdir={layer / 'upper'},workdir={layer / 'work'}"
-        subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, root], check=True)
-        stack.callback(subprocess.run, ["umount", root], check=True)
-        yield root
-
-
 def accept(root: Path, script: str, files: Sequence[Path], seconds: float) -> str:
     """Boot a tree, run a script in it with ``files`` in /opt, and return all that it said; it ends with its script."""
     for path in files:
         (shutil.copytree if path.is_dir() else shutil.copy)(path, root / "opt" / path.name)  # type: ignore[operator]
     (root / "opt/acceptance.sh").write_text(f"set -eu\n{script}\necho ACCEPTED\n")
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n::1 localhost\n")
-    system = root / "etc/systemd/system"
-    (system / "acceptance.service").write_text(_UNIT)
-    (system / "default.target").unlink(missing_ok=True)
-    (system / "default.target").write_text(_TARGET)
-    libraries = UNPACKED / "usr/lib" / f"{os.uname().machine}-linux-gnu"
-    env = os.environ | {"LD_LIBRARY_PATH": f"{libraries / 'systemd'}:{libraries}"}
-    container = [str(nspawn()), "-q", "-D", str(root), "--boot", "--register=no", "--keep-unit", "--private-network"]
-    command = [*container, "--kill-signal=SIGKILL"]
-    told = subprocess.run(
-        command, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
-    )
-    out = root / "opt/said.txt"
-    assert out.exists(), told.stdout[-2000:] + told.stderr[-2000:]
-    return out.read_text()
+    return boot_for(root, _UNIT, seconds)

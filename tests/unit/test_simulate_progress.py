@@ -12,7 +12,6 @@ from agent.simulate.physics import Accidents, TimingPlan, make_plan
 from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
 
 STEP = 8
-FAR_SECONDS = 1e6
 
 
 def plan(records_per_second: float = 10.0) -> TimingPlan:
