@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -28,7 +29,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "be
 
 from agents import Agent  # noqa: E402  # after the change of the path
 from neighbours import AGENT, MALLORY, SharedNode, as_user, end, operations, shared_node  # noqa: E402  # likewise
-from soak import slope  # noqa: E402  # likewise
 
 SCRAPES = ("?collect[]=liveness", "?exclude[]=liveness")
 FLOOD = """
@@ -171,6 +171,11 @@ def look(agent: Agent, scrapes: Scrapes) -> dict[str, float]:
         "scrape max ms": 1000 * max(recent, default=0.0),
         "refused": len(scrapes.refused),
     }
+
+
+def slope(minutes: list[float], values: list[float]) -> float:
+    """Return how much a value grows in an hour, by a line through its points."""
+    return 60 * statistics.linear_regression(minutes, values).slope if len(values) > 2 else 0.0
 
 
 def main(minutes: int) -> None:

@@ -14,7 +14,6 @@ from agent.core.prometheus import Line, Sample
 from agent.page.describe import how_ended
 
 MAX_HOURS = 24 * 7
-MAX_LISTED = 10
 DEFAULT_HOURS = 24
 MAX_POINTS = 6000
 """Of a series in a range query; Prometheus refuses more than 11,000."""
@@ -75,12 +74,6 @@ class Ask:
 def matcher(job_id: str, cluster: str | None) -> str:
     """Return the labels of the job, for an expression."""
     return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
-
-
-def recent_jobs(ask: Ask, end: float, seconds: float) -> list[str]:
-    """Return ids of jobs in the range, MAX_LISTED at most."""
-    jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
-    return sorted(sample.labels.get("job_id", "") for sample in ask.at(f"topk({MAX_LISTED}, {jobs})", end))
 
 
 def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) -> KnownJob:

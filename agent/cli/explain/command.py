@@ -1,6 +1,7 @@
 """The command line of `rankwatch explain`."""
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ from agent.cli.explain.story import as_html, as_text
 from agent.cli.terminal import plain
 from agent.core import prometheus
 
+MAX_LISTED = 10
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -48,6 +50,12 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _recent_jobs(asker: ask.Ask, end: float, seconds: float) -> list[str]:
+    """Return ids of jobs in the range, MAX_LISTED at most."""
+    jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
+    return sorted(sample.labels.get("job_id", "") for sample in asker.at(f"topk({MAX_LISTED}, {jobs})", end))
+
+
 def explain(
     asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
@@ -58,7 +66,7 @@ def explain(
         names = ", ".join(each or "(none)" for each in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
-        listed = ", ".join(ask.recent_jobs(asker, end, most)) or "none"
+        listed = ", ".join(_recent_jobs(asker, end, most)) or "none"
         return None, f"job {job_id}: nothing is known of it in the range (--since, --until); known jobs: {listed}"
     start = end - most
     if since is None and job.started is not None:
