@@ -161,7 +161,8 @@ RECLAIM_ERRORS = Family(
 SILENT_RANKS = Family(
     "rankwatch_inspector_silent_ranks", "gauge",
     "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from us, by reason: no_plugin, "
-    "no_dump_thread, prometheus_mode, no_interval, or a dump directory that is not read (other_directory).",
+    "no_dump_thread, otlp_mode (records go to an OTLP endpoint), prometheus_mode, no_interval, or a dump directory "
+    "that is not read (other_directory).",
     ("reason",), "1 per reason that holds", "sum")
 DURATIONS = Family(
     "rankwatch_collective_operation_duration_seconds", "histogram",

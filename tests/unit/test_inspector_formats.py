@@ -89,6 +89,14 @@ def marker(lines: int, comm: str = "0xabc", *, dropped: int = 0, at_us: int = 0,
     return dumped(header=HEADER | {"id": comm}, metadata=metadata, dump_stats=members | stats)
 
 
+PROXY_STEP = {
+    "record_type": "proxy_op", "proxy_op_sn": 12, "rank": 2, "peer": 3, "direction": "send", "is_final": True,
+    "trans_size_bytes": 1048576, "total_us": 70, "op_bw_gbs": 14.9,
+    "steps": [{"proxy_step_sn": 1, "total_us": 40, "gpu_produce_us": 10, "peer_credit_us": 10, "wire_us": 10}],
+}  # fmt: skip
+"""As format v4.4 of Inspector's README has one."""
+
+
 def bare(text: bytes) -> bytes:
     """A line without its header and metadata."""
     record = json.loads(text)
@@ -164,7 +172,7 @@ def batch_file() -> bytes:
             text += marker(2, comm, dropped=number * 3, p2p_records=1, proxy_records=1)
             for sn in (0, 2):
                 text += bare(line(number * 9 + sn, coll_msg_size_bytes=size))
-            text += bare(p2p(number + 1, p2p_msg_size_bytes=size)) + dumped(proxy_trace={})
+            text += bare(p2p(number + 1, p2p_msg_size_bytes=size)) + dumped(proxy_trace=PROXY_STEP)
     return text
 
 
@@ -174,7 +182,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
     content, path = batch_file(), tmp_path / "here-pid7.log"
     path.write_bytes(content)
     whole = read(make(tmp_path))
-    assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.UNKNOWN_KIND: 4}
+    assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.PROXY_TRACE: 4}
     assert tallies_of(whole) == {"seen": 12, "overflow": 2 * 3, "otherwise": 2 * (1 + 6 + 1 - 3)}
     for cut in range(len(content) + 1):
         root = tmp_path / str(cut)

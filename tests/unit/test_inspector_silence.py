@@ -54,6 +54,8 @@ def test_an_unreadable_environment_is_never_judged() -> None:
     ({"NCCL_PROFILER_PLUGIN": ""}, SilenceCause.NO_PLUGIN),
     ({"NCCL_INSPECTOR_DUMP_THREAD_ENABLE": "0"}, SilenceCause.NO_DUMP_THREAD),
     ({"NCCL_INSPECTOR_PROM_DUMP": "1"}, SilenceCause.PROMETHEUS_MODE),
+    ({"NCCL_INSPECTOR_PROM_DUMP": "1", "NCCL_INSPECTOR_OTEL_EXPORT": "1"}, SilenceCause.OTLP_MODE),
+    ({"NCCL_INSPECTOR_OTEL_EXPORT": "0"}, None),
     ({"without": INTERVAL}, SilenceCause.NO_INTERVAL),
     ({INTERVAL: "-1"}, SilenceCause.NO_INTERVAL),
     ({INTERVAL: " -0x10us"}, SilenceCause.NO_INTERVAL),

@@ -118,6 +118,7 @@ _SILENT = {
     "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
     "no_dump_thread": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
     "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
+    "otlp_mode": "records go to an OTLP endpoint, without NCCL_INSPECTOR_OTEL_EXPORT they come here",
     "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
     "other_directory": "add its directory to the `paths` of the exporter inspector",
 }

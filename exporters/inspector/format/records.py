@@ -58,6 +58,7 @@ class Result(StrEnum):
 
     ACCEPTED = "accepted"
     DUMP_STATS = "dump_stats"
+    PROXY_TRACE = "proxy_trace"
     BARE = "bare"
     UNKNOWN_KIND = "unknown_kind"
     MALFORMED = "malformed"
@@ -135,6 +136,12 @@ class DumpStats(msgspec.Struct, gc=False):
     p2p_dropped_since_last_dump: Int64 = 0
 
 
+class ProxyTrace(msgspec.Struct, gc=False):
+    """A step or an operation of the network proxy (NCCL_INSPECTOR_ENABLE_PROXY=1): counted, its times are not read."""
+
+    record_type: Word = ""
+
+
 class InspectorRecord(msgspec.Struct, gc=False):
     """One line."""
 
@@ -143,6 +150,7 @@ class InspectorRecord(msgspec.Struct, gc=False):
     coll_perf: CollectivePerf | None = None
     p2p_perf: P2PPerf | None = None
     dump_stats: DumpStats | None = None
+    proxy_trace: ProxyTrace | None = None
 
 
 BROKEN = InspectorRecord()  # Stands where a line was that is no record
@@ -171,6 +179,8 @@ def kind(record: InspectorRecord) -> Result:
     """Return what a line is when it is not an operation with its header and metadata."""
     if record is BROKEN:
         return Result.MALFORMED
+    if record.proxy_trace is not None:
+        return Result.PROXY_TRACE
     if record.header is None or record.metadata is None:
         perf = record.coll_perf or record.p2p_perf
         return Result.UNKNOWN_KIND if perf is None else Result.BARE

@@ -1,7 +1,8 @@
 """Rank processes that ask for Inspector and whose settings keep its records from us. Pure.
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30: without a dump interval there is no dump thread and
-nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all. Who
+nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all, nor does
+OTLP mode of newer versions, which takes precedence. Who
 writes that and is read by the exporter inspector_prom is not among those that are judged here.
 """
 
@@ -24,7 +25,7 @@ MAX_TOLD = 4096  # Processes spoken of that are remembered; all are forgotten at
 RECORDING_VARIABLES = frozenset([
     "NCCL_PROFILER_PLUGIN", "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
     "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
-    "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE", "NCCL_INSPECTOR_PROM_DUMP", "SLURM_JOBID",
+    "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE", "NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT", "SLURM_JOBID",
 ])  # fmt: skip
 """The environment variables that say whether, where and how a process writes records."""
 
@@ -34,6 +35,7 @@ class SilenceCause(StrEnum):
 
     NO_PLUGIN = "no_plugin"
     NO_DUMP_THREAD = "no_dump_thread"
+    OTLP_MODE = "otlp_mode"
     PROMETHEUS_MODE = "prometheus_mode"
     NO_INTERVAL = "no_interval"
     OTHER_DIRECTORY = "other_directory"
@@ -42,6 +44,7 @@ class SilenceCause(StrEnum):
 REMEDIES = {
     SilenceCause.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
     SilenceCause.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
+    SilenceCause.OTLP_MODE: "records go to an OTLP endpoint; unset NCCL_INSPECTOR_OTEL_EXPORT to have them here",
     SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP, which replaces the JSON lines; or, for means alone, "
     "have exporters.inspector_prom on and NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS set",
     SilenceCause.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
@@ -58,6 +61,8 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
         return SilenceCause.NO_PLUGIN
     if not atoi(settings.get("NCCL_INSPECTOR_DUMP_THREAD_ENABLE", "1")):
         return SilenceCause.NO_DUMP_THREAD
+    if atoi(settings.get("NCCL_INSPECTOR_OTEL_EXPORT", "0")):
+        return SilenceCause.OTLP_MODE
     if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
     # 0 is no thread before 2.30 and a busy one since: it is left to the records to tell.
