@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
 from agent.sdk.evidence import Offered, summary
-from agent.sdk.metrics import Family, Metric
+from agent.sdk.metrics import Admission, Family, Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from exporters.flight_recorder.dump import DumpSummary, GroupProgress
 from exporters.flight_recorder.reading import SETTLED, DumpAnswer, FilePlace
@@ -50,11 +50,11 @@ class _Entry(msgspec.Struct):
 
 
 class DumpBook:
-    """Entries by rank. ``admit`` reserves a number of series of a rank, ``release`` frees all series of a rank."""
+    """Entries by rank; ``admit`` has the room for their series."""
 
-    def __init__(self, admit: Callable[[RankLabel, int], bool], release: Callable[[RankLabel], None]) -> None:
+    def __init__(self, admit: Admission) -> None:
         self._entries: dict[RankLabel, _Entry] = {}
-        self._admit, self._release = admit, release
+        self._admit = admit
         self.counts: Counter[str] = Counter()
 
     def known(self, label: RankLabel, process: ProcessKey | None) -> FilePlace | None:
@@ -62,8 +62,10 @@ class DumpBook:
         entry = self._entries.get(label)
         return None if entry is None or entry.process != process else entry.place
 
-    def take(self, label: RankLabel, process: ProcessKey | None, answer: DumpAnswer | None, now: float) -> None:
-        """Store the helper's answer about a rank's file. ``now``: seconds since the epoch."""
+    def take(
+        self, label: RankLabel, process: ProcessKey | None, uid: int, answer: DumpAnswer | None, now: float
+    ) -> None:
+        """Store the helper's answer about a rank's file. ``uid``: its user; ``now``: seconds since the epoch."""
         if answer is None:
             self.counts[UNANSWERED] += 1
             return
@@ -78,7 +80,7 @@ class DumpBook:
         result: str = answer.result
         if answer.summary is not None:
             shown = ShownDump(label, min(now, answer.place[3] / 1e9), answer.summary)
-            if not self._admit(label, shown.series):
+            if not self._admit.admit(_key(label), shown.series, group=(uid, label.job_id)):
                 shown, result = None, "no_room"
         self.counts[result] += 1
         self._entries[label] = _Entry(process, answer.place, answer.result, now, shown)
@@ -110,8 +112,12 @@ class DumpBook:
 
     def _hide(self, entry: _Entry) -> None:
         if entry.shown is not None:
-            self._release(entry.shown.label)
+            self._admit.release(_key(entry.shown.label))
             entry.shown = None
+
+
+def _key(label: RankLabel) -> tuple[str, RankLabel]:
+    return "flight_recorder", label
 
 
 def newest_starts(views: Iterable[RankView]) -> dict[str, float]:

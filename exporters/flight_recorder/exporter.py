@@ -75,7 +75,6 @@ class FlightRecorderExporter:
 
     def __init__(self, config: FlightRecorderConfig) -> None:
         self._config = config
-        self._users: dict[str, int] = {}
         self._served: dict[RankLabel, int] = {}
         self._looks = 0
         self._look_at = self._alone_until = float("-inf")
@@ -88,7 +87,7 @@ class FlightRecorderExporter:
         self._thread = ctx.thread("flight_recorder")
         self._helper = ctx.helper(READER)
         self._pipes = ctx.helper(PIPES)
-        self._book = DumpBook(self._admit, self._release)
+        self._book = DumpBook(ctx.admit)
         ctx.ranks.keep_variables(VARIABLES | {PIPE_VARIABLE})
         ctx.evidence.offer(self._part)
 
@@ -122,7 +121,6 @@ class FlightRecorderExporter:
     async def _look(self) -> None:
         now = self._ctx.clock.time()
         views = {view.label: view for view in self._ctx.ranks.snapshot().ranks}
-        self._users = users_of(views.values())
         self._book.tidy(views, now)
         self._served = {label: look for label, look in self._served.items() if label in views}
         if self._config.ask and not self._ctx.once:
@@ -141,8 +139,8 @@ class FlightRecorderExporter:
             self._alone_until = self._ctx.clock.monotonic() + ALONE_SECONDS
             raise
         results = set()
-        for (label, (process, _)), answer in zip(wanted.items(), answers, strict=False):
-            self._book.take(label, process, answer, now)
+        for (label, (process, request)), answer in zip(wanted.items(), answers, strict=False):
+            self._book.take(label, process, request.uid, answer, now)
             results.add("" if answer is None else answer.result)
             if answer is None or answer.result != "pending":
                 self._served[label] = self._looks
@@ -188,20 +186,6 @@ class FlightRecorderExporter:
 
     def _is_alone(self) -> bool:
         return self._ctx.clock.monotonic() < self._alone_until
-
-    def _admit(self, label: RankLabel, series: int) -> bool:
-        job = label.job_id
-        group = (self._users.get(job, 0), job)
-        return self._ctx.admit.admit(("flight_recorder", label), series, group=group)
-
-    def _release(self, label: RankLabel) -> None:
-        self._ctx.admit.release(("flight_recorder", label))
-
-
-def users_of(views: Iterable[RankView]) -> dict[str, int]:
-    """Return by job its user (uid)."""
-    facts = ((view.label.job_id, view.process.facts) for view in views)
-    return {job_id: each.uid for job_id, each in facts if each is not None and each.uid is not None}
 
 
 def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:

@@ -335,7 +335,11 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
     watches: dict[str, Watch] = {}
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
-    job = JobReport(ProcessKey(1, 1), report, 0.0, world_size, watches, aborted=aborted({}, report, 1000.0))
+    job = JobReport(
+        *(ProcessKey(1, 1), report, 0.0, world_size, watches),
+        aborted=aborted({}, report, 1000.0),
+        suspects=suspects(report.communicators, watches),
+    )
     return {
         (sample.name.removeprefix("rankwatch_communicator_"), *list(sample.labels.values())[1:]): sample.value
         for sample in samples(render_reports({"7": job}))

@@ -10,7 +10,16 @@ import msgspec
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
-from exporters.ras.report.hangs import MAX_SAVED_BYTES, MAX_SUSPECTS, JobReport, Watch, aborted, stalled, watch
+from exporters.ras.report.hangs import (
+    MAX_SAVED_BYTES,
+    MAX_SUSPECTS,
+    JobReport,
+    Watch,
+    aborted,
+    stalled,
+    suspects,
+    watch,
+)
 from exporters.ras.report.model import MARK_BYTES, Communicator, Report
 
 MAX_TEXT = 1024
@@ -89,8 +98,9 @@ class Reports:
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
         count = before.count + 1 if before else 1
+        blamed = suspects(report.communicators, watches)
         self.by_job[owner.job] = JobReport(
-            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts
+            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts, blamed
         )
         return True
 

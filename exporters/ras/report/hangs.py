@@ -212,7 +212,7 @@ class JobReport(msgspec.Struct, frozen=True):
 
     ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
     ``asked_seconds``: time of its query (epoch); ``count``: how many of its reports were kept one after the other.
-    ``aborted``: the ranks that recently aborted a communicator.
+    ``aborted``: the ranks that recently aborted a communicator; ``suspects``: by communicator hash.
     """
 
     owner: ProcessKey
@@ -223,6 +223,14 @@ class JobReport(msgspec.Struct, frozen=True):
     asked_seconds: float = 0.0
     count: int = 1
     aborted: dict[AbortedRank, Abort] = {}
+    suspects: dict[str, tuple[Suspect, ...]] = {}
+
+    def stalled_seconds(self) -> float | None:
+        """Return for how long (s) a communicator had waited for blamed ranks at the report; None where none did.
+
+        Not until now: since that report the job may have gone on.
+        """
+        return max((self.watches[comm].still_seconds for comm in self.suspects), default=None)
 
     def rank_label(self, rank: int | None) -> str:
         """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from agent.sdk.metrics import Family, Metric, Rows, comm_label
-from exporters.ras.report.hangs import JobReport, stalled, suspects
+from exporters.ras.report.hangs import JobReport, stalled
 from exporters.ras.report.model import Communicator, NamedRank
 
 _COMM = ("job_id", "comm")
@@ -91,7 +91,7 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
                 if one.trouble in _ERRORS:
                     where = (*place, str(one.comm_rank), job.rank_label(one.rank))
                     rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
-        for name, waited_for in suspects(job.report.communicators, job.watches).items():
+        for name, waited_for in job.suspects.items():
             for suspect in waited_for:
                 waiting = _named((job_id, comm_label(name)), suspect.rank, job)
                 rows[SUSPECT.name].add((*waiting, suspect.reason), 1)

@@ -3,7 +3,7 @@ for how long the job stood still by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -12,7 +12,7 @@ from agent.sdk.evidence import Offered, Offers, Wanted, summary as told
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess
-from exporters.ras.report.hangs import JobReport, Suspect, suspects
+from exporters.ras.report.hangs import JobReport, Suspect
 
 MAX_WORDS = 64
 
@@ -28,27 +28,12 @@ def offer_reports(
     ``named`` gives the reports by job id; with ``processes`` also of jobs that got their name after the report.
     """
     board.offer(partial(last_report, lambda: named(processes())))
-    known: dict[str, tuple[float, float | None]] = {}
 
     def stalls() -> dict[str, float]:
-        reports = named({})
-        for job_id in known.keys() - reports.keys():
-            del known[job_id]
-        for job_id, each in reports.items():
-            if job_id not in known or known[job_id][0] != each.asked_seconds:
-                known[job_id] = (each.asked_seconds, stalled_seconds(each))
-        return {job_id: seconds for job_id, (_, seconds) in known.items() if seconds is not None}
+        seconds = {job_id: each.stalled_seconds() for job_id, each in named({}).items()}
+        return {job_id: stalled for job_id, stalled in seconds.items() if stalled is not None}
 
     board.tell_stalls(stalls)
-
-
-def stalled_seconds(known: JobReport) -> float | None:
-    """Return for how long (s) a communicator had waited for blamed ranks at the last report; None where none did.
-
-    Not until now: since that report the job may have gone on.
-    """
-    blamed: Iterable[str] = suspects(known.report.communicators, known.watches)
-    return max((known.watches[comm].still_seconds for comm in blamed), default=None)
 
 
 async def last_report(reports: Callable[[], Mapping[str, JobReport]], wanted: Wanted) -> Offered:
@@ -56,8 +41,8 @@ async def last_report(reports: Callable[[], Mapping[str, JobReport]], wanted: Wa
     known = reports().get(wanted.job_id)
     if known is None:
         return Offered({})
-    found = suspects(known.report.communicators, known.watches)
-    words = [_word(each, comm) for comm, ranks in sorted(found.items()) for each in ranks if each.rank.rank is not None]
+    blamed = [(comm, each) for comm, ranks in sorted(known.suspects.items()) for each in ranks]
+    words = [_word(each, comm) for comm, each in blamed if each.rank.rank is not None]
     report = {"asked": known.asked_seconds, "reports": known.count, "report": known.report}
     return Offered({"report.json": msgspec.json.encode(report) + b"\n"}, words[:MAX_WORDS])
 
