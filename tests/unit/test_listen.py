@@ -38,14 +38,6 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
         assert "listen address" in str(error)
 
 
-def test_port_in_use_is_said_clearly() -> None:
-    """A port that is taken gives an OSError with the address and the reason."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use$"):
-            open_listeners(ListenAddress("127.0.0.1", port))
-
-
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
 def test_address_of_nobody_is_said_clearly(host: str) -> None:
     """An address that is not this machine's, or a name nobody has, gives an OSError that names it."""

@@ -274,14 +274,10 @@ def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
 def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:
     events = []
     for line in lines:
-        seen: set[float] = set()
-        for at, value in line.points:
-            if value in seen:
-                continue
-            seen.add(value)
+        for value, at in {value: at for at, value in reversed(line.points)}.items():
             when = believed(value, at)
-            what = f"its log: {line.labels.get('category', '').replace('_', ' ')}"
-            rank, node = line.labels.get("rank", ""), line.labels.get("host", "")
+            rank, node, category = (line.labels.get(name, "") for name in ("rank", "host", "category"))
+            what = f"its log: {category.replace('_', ' ')}"
             events.append((Span("log", when, when), Happened(when, "log", rank, node, what, "job_log")))
     return events
 
