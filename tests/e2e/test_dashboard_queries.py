@@ -428,14 +428,7 @@ def check_variables(server: Prometheus, job_id: str) -> None:
     assert job_id in found["job job_id"]
     assert job_id in found["rank job_id"]
     assert found["node node"] == {NODE}
-    assert (
-        found["agent cluster"]
-        == found["fleet cluster"]
-        == found["job cluster"]
-        == found["rank cluster"]
-        == found["node cluster"]
-        == {CLUSTER}
-    )
+    assert all(values == {CLUSTER} for name, values in found.items() if name.endswith(" cluster"))
     assert found["rank rank"] == {str(rank) for rank in range(8)}
 
 
@@ -477,9 +470,9 @@ def check_ras(ask: Questions) -> None:
     apart = ask("job", OF_RAS_APART, "comm", suffix=RAS_SUFFIX)
     assert sorted(apart.values()) == [0, LAG]
     assert ask("job", "Stalled, and waiting for", "rank", suffix=RAS_SUFFIX).keys() == {SILENT}
-    assert ask("job", "Who asks", "role", suffix=RAS_SUFFIX).keys() == {"reporter"}
-    assert ask("job", "Nodes that do not ask", "reason", suffix=RAS_SUFFIX) == {"not_elected": 1}
-    assert ask("job", "Queries without a report", "node", suffix=RAS_SUFFIX) == {NODE: 0}
+    assert ask("launchers", "Who asks", "role", suffix=RAS_SUFFIX).keys() == {"reporter"}
+    assert ask("launchers", "Nodes that do not ask", "reason", suffix=RAS_SUFFIX) == {"not_elected": 1}
+    assert ask("launchers", "Queries without a report", "node", suffix=RAS_SUFFIX) == {NODE: 0}
     errors = ask("job", "Errors and aborts", "error", suffix=RAS_SUFFIX)
     assert errors.keys() == {"remote_error", "system_error", "aborted"}
     assert ask("rank", "Missed by others", "reason", BEHIND, RAS_SUFFIX).keys() == {"no_communicator"}

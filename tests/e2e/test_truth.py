@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from full import FULL
 from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
-from rulers import built, firing
+from rulers import built, firing, texts
 from truth_table import SITUATIONS
 
 REST_SECONDS = 240.0
@@ -58,3 +59,36 @@ def check(times: list[float], due: Due, interval: int, end: float) -> None:
     assert all(later - earlier == interval for earlier, later in pairwise(times))
     assert times[-1] >= (end if due.until is None else due.until) - 3 * interval
     assert due.until is None or times[-1] <= due.until + due.gone + slower
+
+
+TEXTS = {
+    "oom_alone": (r"Job 7: rank \d on n\d was killed by the OOM killer; 7 ranks still run", "CAUSE: oom"),
+    "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "a cgroup killed the process"),
+    "killed_before_teardown": (
+        r"was killed, and its launcher ended the others; no rank runs any more",
+        "a cgroup killed",
+    ),
+    "crash_alone": (r"crashed; 7 ranks still run", "GPU, driver or memory when one rank crashes"),
+    "status_alone": (r" failed; 7 ranks still run", "an error of the program"),
+    "left_alone": (r"exited before the others; 7 ranks still run", "the program ended early"),
+    "failed_hardware": (r" failed; no rank runs any more", "CAUSE: xid 79"),
+}
+"""What the summary of RankDead has of a situation, and what its description gives for the cause."""
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_told(name: str, tmp_path: Path) -> None:
+    """A death is told in one line with job, rank, node and how it came, and its likely cause is named."""
+    [situation] = [each for each in SITUATIONS if each.happens.__name__ == name]
+    play = Play(0, situation, 5)
+    situation.happens(play)
+    play.run(REST_SECONDS)
+    rules = []
+    for file, text in built(5, worst_order=False).items():
+        rules.append(tmp_path / file)
+        rules[-1].write_text(text)
+    [due] = situation.due.values()
+    said = texts(play.sites, rules, tmp_path, "RankDead", int(EVENT + due.by + 5))
+    summary, cause = TEXTS[name]
+    assert re.search(summary, said), said
+    assert cause in said, said

@@ -137,10 +137,10 @@ def agent(directory: Path, stack: contextlib.ExitStack) -> Agent:
 
 
 def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
-    """A rank in a control group with a tenth of a CPU is throttled, and its group waits for CPUs."""
+    """A rank in a control group with a fiftieth of a CPU is throttled, and its group waits for CPUs."""
     group, pressed = group_in(stack, "cpu"), group_in(stack, "unified")
     rank = Held(agent, stack, "spin", groups=(group, pressed))
-    (group / "cpu.cfs_quota_us").write_text("10000")
+    (group / "cpu.cfs_quota_us").write_text("2000")
     rank.grows(THROTTLED, 0.5)
     rank.grows(PRESSURE, 0.3, resource="cpu")
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from programs import DEPLOY, build
@@ -60,13 +61,28 @@ def firing(sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 
         "input_series": [series for site in sites for series in _input(site, end, step)],
         "promql_expr_test": questions,
     }
+    return dict(_parsed(_judged(test, rules, scratch, step)))
+
+
+def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, at: int, step: int = 5) -> str:
+    """Return what promtool says of an alert's labels and annotations at a time: it expects none, and prints all."""
+    end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
+    test = {
+        "interval": f"{step}s",
+        "input_series": [series for site in sites for series in _input(site, end, step)],
+        "alert_rule_test": [{"eval_time": f"{at}s", "alertname": alert, "exp_alerts": []}],
+    }
+    return _judged(test, rules, scratch, step)
+
+
+def _judged(test: dict[str, Any], rules: list[Path], scratch: Path, step: int) -> str:
     document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
     calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
     command = ["promtool", "test", "rules", str(file)]
     output = subprocess.run(command, capture_output=True, text=True, check=False, env=calm)
-    return dict(_parsed(output.stdout + output.stderr))
+    return output.stdout + output.stderr
 
 
 def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
