@@ -2,59 +2,19 @@
 
 A dump has the last operations of the rank (``entries``), its process groups by name (``pg_config``), and the progress
 of each group by a rank-local group number (``pg_status``). A dump does not name its rank.
-
-A pickle is a program, and a user wrote the file. Without a name (`find_class`) or a value of another file there is
-nothing that it could import, call or build: the operations that do so are refused with the names that they need.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import math
-import pickle
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import msgspec
 
-_FAILURES = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError)
-"""Errors of Python's unpickler if the operations make no value."""
-
-Reason = Literal["incomplete", "malformed", "too_large"]
-
-
-class RefusedError(ValueError):
-    """The file is refused. ``reason``: incomplete, malformed, or too large."""
-
-    def __init__(self, reason: Reason, text: str) -> None:
-        super().__init__(text)
-        self.reason: Reason = reason
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    """Refuses every name."""
-
-    def find_class(self, _module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(name)
-
-    def persistent_load(self, _pid: object) -> NoReturn:
-        raise pickle.UnpicklingError("the value is in another file")
-
-
-def read_pickle(raw: bytes) -> object:
-    """Return the value in ``raw``. Raise RefusedError for a file that is not allowed, MemoryError for a bomb."""
-    stream = io.BytesIO(raw)
-    try:
-        value = _PlainUnpickler(stream).load()
-    except _FAILURES as error:
-        cut = isinstance(error, EOFError) or "truncated" in str(error)
-        raise RefusedError("incomplete" if cut else "malformed", str(error)[:64]) from None
-    if stream.tell() != len(raw):
-        raise RefusedError("malformed", "the file has bytes after the value")
-    return value
-
+from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
 """Limit of a JSON dump, which has no stacks. Its decoded values take at most 25 times this memory."""

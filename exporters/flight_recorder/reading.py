@@ -14,7 +14,8 @@ import msgspec
 
 from agent.helper.by_user import ByUser
 from agent.system.inside import open_inside, open_regular
-from exporters.flight_recorder.dump import DumpSummary, Reason, RefusedError, read_dump
+from exporters.flight_recorder.dump import DumpSummary, read_dump
+from exporters.flight_recorder.pickled import Reason, RefusedError
 
 MAX_DUMP_BYTES = 24 * 1024 * 1024  # 2,000 operations with their stacks take 2 to 4 MB, 20,000 operations about 20 MB
 GRACE_SECONDS = 1.0  # A call waits at most this long for the search, and at most this long for the read of each file

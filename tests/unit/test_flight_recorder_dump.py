@@ -10,7 +10,8 @@ import pytest
 from flight_dumps import dump, entry, pickled, recorded
 
 from exporters.flight_recorder import dump as module
-from exporters.flight_recorder.dump import Call, DumpSummary, GroupProgress, RefusedError, read_dump
+from exporters.flight_recorder.dump import Call, DumpSummary, GroupProgress, read_dump
+from exporters.flight_recorder.pickled import RefusedError
 
 
 def read(value: dict[str, Any], rank: int = 0) -> DumpSummary:
