@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +22,9 @@ YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
 MAX_ANCESTORS = 64
+CLAIMS_SECONDS = 0.05
+"""CPU time per look for environments of processes without NCCL: a user chooses how many and how large they are."""
+MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
 """A process that has not loaded NCCL by then counts as a rank without it, where this is configured."""
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
@@ -59,8 +63,8 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
     for rank, size in SIZES.items():
         number, ranks = environment.get(rank, ""), environment.get(size, "")
         if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(ranks) and int(number) < int(ranks):
-            job = (ranks, *(environment.get(name, "") for name in _JOB_VARIABLES))
-            return ClaimedRank(number, environment.get("LOCAL_RANK", ""), job)
+            job = (ranks, *(environment.get(name, "")[:MAX_CLAIM_CHARACTERS] for name in _JOB_VARIABLES))
+            return ClaimedRank(number, environment.get("LOCAL_RANK", "")[:MAX_CLAIM_CHARACTERS], job)
     return None
 
 
@@ -68,7 +72,8 @@ class _Seen(msgspec.Struct):
     """A process looked at before: with how many threads, when it is looked at again at the latest, and what was found.
 
     ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
-    ``claim``: the rank that its environment names; None for a wrapper such as a shell.
+    ``claim``: the rank that the environment of ``program`` names; None for a wrapper such as a shell. ``is_unread``:
+    the environment was not read yet; not while its main thread is blocked: the read could wait for it.
     """
 
     key: ProcessKey
@@ -81,7 +86,10 @@ class _Seen(msgspec.Struct):
     evidence: str = ""
     uses_gpu: bool = False
     inherited: bool = False
+    program: str = ""
     claim: ClaimedRank | None = None
+    is_unread: bool = False
+    is_blocked: bool = False
 
 
 class RankSearch:
@@ -178,6 +186,7 @@ class RankSearch:
 
     def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
         """Look at a process closely, when something may have changed since the last time."""
+        seen.is_blocked = stat.state == "D"
         if files and self._wrote(stat.key, files):
             seen.evidence = "records"
             return
@@ -188,7 +197,8 @@ class RankSearch:
         names = (self._proc.thread_name(stat.pid, tid) for tid in self._proc.thread_ids(stat.pid))
         seen.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
         seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)
-        seen.claim = None if stat.comm in WRAPPERS else claim_of(self._proc.environment(stat.pid) or {})
+        if seen.program != stat.comm:
+            seen.program, seen.claim, seen.is_unread = stat.comm, None, stat.comm not in WRAPPERS
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
         """Return the processes whose environment names a rank and that have no NCCL; and those ready to be ranks.
@@ -196,6 +206,7 @@ class RankSearch:
         A child that inherits its parent's environment does not count, nor a launcher of such processes. Ready are
         those seen for SETTLED_SECONDS, in jobs without a process that has NCCL.
         """
+        self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
         first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
@@ -212,6 +223,15 @@ class RankSearch:
             if now - seen.first_at >= SETTLED_SECONDS and seen.claim is not None and seen.claim.job not in with_nccl
         ]
         return [seen.key for seen in without], ready
+
+    def _read_claims(self) -> None:
+        """Read environments for at most CLAIMS_SECONDS of CPU time; the others follow in the next looks."""
+        deadline = time.thread_time() + CLAIMS_SECONDS
+        for pid, seen in self._seen.items():
+            if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:
+                seen.is_unread = False
+                environment = self._guard.attempt("a process", partial(self._proc.environment, pid), pid=pid)
+                seen.claim = claim_of(environment or {})
 
     def _inherits(self, seen: _Seen, named: Mapping[int, _Seen]) -> bool:
         parent = named.get(seen.parent_pid)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from scanned_node import Node
 
+from exporters.process import rank_search
 from exporters.process.rank_search import LOOK_AGAIN_SECONDS, SETTLED_SECONDS
 
 
@@ -84,3 +85,43 @@ def test_never_mixed_with_nccl(node: Node) -> None:
     node.proc.add(70, environment=rank(1, MASTER_PORT="29501"))
     assert node.evidence() == {40: "thread"}
     assert node.evidence(after=SETTLED_SECONDS) == {70: "environment"}
+
+
+def test_values_are_cut(node: Node) -> None:
+    """Of the values that tell jobs apart the first MAX_CLAIM_CHARACTERS count, so that none fills the memory."""
+    most = rank_search.MAX_CLAIM_CHARACTERS
+    environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
+    claim = rank_search.claim_of(environment)
+    assert claim is not None
+    assert claim == rank_search.claim_of(environment | {"MASTER_ADDR": "a" * most, "LOCAL_RANK": "1" * most})
+    assert claim != rank_search.claim_of(environment | {"MASTER_ADDR": "a" * (most - 1)})
+    node.proc.add(10, environment=environment)
+    assert node.look().without_nccl == 1
+
+
+def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each is read once."""
+    for pid in range(10, 40):
+        node.proc.add(pid, environment=rank(0, MASTER_PORT=str(pid)))
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 0.0)
+    assert node.look().without_nccl == 0
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 60.0)
+    assert node.look().without_nccl == 30
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 0.0)
+    assert node.look().without_nccl == 30
+
+
+def test_a_blocked_process_is_not_read(node: Node) -> None:
+    """The environment of a process in uninterruptible sleep is read when it goes on: the kernel could let us wait."""
+    node.proc.add(10, environment=rank(0), state="D")
+    assert node.look().without_nccl == 0
+    node.proc.add(10, environment=rank(0))
+    assert node.look().without_nccl == 1
+
+
+def test_a_program_that_runs_another(node: Node) -> None:
+    """After an exec the environment is read again."""
+    node.proc.add(10, name="launcher")
+    assert node.look().without_nccl == 0
+    node.proc.add(10, name="python", environment=rank(0))
+    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 1
