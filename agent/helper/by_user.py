@@ -1,4 +1,4 @@
-"""Answers requests about users' files in a helper process, in a thread for each user's. Standard library alone.
+"""Answers requests about users' files, in a thread for each user's. Standard library alone.
 
 A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
 """
@@ -27,7 +27,7 @@ class ByUser(Generic[R, A]):
 
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
         """Answer each request, None for one whose file system did not within the grace, which is for all together."""
-        threading.stack_size(STACK_BYTES)
+        others_bytes = threading.stack_size(STACK_BYTES)
         found: list[A | None] = [None] * len(requests)
         self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}
         begun = []
@@ -38,6 +38,7 @@ class ByUser(Generic[R, A]):
             self._waiting[uid] = thread
             thread.start()
             begun.append(thread)
+        threading.stack_size(others_bytes)
         until = time.monotonic() + grace_seconds
         for thread in begun:
             thread.join(max(until - time.monotonic(), 0.0))

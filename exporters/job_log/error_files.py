@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from agent.helper.by_user import ByUser
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from agent.system.inside import open_inside
@@ -29,6 +30,8 @@ MAX_READS = 64
 """Limit of files per turn."""
 WAIT_SECONDS = 30.0
 """A file that is missing or half written is tried again for this long after the exit was first seen."""
+GRACE_SECONDS = 0.2
+"""A turn waits this long for all files. One whose file system hangs costs its user alone."""
 EARLY_SECONDS = 2.0
 """A file that was last written this long before its rank started is of an earlier run. The start is known to 1 s."""
 INIT_PID = 1
@@ -66,6 +69,7 @@ class ErrorFiles:
         self._root = proc
         self._proc = ProcFS(proc)
         self._catalogue = catalogue
+        self._readers: ByUser[RankHere, Raised | None] = ByUser(self._read)
         self._until: dict[ProcessKey, float] = {}
 
     def new(self, jobs: Mapping[str, LoggedJob], now: float) -> Iterator[tuple[LoggedJob, RankHere, Raised]]:
@@ -75,9 +79,10 @@ class ErrorFiles:
         for key, (_, rank) in exited.items():
             self._until.setdefault(key, now + WAIT_SECONDS if rank.error_file else now)
         due = [key for key, until in self._until.items() if until > now]
-        for key in self._by_turns(due, exited):
+        keys = self._by_turns(due, exited)
+        answers = self._readers.answers([exited[key][1] for key in keys], GRACE_SECONDS)
+        for key, raised in zip(keys, answers, strict=True):
             job, rank = exited[key]
-            raised = self._read(rank)
             if raised is not None:
                 self._until[key] = now
                 yield job, rank, raised

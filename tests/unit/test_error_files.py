@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -51,11 +52,11 @@ class Node:
         os.utime(path, (at, at))
         return path
 
-    def look(self, *ranks: int, contained: bool = False) -> list[tuple[str, str, str]]:
+    def look(self, *ranks: int, contained: bool = False, uid: int = OWNER) -> list[tuple[str, str, str]]:
         """Return rank, category and exception of what is new, after the exit of these ranks."""
         here = tuple(
             RankHere(
-                ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=OWNER, contained=contained,
+                ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=uid, contained=contained,
                 started_seconds=STARTED, error_file=f"/tmp/{rank}.json",
             )
             for rank in ranks or (3,)
@@ -157,3 +158,24 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for rank in range(3):
         node.write(saved("KeyError: 1"), rank=rank)
     assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]
+
+
+def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that does not answer costs a turn GRACE_SECONDS, and no exception of another user."""
+    hangs, opened = threading.Event(), error_files.open_inside
+
+    def open_slowly(root: str, path: str) -> int:
+        if path == "/tmp/3.json":
+            hangs.wait()
+        return opened(root, path)
+
+    monkeypatch.setattr(error_files, "open_inside", open_slowly)
+    monkeypatch.setattr(error_files, "GRACE_SECONDS", 0.05)
+    node = Node(tmp_path)
+    try:
+        node.write(saved("KeyError: 1"))
+        assert node.look(3) == []
+        node.write(saved("KeyError: 1"), rank=4, pid=1, uid=OWNER + 1)
+        assert node.look(4, uid=OWNER + 1) == [("4", "program_error", "KeyError")]
+    finally:
+        hangs.set()
