@@ -24,7 +24,8 @@ def text(notification: Mapping[str, Any]) -> str:
         head = labels.get("severity", "") if alert["status"] == "firing" else "over"
         lines.append(f"{head.upper()}: {labels.get('alertname', '')}: {notes.get('summary', '')}")
         if alert["status"] == "firing":
-            lines += [f"    {notes.get(name, '')}" for name in ("description", "runbook_url")]
+            said = [*str(notes.get("description", "")).splitlines(), notes.get("runbook_url", "")]
+            lines += [f"    {line}" for line in said]
     lines += [f"and {more} more"] if (more := len(notification["alerts"]) - MAX_ALERTS) > 0 else []
     return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
 
