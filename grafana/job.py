@@ -47,7 +47,14 @@ BEHIND = ("rank", "node", "what", "operation", "description", "process_group")
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     rows_by_title = {
-        "": [*job_head.sentences(), *_summary(), *job_head.panels(late_share), *_ranks(), *_events()],
+        "": [
+            *job_head.sentences(),
+            *_summary(),
+            *job_speed.today(),
+            *job_head.panels(late_share),
+            *_ranks(),
+            *_events(),
+        ],
         "Bandwidth": job_speed.bandwidth(),
         "Late ranks": job_speed.late(late_share),
         "The fabric's own time": job_speed.fabric(),

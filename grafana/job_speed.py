@@ -21,6 +21,22 @@ LATE = f"comm_rank:rankwatch_late:ratio{{{JOB}}}"
 CAUSE = ("rank", "node", "why")
 
 
+def today() -> list[Panel]:
+    """Return the panel that compares the job's bandwidth with that of a day before."""
+    return [
+        lines(
+            "Bus bandwidth now and a day before",
+            "Mean of all collectives over five minutes, weighted by time, waiting for late ranks included. The day "
+            "before is empty for a job that is younger.",
+            Query(bus_bandwidth("job_id", JOB), "now"),
+            Query(bus_bandwidth("job_id", JOB, "1d"), "a day before"),
+            unit="Bps",
+            nothing=NO_RECORDS,
+            size=Size(24, 6),
+        ),
+    ]
+
+
 def bandwidth() -> list[Panel]:
     """Return the panel on bandwidth."""
     mean = bus_bandwidth("comm, collective", JOB)

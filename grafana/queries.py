@@ -86,10 +86,14 @@ def _rank_state(state: str) -> str:
     return f'rankwatch_rank_state{{{JOB}, state="{state}"}}'
 
 
-def bus_bandwidth(by: str, selector: str) -> str:
-    """Return a query for the mean bus bandwidth over five minutes by labels ``by``, weighted by time."""
-    moved = f"sum by ({by}) (comm_collective:rankwatch_bus_bytes:rate5m{{{selector}}})"
-    return ratio(moved, f"sum by ({by}) (comm_collective:rankwatch_bus_seconds:rate5m{{{selector}}})")
+def bus_bandwidth(by: str, selector: str, before: str = "") -> str:
+    """Return a query for the mean bus bandwidth over five minutes by labels ``by``, weighted by time.
+
+    ``before``: how long ago, as ``1d``.
+    """
+    of = f"{{{selector}}}" + (f" offset {before}" if before else "")
+    moved = f"sum by ({by}) (comm_collective:rankwatch_bus_bytes:rate5m{of})"
+    return ratio(moved, f"sum by ({by}) (comm_collective:rankwatch_bus_seconds:rate5m{of})")
 
 
 def silence(selector: str) -> str:
