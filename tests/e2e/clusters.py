@@ -8,17 +8,31 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from agents import Agent
 from jobs import SimulatedJob
 from nodes import Closing, Node, why_no_nodes
 
 MONITOR = "10.0.0.1"
+FAST_AGENT = Path(__file__).with_name("fast_agent.py")
 Equip = Callable[[Path], Mapping[str, Any]]
 """Puts hardware into a node's folder; returns what its agent takes besides (``flags``, ``env``)."""
+
+
+class Peculiarity(NamedTuple):
+    """What is peculiar to a node: the labels of its target, how many seconds its clock is fast, its hardware.
+
+    ``exporters``: sections of its agent's configuration, besides those that all have.
+    """
+
+    labels: Mapping[str, str] = {}
+    fast_seconds: float = 0.0
+    equip: Equip | None = None
+    exporters: Mapping[str, Any] = {}
 
 
 def why_no_cluster() -> str | None:
@@ -29,26 +43,46 @@ def why_no_cluster() -> str | None:
 class ClusterNode:
     """One node: its machine, its agent, and its address, by which rules and pages call it."""
 
-    def __init__(self, cluster: Cluster, number: int, equip: Equip | None) -> None:
+    def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool, peculiar: Peculiarity) -> None:
         self.name = f"10.0.0.{number + 10}"
         self.machine = Node(f"gpu-node-{number:02}")
-        directory = cluster.directory / self.machine.hostname
-        directory.mkdir()
+        self._directory = cluster.directory / self.machine.hostname
+        self._directory.mkdir()
+        self._inspector_dir = cluster.inspector_dir
+        self._ioctl = exit_status_ioctl
         cluster.wire(self)
-        self.agent = Agent(
-            directory,
-            {"exporters": {"inspector": {"paths": [str(cluster.inspector_dir)]}}},
+        self.agent = self._make_agent(peculiar)
+        (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
+            json.dumps([{"targets": [f"{self.name}:{self.agent.port}"], "labels": peculiar.labels}])
+        )
+
+    def _make_agent(self, peculiar: Peculiarity) -> Agent:
+        exporters = {
+            "inspector": {"paths": [str(self._inspector_dir)]},
+            "process": {"exit_status_ioctl": self._ioctl},
+            **peculiar.exporters,
+        }
+        program = (str(FAST_AGENT), str(peculiar.fast_seconds)) if peculiar.fast_seconds else ("-m", "agent")
+        return Agent(
+            self._directory,
+            {"exporters": exporters},
             node=self.machine,
             host="0.0.0.0",  # noqa: S104
-            **(equip(directory) if equip else {}),
+            command=(sys.executable, *program),
+            **(peculiar.equip(self._directory) if peculiar.equip else {}),
         )
-        (cluster.targets_dir / f"{self.machine.hostname}.json").write_text(
-            json.dumps([{"targets": [f"{self.name}:{self.agent.port}"]}])
-        )
+
+    def cut(self) -> None:
+        """Take it off the network; all on it goes on."""
+        run_ip(self.machine, "link", "set", "eth0", "down")
+
+    def join(self) -> None:
+        """Put it back on the network."""
+        run_ip(self.machine, "link", "set", "eth0", "up")
 
     def lose_power(self) -> None:
         """End everything on it without a word on the wire."""
-        run_ip(self.machine, "link", "set", "eth0", "down")
+        self.cut()
         self.machine.power_off()
         self.agent.went_with_its_node()
 
@@ -58,9 +92,19 @@ class ClusterNode:
 
 
 class Cluster(Closing):
-    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager."""
+    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager.
 
-    def __init__(self, directory: Path, size: int, equip: Equip | None = None) -> None:
+    ``peculiar``: by the number of a node.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        size: int,
+        *,
+        exit_status_ioctl: bool = True,
+        peculiar: Mapping[int, Peculiarity] | None = None,
+    ) -> None:
         self.directory = directory
         self.inspector_dir = directory / "inspector"
         self.targets_dir = directory / "targets"
@@ -73,7 +117,8 @@ class Cluster(Closing):
             run_ip(self.monitor, "address", "add", f"{MONITOR}/24", "dev", "bridge")
             run_ip(self.monitor, "link", "set", "bridge", "up")
             for number in range(size):
-                self.nodes.append(ClusterNode(self, number, equip))
+                of_node = (peculiar or {}).get(number, Peculiarity())
+                self.nodes.append(ClusterNode(self, number, exit_status_ioctl, of_node))
         except BaseException:
             self.close()
             raise
@@ -88,6 +133,14 @@ class Cluster(Closing):
         run_ip(machine, "address", "add", f"{node.name}/24", "dev", "eth0")
         run_ip(machine, "link", "set", "eth0", "up")
 
+    def cut(self) -> None:
+        """Cut the monitoring node off from all nodes."""
+        run_ip(self.monitor, "link", "set", "bridge", "down")
+
+    def join(self) -> None:
+        """Put it back on the network."""
+        run_ip(self.monitor, "link", "set", "bridge", "up")
+
     def close(self) -> None:
         """End all of it."""
         with contextlib.ExitStack() as stack:
@@ -101,21 +154,35 @@ class ClusterJob(Closing):
 
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
         """Start it; the first node has the first ranks."""
+        self.job_id = job_id
+        self.cluster = cluster
         self.nodes = nodes
         self.ranks = ranks
         named = ("--scheduler", "slurm", "--job-id", job_id, "--ranks", str(ranks), "--hosts", str(len(nodes)))
-        written = ("--dump-dir", str(cluster.inspector_dir / job_id), "--dataloaders", "0", *options)
-        directory = cluster.directory / "jobs" / job_id
+        self._options = (*named, "--dump-dir", str(cluster.inspector_dir / job_id), "--dataloaders", "0", *options)
+        self._left: list[SimulatedJob] = []
+        self.parts = self._start()
+
+    def _start(self) -> list[SimulatedJob]:
+        directory = self.cluster.directory / "jobs" / self.job_id / f"attempt{len(self._left)}"
         directory.mkdir(parents=True)
-        self.parts = [
-            SimulatedJob(directory, *named, *written, "--host-index", str(index), node=node.machine)
-            for index, node in enumerate(nodes)
+        return [
+            SimulatedJob(directory, *self._options, "--host-index", str(index), node=node.machine)
+            for index, node in enumerate(self.nodes)
         ]
+
+    def requeue(self, nodes: list[ClusterNode]) -> None:
+        """Start it anew on other nodes under the same id, once all its ranks have left."""
+        for part in self.parts:
+            part.wait()
+        self._left += self.parts
+        self.nodes = nodes
+        self.parts = self._start()
 
     def close(self) -> None:
         """End it."""
         with contextlib.ExitStack() as stack:
-            for part in self.parts:
+            for part in [*self._left, *self.parts]:
                 stack.callback(part.close)
 
     def node_of(self, rank: int) -> ClusterNode:
@@ -126,6 +193,11 @@ class ClusterJob(Closing):
         """Send a signal to a rank."""
         part = self.parts[self.nodes.index(self.node_of(rank))]
         part.kill(part.pid(rank), number)
+
+    def signal_launchers(self, number: int) -> None:
+        """Send a signal to all launchers."""
+        for part in self.parts:
+            part.signal_launcher(number)
 
 
 def run_ip(node: Node, *arguments: str) -> None:

@@ -1,0 +1,70 @@
+"""The way of a page: a cluster, and who watches it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from alerting import why_no_alertmanager
+from clusters import Cluster, ClusterJob, Peculiarity, why_no_cluster
+from full import FULL
+from prometheus import why_no_prometheus
+from watches import LOSSY, WHOLE, Page, Watch, build_rules, watch
+
+WATCHES = (WHOLE, LOSSY) if FULL else (WHOLE,)
+"""The second watch sees the same accidents at the same time, and loses scrapes."""
+
+
+def why_no_pages() -> str | None:
+    """Return why no page can be sent here (the reason of a skipped test), or None."""
+    return why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
+
+
+class Site:
+    """All of it, running."""
+
+    def __init__(self, cluster: Cluster, watches: Sequence[Watch], rules: Path) -> None:
+        self.cluster = cluster
+        self.watches = watches
+        self.rules = rules
+
+    def wait_until_seen(self, job: ClusterJob) -> None:
+        """Wait until all have seen all ranks of a job run."""
+        for each in self.watches:
+            each.wait_until_seen(job)
+
+    def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
+        """Return what the first watch told of a job so far."""
+        return self.watches[0].pages(job_id, receiver)
+
+
+@contextlib.contextmanager
+def site(
+    directory: Path,
+    nodes: int,
+    thresholds: Mapping[str, Any],
+    *,
+    ioctl: bool = True,
+    shorter: Mapping[str, str] | None = None,
+    watches: Sequence[str] = (WHOLE,),
+    replicas: int = 1,
+    peculiar: Mapping[int, Peculiarity] | None = None,
+    ticket_wait: str = "20s",
+) -> Iterator[Site]:
+    """Provide a site of so many nodes, whose rules have these thresholds instead of the shipped ones.
+
+    ``shorter``: texts of the rules, windows that are no thresholds, and what is to stand in their place. ``replicas``:
+    of Prometheus and Alertmanager, in each watch. ``ticket_wait``: how long Alertmanager holds what is no page.
+    """
+    with (
+        Cluster(directory, nodes, exit_status_ioctl=ioctl, peculiar=peculiar) as cluster,
+        contextlib.ExitStack() as stack,
+    ):
+        rules = build_rules(directory, thresholds, shorter or {})
+        running = [
+            stack.enter_context(watch(name, directory, cluster, rules, replicas=replicas, ticket_wait=ticket_wait))
+            for name in watches
+        ]
+        yield Site(cluster, running, rules)

@@ -1,0 +1,140 @@
+"""Jobs whose ranks are found and do nothing, and write no records, until they are told to leave."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from clusters import Cluster, ClusterNode
+
+LEAVE_SECONDS = 20.0
+
+RANK = """
+import pathlib, sys, threading
+if sys.argv[1]:
+    pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
+def stay():
+    pathlib.Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("NCCL RAS")
+    threading.Event().wait()
+threading.Thread(target=stay, daemon=True).start()
+print("up", flush=True)
+told = sys.stdin.readline().strip()
+hoard = []
+while told == "grow":
+    hoard.append(b"x" * (1 << 20))
+sys.exit(int(told or 0))
+"""
+"""`python -c RANK GROUP`: what it is told is a line, the exit status to leave with or `grow`."""
+
+
+class QuietJob:
+    """A job of such ranks over some of a cluster's nodes; a context manager.
+
+    ``group``: the memory group that all of its ranks join. ``log``: the file that the ranks of a node write what they
+    say to, below the cluster's folder, with {job_id} and {node}, the node's number in the job; none if it is empty.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job_id: str,
+        nodes: Sequence[ClusterNode],
+        ranks: int,
+        group: Path | None = None,
+        log: str = "",
+    ) -> None:
+        """Start it; the first node has the first ranks."""
+        self.cluster = cluster
+        self.job_id = job_id
+        self.nodes = list(nodes)
+        self.ranks = ranks
+        self._group = group
+        self._log = log
+        self._processes: list[subprocess.Popen[str]] = []
+        self.start()
+
+    def __enter__(self) -> QuietJob:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.signal_all(signal.SIGKILL)
+
+    def start(self) -> None:
+        """Start all ranks, also anew once all have left."""
+        for process in self._processes:
+            process.wait(LEAVE_SECONDS)
+        self._processes = [self._start(rank) for rank in range(self.ranks)]
+        for process in self._processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "up\n"
+
+    def node_of(self, rank: int) -> ClusterNode:
+        """Return where a rank runs."""
+        return self.nodes[rank * len(self.nodes) // self.ranks]
+
+    def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
+        """Send a signal to a rank; raises ProcessLookupError when it has left."""
+        nsenter = self._processes[rank].pid  # forks the program into the pid namespace
+        try:
+            children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
+        except FileNotFoundError:
+            children = []
+        if not children:
+            raise ProcessLookupError(f"rank {rank} of {self.job_id}")
+        os.kill(int(children[0]), number)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all ranks that still run."""
+        for rank in range(self.ranks):
+            with contextlib.suppress(ProcessLookupError):
+                self.signal_rank(rank, number)
+
+    def leave(self, rank: int, code: int = 0) -> None:
+        """Let a rank leave with an exit status."""
+        self._tell(rank, str(code))
+
+    def log_of(self, rank: int) -> Path:
+        """Return the file that a rank writes what it says to."""
+        node = self.nodes.index(self.node_of(rank))
+        return self.cluster.directory / self._log.format(job_id=self.job_id, node=node)
+
+    def say(self, rank: int, *lines: str) -> None:
+        """Add lines to a rank's log."""
+        with self.log_of(rank).open("a") as log:
+            log.writelines(f"{line}\n" for line in lines)
+
+    def grow(self, rank: int) -> None:
+        """Let a rank take memory until the OOM killer takes it."""
+        self._tell(rank, "grow")
+
+    def wait(self, rank: int) -> None:
+        """Wait until a rank has left."""
+        self._processes[rank].wait(LEAVE_SECONDS)
+
+    def _start(self, rank: int) -> subprocess.Popen[str]:
+        env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": str(self.ranks), "SLURM_JOB_ID": self.job_id}
+        command = [sys.executable, "-S", "-c", RANK, str(self._group or "")]
+        with contextlib.ExitStack() as stack:
+            said: IO[str] | None = None
+            if self._log:
+                path = self.log_of(rank)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                said = stack.enter_context(path.open("a"))
+            return self.node_of(rank).machine.popen(
+                command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
+
+    def _tell(self, rank: int, line: str) -> None:
+        stream = self._processes[rank].stdin
+        assert stream is not None
+        stream.write(f"{line}\n")
+        stream.flush()

@@ -1,0 +1,72 @@
+"""What was told of what, as a table for people, and the notifications themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from watches import LOSSY, RECEIVERS, WHOLE, Page, Watch
+
+VARIABLE = "RANKWATCH_TEST_PAGES"
+"""Names the directory where tables and notifications go; without it they go into the test's own."""
+
+
+HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
+
+
+class Arrivals(NamedTuple):
+    """What one watch told of a situation, and how many seconds after it (or its last event) each came."""
+
+    pages: Sequence[Page]
+    seconds: Sequence[float]
+
+    def cells(self) -> str:
+        """Return it as two cells of a table."""
+        if not self.pages:
+            return "nothing | "
+        told = ", ".join(f"{' '.join(page.names) or 'over'} ({page.receiver})" for page in self.pages)
+        return f"{told} | {', '.join(f'{each:.0f}' for each in self.seconds)}"
+
+
+class Row(NamedTuple):
+    """A situation, who was to be told of what, and what came, by watch."""
+
+    what: str
+    expected: str
+    arrived: Sequence[Arrivals]
+
+    def line(self) -> str:
+        """Return its line of the table."""
+        first = next((page for each in self.arrived for page in each.pages if page.alerts), None)
+        text = first.alerts[0]["annotations"]["summary"] if first else ""
+        return f"| {self.what} | {self.expected} | {' | '.join(each.cells() for each in self.arrived)} | {text} |"
+
+
+def arrivals(pages: Sequence[Page], happened: Sequence[float]) -> Arrivals:
+    """Return when pages came after the last of what had happened before each, at these times."""
+    return Arrivals(
+        pages, [page.time - max([at for at in happened if at <= page.time] or [page.time]) for page in pages]
+    )
+
+
+def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Sequence[Row]) -> None:
+    """Write the table and the notifications of a run; print the table too."""
+    folder = Path(os.environ.get(VARIABLE) or directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = "".join(f" {HEADS[each.name]} | after s |" for each in watches)
+    head = f"| situation | to be told |{cells} first line |\n|---|---|{'---|---|' * len(watches)}---|"
+    table = "\n".join([head, *(row.line() for row in rows)])
+    (folder / f"{name}.md").write_text(f"{table}\n")
+    told = {
+        each.name: [
+            {"time": message.time, **message.body}
+            for receiver in RECEIVERS
+            for message in each.inbox.at(f"/{receiver}")
+        ]
+        for each in watches
+    }
+    (folder / f"{name}.json").write_text(json.dumps(told, indent=1))
+    print(f"\n{table}")  # noqa: T201  # pytest shows it with -s, and where a test fails

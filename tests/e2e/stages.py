@@ -1,0 +1,228 @@
+"""A stage: situations that jobs, nodes and the watches themselves get into side by side, and who is told of each."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from clusters import ClusterJob
+from paging import Site, site
+from quiet_jobs import QuietJob
+from reports import Arrivals, Row, arrivals, write_report
+from watches import Page, Watch
+
+STAGGER_SECONDS = 0.7
+"""Between two situations, so that they fall at all times between two scrapes."""
+PROMPT_SECONDS = 160.0
+"""After so long all is told that is told at once."""
+POLL_SECONDS = 0.5
+
+
+class Cast(NamedTuple):
+    """The job of a situation: the nodes it runs on, its ranks, and the options of its launchers.
+
+    Without options it is a quiet one. ``job_id``: where two have the same; else it is the situation's name. ``log``:
+    the file that its ranks write to, see QuietJob.
+    """
+
+    nodes: tuple[int, ...]
+    ranks: int = 4
+    options: tuple[str, ...] = ()
+    job_id: str = ""
+    group: Path | None = None
+    log: str = ""
+
+
+class Situation(NamedTuple):
+    """What it is to people, its job, what happens, and who is to be told of what: (receiver, alert), in order.
+
+    ``story``: None where a disturbance makes it happen. ``about``: what notifications are about, if not its job.
+    ``words``: in the first text. ``within_seconds``: after the event before it. ``overs``: how often it is told that it
+    is over.
+    ``soon``: all is told before the watches are disturbed. ``more``: how many notifications of the same alert may
+    follow, as ranks that died together are found dead by scrapes of different nodes.
+    """
+
+    what: str
+    cast: Cast
+    story: Callable[[Stage, str], object] | None = None
+    told: tuple[tuple[str, str], ...] = ()
+    words: tuple[str, ...] = ()
+    within_seconds: float = 60.0
+    about: str = ""
+    overs: int = 0
+    soon: bool = True
+    more: int = 0
+
+
+class Disturbance(NamedTuple):
+    """What happens to those who watch, and how long it takes to see what comes of it."""
+
+    what: str
+    act: Callable[[Stage], object]
+    seconds: float
+
+
+class Stage:
+    """A site with the jobs of all situations, and when what happened."""
+
+    def __init__(self, here: Site, situations: Mapping[str, Situation]) -> None:
+        self.site = here
+        self.cluster = here.cluster
+        self.situations = situations
+        self.jobs: dict[str, Any] = {}
+        self.happened: dict[str, list[float]] = {name: [] for name in situations}
+        self.failed: dict[str, BaseException] = {}
+        self.disturbed: dict[str, float] = {}
+        """When each disturbance began."""
+        self.over = 0.0
+
+    def about(self, name: str) -> str:
+        """Return what the notifications of a situation are about."""
+        situation = self.situations[name]
+        return situation.about or situation.cast.job_id or name
+
+    @contextlib.contextmanager
+    def event(self, name: str) -> Iterator[Any]:
+        """Note the time at which something happens to a job; provides the job."""
+        self.happened[name].append(time.time())
+        yield self.jobs[name]
+
+    def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
+        """Wait for a condition that is dear to look at; raises AssertionError."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come true within {seconds:g} s"
+            threading.Event().wait(POLL_SECONDS)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let so much time go by."""
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() >= until, seconds + 60.0, "the time")
+
+    def told(self, watch: Watch, name: str) -> list[Page]:
+        """Return what a watch told of a situation so far, but for that it is over."""
+        return [page for page in watch.told(self.about(name)) if page.alerts]
+
+    def wait_until_told(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
+        """Wait until all watches have told of a situation so often."""
+        watches = self.site.watches
+        what = f"notification {times} of {name}"
+        self.wait(lambda: all(len(self.told(watch, name)) >= times for watch in watches), seconds, what)
+
+    def wait_until_over(self, name: str, seconds: float = 150.0) -> None:
+        """Wait until all watches have told that it is over."""
+        about, watches = self.about(name), self.site.watches
+        said = [lambda watch=watch: any(not page.alerts for page in watch.told(about)) for watch in watches]
+        self.wait(lambda: all(each() for each in said), seconds, f"the end of {name}")
+
+    def arrived(self, name: str, watch: Watch) -> Arrivals:
+        """Return what a watch told of a situation, and after how many seconds."""
+        return arrivals(watch.told(self.about(name)), self.happened[name])
+
+    def told_since(self, disturbance: str, watch: Watch) -> Arrivals:
+        """Return what a watch told, from a disturbance on until the next one, of what it had told wholly before.
+
+        Raises KeyError when there was no such disturbance.
+        """
+        began = self.disturbed[disturbance]
+        ended = min([at for at in self.disturbed.values() if at > began] or [self.over])
+        known = {self.about(name) for name in self.situations if self._was_told(name, watch, began)}
+        pages = [page for page in watch.told() if began <= page.time < ended and page.about in known]
+        return arrivals(pages, [began])
+
+    def check(self, name: str, watch: Watch) -> None:
+        """Check that a watch told of a situation as it is to; raises AssertionError."""
+        assert name not in self.failed, self.failed[name]
+        situation, told = self.situations[name], self.arrived(name, watch)
+        firing = [(page, after) for page, after in zip(told.pages, told.seconds, strict=True) if page.alerts]
+        found = [(page.receiver, *dict.fromkeys(page.names)) for page, _ in firing]
+        assert found in [[*situation.told, *situation.told[-1:] * more] for more in range(situation.more + 1)], told
+        assert len(told.pages) - len(firing) == situation.overs, told
+        assert all(page.says(*situation.words) for page, _ in firing[:1])
+        assert all(after < situation.within_seconds for _, after in firing), told
+
+    def _was_told(self, name: str, watch: Watch, when: float) -> bool:
+        wanted = len(self.situations[name].told)
+        return 0 < wanted <= len([page for page in self.told(watch, name) if page.time < when])
+
+
+@contextlib.contextmanager
+def stage(
+    directory: Path,
+    nodes: int,
+    situations: Mapping[str, Situation],
+    disturbances: Mapping[str, Disturbance],
+    thresholds: Mapping[str, Any],
+    **more: Any,
+) -> Iterator[Stage]:
+    """Play all situations at once, disturb the watches, and provide what came of it."""
+    with site(directory, nodes, thresholds, **more) as here, contextlib.ExitStack() as stack:
+        this = Stage(here, situations)
+        for name, situation in situations.items():
+            this.jobs[name] = stack.enter_context(_cast(this, name, situation.cast))
+        for job in this.jobs.values():
+            here.wait_until_seen(job)
+        with ThreadPoolExecutor(len(situations)) as pool:
+            playing = _begin(this, pool)
+            _wait_for_the_soon(this)
+            _disturb(this, disturbances, playing)
+        this.over = time.time()
+        rows = [
+            Row(each.what, _to_be_told(each), [this.arrived(name, watch) for watch in here.watches])
+            for name, each in situations.items()
+        ]
+        rows += [
+            Row(each.what, "nothing more", [this.told_since(name, watch) for watch in here.watches])
+            for name, each in disturbances.items()
+        ]
+        write_report(directory, directory.name, here.watches, rows)
+        yield this
+
+
+def _cast(this: Stage, name: str, cast: Cast) -> Any:
+    nodes = [this.cluster.nodes[number] for number in cast.nodes]
+    if cast.options:
+        return ClusterJob(this.cluster, name, nodes, cast.ranks, *cast.options)
+    return QuietJob(this.cluster, cast.job_id or name, nodes, cast.ranks, cast.group, cast.log)
+
+
+def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:
+    playing = {}
+    for name, situation in this.situations.items():
+        if situation.story is not None:
+            playing[name] = pool.submit(situation.story, this, name)
+            this.pass_time(STAGGER_SECONDS)
+    return playing
+
+
+def _wait_for_the_soon(this: Stage) -> None:
+    """Wait for what is told at once; what does not come is the tests' to say."""
+    wanted = {name: len(each.told) for name, each in this.situations.items() if each.soon and each.story}
+    with contextlib.suppress(AssertionError):
+        this.wait(
+            lambda: all(len(this.told(watch, name)) >= wanted[name] for watch in this.site.watches for name in wanted),
+            PROMPT_SECONDS,
+            "what is told at once",
+        )
+
+
+def _disturb(this: Stage, disturbances: Mapping[str, Disturbance], playing: Mapping[str, Future[object]]) -> None:
+    """Do one after the other; before the last one all stories have come to their ends."""
+    *_, last = disturbances
+    for name, each in disturbances.items():
+        if name == last:
+            ends = {situation: story.exception() for situation, story in playing.items()}
+            this.failed |= {situation: error for situation, error in ends.items() if error is not None}
+        this.disturbed[name] = time.time()
+        each.act(this)
+        this.pass_time(each.seconds)
+
+
+def _to_be_told(situation: Situation) -> str:
+    return ", ".join(f"{alert} ({receiver})" for receiver, alert in situation.told) or "nothing"

@@ -1,0 +1,193 @@
+"""Who watches a cluster: Prometheus and Alertmanager (or two of each) with what we ship, and an inbox."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from alerting import Alertmanager, Inbox, Message, to_inbox
+from clusters import Cluster, ClusterJob
+from nodes import wait_until
+from ports import free_port
+from prometheus import ROOT, Prometheus
+
+DEPLOY = ROOT / "deploy" / "prometheus"
+PROXY = Path(__file__).with_name("lossy_proxy.py")
+RECEIVERS = ("page", "ticket", "info")
+WHOLE, LOSSY = "whole", "lossy"
+LOST_SHARE = 0.01
+SEED = 4711
+LOST = "lost"
+SCRAPED_SECONDS = 30.0
+"""Prometheus asks new targets only after some seconds."""
+
+
+class Page(NamedTuple):
+    """One notification: when it came, at which receiver, the alerts that fire in it, and what it is about.
+
+    One without alerts says that all is over. ``about``: a job, a domain, a node or an alert's name, after its cluster
+    if it has one.
+    """
+
+    time: float
+    receiver: str
+    alerts: list[Mapping[str, Any]]
+    about: str
+
+    @property
+    def names(self) -> list[str]:
+        """The alerts' names."""
+        return [alert["labels"]["alertname"] for alert in self.alerts]
+
+    @property
+    def text(self) -> str:
+        """What a person reads."""
+        return "\n".join(f"{a['annotations']['summary']}: {a['annotations']['description']}" for a in self.alerts)
+
+    def says(self, *words: str) -> bool:
+        """Check that all ``words`` are in it; raises AssertionError with what it says instead."""
+        assert [word for word in words if word not in self.text] == [], self.text
+        return True
+
+
+class Watch:
+    """All of it, running; the first Prometheus is the one that is asked."""
+
+    def __init__(
+        self,
+        name: str,
+        prometheuses: Sequence[Prometheus],
+        alertmanagers: Sequence[Alertmanager],
+        inbox: Inbox,
+        lost: Path,
+    ) -> None:
+        self.name = name
+        self.lost = lost
+        """Where the proxy writes which scrapes it lost."""
+        self.prometheuses = prometheuses
+        self.prometheus = prometheuses[0]
+        self.alertmanagers = alertmanagers
+        self.inbox = inbox
+
+    def wait_until_seen(self, job: ClusterJob) -> None:
+        """Wait until each Prometheus has seen all ranks of a job run."""
+        up = f'count(rankwatch_rank_up{{job_id="{job.job_id}"}} == 1)'
+        for each in self.prometheuses:
+            wait_until(
+                lambda each=each: (each.value(up) or 0) >= job.ranks, SCRAPED_SECONDS, f"{job.job_id} in Prometheus"
+            )
+
+    def told(self, about: str | None = None) -> list[Page]:
+        """Return what people were told so far (of one thing), also that it is over."""
+        pages = (_page(message) for receiver in RECEIVERS for message in self.inbox.at(f"/{receiver}"))
+        return sorted((page for page in pages if about in (None, page.about)), key=lambda page: page.time)
+
+    def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
+        """Return the notifications of a job (or of none, "") so far, without those that only say that it is over."""
+        return [page for page in self.told() if page.alerts and (page.receiver, _job(page)) == (receiver, job_id)]
+
+
+@contextlib.contextmanager
+def watch(
+    name: str, directory: Path, cluster: Cluster, rules: Path, *, replicas: int, ticket_wait: str
+) -> Iterator[Watch]:
+    """Provide a watch over a cluster; one called LOSSY asks through a proxy that loses some of the scrapes."""
+    home = directory / name
+    home.mkdir()
+    with Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
+        config = to_inbox(inbox, ticket_wait)
+        gossip = [free_port() for _ in range(replicas)]
+        alertmanagers = [
+            Alertmanager(
+                home / f"alertmanager-{number}",
+                config,
+                cluster.monitor,
+                (gossip[number], gossip[1 - number]) if replicas == 2 else None,
+            )
+            for number in range(replicas)
+        ]
+        ports = [each.port for each in alertmanagers]
+        proxy = start_proxy(cluster, home) if name == LOSSY else ""
+        prometheuses = [
+            stack.enter_context(
+                Prometheus(
+                    home / f"prometheus-{number}",
+                    prometheus_config(cluster.targets_dir, rules, *ports, proxy=proxy, replica=number),
+                    node=cluster.monitor,
+                )
+            )
+            for number in range(replicas)
+        ]
+        yield Watch(name, prometheuses, alertmanagers, inbox, home / LOST)
+
+
+def start_proxy(cluster: Cluster, home: Path) -> str:
+    """Start a proxy that loses one scrape in a hundred, until the monitoring node's end; return its address."""
+    port = free_port()
+    command = [sys.executable, "-S", PROXY, port, LOST_SHARE, SEED, home / LOST]
+    with (home / "proxy.log").open("w") as log:
+        cluster.monitor.popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+    def listens() -> bool:
+        try:
+            cluster.monitor.connect(port).close()
+        except OSError:
+            return False
+        return True
+
+    wait_until(listens, 10.0, "the proxy")
+    return f"http://127.0.0.1:{port}"
+
+
+def build_rules(directory: Path, thresholds: Mapping[str, Any], shorter: Mapping[str, str]) -> Path:
+    """Build the rules as a site does, but for the texts in ``shorter``; return their folder."""
+    own, output = directory / "thresholds.yml", directory / "rules"
+    own.write_text(yaml.safe_dump(dict(thresholds)))
+    command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
+    subprocess.run(command, check=True)
+    built = {path: path.read_text() for path in output.glob("*.yml")}
+    for long, short in shorter.items():
+        assert any(long in text for text in built.values()), long
+        built = {path: text.replace(long, short) for path, text in built.items()}
+    for path, text in built.items():
+        path.write_text(text)
+    return output
+
+
+def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, proxy: str = "", replica: int = 0) -> str:
+    """Return a configuration made of the shipped one and its scrape jobs, with targets from the files in ``targets``.
+
+    ``replica``: which of several it is; each scrapes at other times. ``proxy``: the address that scrapes go through.
+    """
+    shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
+    jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()
+    assert "/etc/prometheus/rankwatch/" in jobs
+    scrapes = yaml.safe_load(jobs.replace("/etc/prometheus/rankwatch/", f"{targets}/"))["scrape_configs"]
+    static = [{"targets": [f"127.0.0.1:{port}" for port in alertmanager_ports]}]
+    config = {
+        "global": {"evaluation_interval": "15s", "external_labels": {"replica": str(replica)}},
+        "rule_files": [f"{rules}/*.yml"],
+        "alerting": {
+            "alert_relabel_configs": shipped["alerting"]["alert_relabel_configs"],
+            "alertmanagers": [{"static_configs": static}],
+        },
+        "scrape_configs": [{**each, "proxy_url": proxy} if proxy else each for each in scrapes],
+    }
+    return str(yaml.safe_dump(config))
+
+
+def _page(message: Message) -> Page:
+    firing = [alert for alert in message.body["alerts"] if alert["status"] == "firing"]
+    labels = message.body["groupLabels"]
+    what = next((labels[name] for name in ("job_id", "domain", "node", "alertname") if labels.get(name)), None)
+    about = "/".join(filter(None, (labels.get("cluster"), what or message.body["commonLabels"]["alertname"])))
+    return Page(message.time, message.path.removeprefix("/"), firing, about)
+
+
+def _job(page: Page) -> str:
+    return str(page.alerts[0]["labels"].get("job_id", ""))
