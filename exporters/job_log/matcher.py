@@ -93,17 +93,12 @@ def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
     for start in sorted(lines):
         end = data.find(b"\n", start, start + MAX_LINE_BYTES)
         line = data[start : end if end >= 0 else start + MAX_LINE_BYTES]
-        event = _classify(line, catalogue, lines[start])
+        event = classify(line, catalogue, lines[start])
         if event is not None:
             yield event._replace(start=start)
 
 
-def classify(line: bytes, catalogue: Catalogue) -> LogEvent | None:
-    """Return the event in a log line; None for nearly all lines."""
-    return next(events(line, catalogue), None)
-
-
-def _classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
+def classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
     """Return the event of the first matching rule. ``rules``: one bit per rule, lowest bit first."""
     if written := _CONTAINER.match(line):
         line = line[written.end() :]

@@ -11,14 +11,22 @@ import msgspec
 
 from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
-from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
+from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
-from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
+from exporters.job_log.ownership import (
+    BatchProcess,
+    ClaimedLog,
+    Identity,
+    batch_processes,
+    by_any_id,
+    claimed,
+    held_outputs,
+    shared_devices,
+)
 from exporters.job_log.passages import LogPassages, Passage
 from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
@@ -181,10 +189,7 @@ class JobLogReader:
         # Keep files of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
         files = self._texts.discover([*(one.path for one in held.values()), *exited_paths])
-        by_id: dict[str, list[LoggedJob]] = {}
-        for job in jobs.values():
-            for name in job.ids:
-                by_id.setdefault(name, []).append(job)
+        by_id = by_any_id(jobs.values())
         claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, held, jobs)
         ours = [identity for identity in claims if identity not in remote]
@@ -198,13 +203,13 @@ class JobLogReader:
     def _claim(
         self,
         file: FollowedFile,
-        held: Mapping[Identity, HeldOutput],
+        held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
         by_id: Mapping[str, list[LoggedJob]],
     ) -> ClaimedLog | None:
         job_id = self._texts.job_id(file)
         if self._everyone:
-            return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
+            return None if job_id is None else ClaimedLog(job_id)
         before = self._claims.get(file.identity)
         if before is not None and before.job_id in jobs:  # exited ranks hold no files open
             return before
@@ -214,7 +219,7 @@ class JobLogReader:
         self,
         files: Sequence[FollowedFile],
         found: Mapping[Identity, ClaimedLog],
-        held: Mapping[Identity, HeldOutput],
+        held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
         """Return the files on shared file systems that another node reads, because no process here holds them open.

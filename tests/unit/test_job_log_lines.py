@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from job_log_jobs import CATALOGUE, event
+from job_log_jobs import CATALOGUE, classify, event
 
 from agent.cli.explain.details import ADVICE
 from exporters.job_log.catalogue import (
@@ -18,7 +18,7 @@ from exporters.job_log.catalogue import (
     entries,
     progress_patterns,
 )
-from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, classify, events, speaker_of
+from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, events, speaker_of
 
 LINES = Path(__file__).parents[1] / "data/job_log/lines.tsv"
 NOT_OURS = ("nvrx.line", "nvrx.event", "nvrx.cyclefile", "nvrx.straggler", "nixl.", "mad.marker", "mad.perf")
@@ -71,7 +71,7 @@ def test_every_recorded_line_has_its_category() -> None:
         if not what.startswith(NOT_OURS):
             found.setdefault(what, []).append(event(line).rule.category)
         elif what != "nixl.failures":
-            told = classify(line.encode(), CATALOGUE)
+            told = classify(line.encode())
             assert told is None or told.rule.category in {"launcher_failed", "program_error"}, line
     assert found == MEANT
 
@@ -169,7 +169,7 @@ def test_a_fault_in_the_middle_of_a_progress_bar() -> None:
     """What a runtime writes into a bar's line is found, and the bar is no iteration of a training."""
     line = " 33%|####Memory access fault by GPU node-3 (Agent handle: 0x5a) on address 0x7. Reason: Unknown.:01, 2s/it]"
     assert event(line).rule.category == "hip_page_fault"
-    assert classify(b"Loading checkpoint shards:  12%|#2 | 12/100 [00:10<01:20, 1.1it/s]", CATALOGUE) is None
+    assert classify(b"Loading checkpoint shards:  12%|#2 | 12/100 [00:10<01:20, 1.1it/s]") is None
 
 
 def test_pod_logs_have_their_runtimes_words_before_each_line() -> None:
@@ -236,7 +236,7 @@ def test_a_sites_own_patterns_of_progress() -> None:
 )
 def test_other_lines(line: str, category: str | None) -> None:
     """Lines that are in no example; ordinary ones mean nothing."""
-    found = classify(line.encode(), CATALOGUE)
+    found = classify(line.encode())
     assert (None if found is None else found.rule.category) == category
 
 
@@ -256,7 +256,7 @@ def test_other_lines(line: str, category: str | None) -> None:
 )
 def test_words_of_shells_in_prose(line: str) -> None:
     """What a shell prints of a killed program stands alone in its line: in other text the words tell of no end."""
-    assert classify(line.encode(), CATALOGUE) is None
+    assert classify(line.encode()) is None
 
 
 def test_what_shells_and_srun_say_of_signals() -> None:
