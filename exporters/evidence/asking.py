@@ -15,6 +15,14 @@ from exporters.evidence.places import fairly
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
+ASK_SECONDS = 60.0
+"""Between two questions of one node: 1,250 nodes with jobs ask 21 times a second."""
+PATIENCE_SECONDS = 15.0
+"""Longer than the helper waits for Prometheus."""
+ASKER = HelperSpec(
+    "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
+)
+
 
 class AlertWatch:
     """Remembers the jobs with a due bundle: each job's alerts are an occasion once, until it has none any more.
@@ -56,15 +64,6 @@ def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
     last = [rank for rank in range(size - 1, max(-1, size - 2 - len(blamed)), -1) if str(rank) not in blamed]
     wanted = [*sorted(blamed), *map(str, (*others[:1], *last[:1]))]
     return next((rank for rank in wanted if rank in here), "")
-
-
-ASK_SECONDS = 60.0
-"""Between two questions of one node: 1,250 nodes with jobs ask 21 times a second."""
-PATIENCE_SECONDS = 15.0
-"""Longer than the helper waits for Prometheus."""
-ASKER = HelperSpec(
-    "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
-)
 
 
 class AlertAsker:

@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeVar
 from agent.sdk.evidence import folder as place
 
 T = TypeVar("T")
+MOST_TIMES = 4
+"""The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
 
 
 def gives_way(users: Sequence[str]) -> int:
@@ -30,10 +32,6 @@ def fairly(items: Sequence[T], owners: Sequence[Hashable], most: int) -> list[T]
         places.append(counts[owner])
     chosen = sorted(range(len(items)), key=places.__getitem__)[:most]
     return [items[number] for number in sorted(chosen)]
-
-
-MOST_TIMES = 4
-"""The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
 
 
 class Held(NamedTuple):

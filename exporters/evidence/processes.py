@@ -23,6 +23,14 @@ PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512
 """Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early."""
+MAX_THREADS = 4
+"""Of looks at the same time, those included that do not come back; none is begun beyond these."""
+MAX_RANKS = 64
+"""Ranks of a job on a node whose processes are looked at."""
+RANK_SECONDS = 1.0
+"""For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
+UNREAD = "ranks/unread.txt"
+_Files = dict[str, bytes]
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
@@ -91,17 +99,6 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_FILE_BYTES) or b""
     except OSError:
         return b""
-
-
-MAX_THREADS = 4
-"""Of looks at the same time, those included that do not come back; none is begun beyond these."""
-MAX_RANKS = 64
-"""Ranks of a job on a node whose processes are looked at."""
-RANK_SECONDS = 1.0
-"""For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
-UNREAD = "ranks/unread.txt"
-
-_Files = dict[str, bytes]
 
 
 class ProcessLooks:

@@ -74,6 +74,57 @@ _NAMED = re.compile(
 _LISTED = re.compile(r"\s{0,4},\s{0,8}")
 _IS_OPTION = re.compile(r"(?:^|[\s\"'])--?[\w-]*$")
 _SINGLE = ("token", "auth", "pass")
+_HARMLESS = re.compile(
+    r"(?:none|null|nil|true|false|yes|no|undefined|''(?!')|\"\"(?!\")|\*{3,}|\[masked\]|<[a-z]{1,16}>|(?=[,;)\]}]))(?![\w./+=:@$-])"
+    r"|(?:torch\.|tensor\b|<class|<function|/(?=\w))",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(
+    r"[-+]?\d{1,3}(?![\w.:@$-])|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?[KMG]?\s{0,2}(?:ms|us|s|tokens?|keys?|%|/s)\b|\d+\.\d+(?![\w.])",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?[KMG]?(?!\w)", re.IGNORECASE)
+_OF_MODELS = re.compile(
+    r"(?:missing|unexpected|query|q|k|kv|sort|dict|primary|foreign|cache|(?:pad|eos|bos|unk|mask|cls|sep)[_ ])[_ ]?$",
+    re.IGNORECASE,
+)
+"""Names of keys and tokens in models and tables, not secrets."""
+_QUOTED = re.compile(
+    r"[bruf]{0,2}(\"\"\"|'''|\\{1,6}[\"']|[\"'`“‘«]|&(?:quot|apos|\#34|\#39);|%2[27]|\\u002[27])", re.IGNORECASE
+)
+_CLOSING = {"“": "”", "‘": "’", "«": "»"}
+_WORD = re.compile(r"[^\s(\[{<]*")
+_BRACKETS = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[()\[\]{}]")
+_COUNTED = ("tokens", "keys")
+MAX_SLASHES = 64
+"""Limit of checked backslashes before a quote in a quoted text."""
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI: colours
+    r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?"  # OSC: titles, links
+    r"|\x1b[ -/]{0,8}[0-~]?"
+    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m(?!\])"  # a colour without its escape character
+    r"|(?:\\x1b|\\0?33|\\e|\\u001b|\^\[)\[[\d;]{0,16}[mK]",  # the same as escaped text
+    re.IGNORECASE,
+)
+_UNSEEN = re.compile(
+    "[\x01-\x07\x0e-\x1b\x7f\x80-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+_BETWEEN = re.compile("[\x00\x0a-\x0d\x1c-\x1f\x85\u2028\u2029\ufffd]")
+"""Characters that may separate words or stand within one. NUL ends an environment variable, CR a line."""
+MAX_GROWTH = 2
+"""Limit of growth by NFKC normalization. One character can become eighteen."""
+_BACKSPACE = "\b"
+_VALUE_FIRST = re.compile(
+    rf"\b({VALUE_WORD}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:\"[^\"]{{0,512}}\"|'[^']{{0,512}}')"
+    rf"(?=,?\s{{0,8}}[\"']?(?:name|key|env)[\"']?\s{{0,8}}[:=]\s{{0,8}}[\"'][\w.-]{{0,64}}?(?:{STRONG}|{WEAK}|_pass){SUFFIX}[\"'])",
+    re.IGNORECASE,
+)
+_OPEN_END = re.compile(
+    rf"(?:{STRONG}|[ _-](?:key|token)){SUFFIX}{QUOTE}{{0,2}}\s{{0,8}}[:=]\s{{0,8}}[|>]?[-+]?\s{{0,8}}$", re.IGNORECASE
+)
+_BEFORE_NAMES = re.compile(r"\s{0,64}")
+_REST_OF_KEY = re.compile(r"\s{0,64}[A-Za-z0-9+/=]{1,128}\s{0,64}")
 
 
 class Separated(NamedTuple):
@@ -115,32 +166,6 @@ def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | No
 
 def _is_word_after(match: re.Match[str]) -> bool:
     return match.re in (_SPACE, _SAID, _LOOSE) and _PLAIN.fullmatch(match[1]) is not None
-
-
-_HARMLESS = re.compile(
-    r"(?:none|null|nil|true|false|yes|no|undefined|''(?!')|\"\"(?!\")|\*{3,}|\[masked\]|<[a-z]{1,16}>|(?=[,;)\]}]))(?![\w./+=:@$-])"
-    r"|(?:torch\.|tensor\b|<class|<function|/(?=\w))",
-    re.IGNORECASE,
-)
-_NUMBER = re.compile(
-    r"[-+]?\d{1,3}(?![\w.:@$-])|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?[KMG]?\s{0,2}(?:ms|us|s|tokens?|keys?|%|/s)\b|\d+\.\d+(?![\w.])",
-    re.IGNORECASE,
-)
-_COUNT = re.compile(r"[-+]?[\d.,]+(?:e[-+]?\d+)?[KMG]?(?!\w)", re.IGNORECASE)
-_OF_MODELS = re.compile(
-    r"(?:missing|unexpected|query|q|k|kv|sort|dict|primary|foreign|cache|(?:pad|eos|bos|unk|mask|cls|sep)[_ ])[_ ]?$",
-    re.IGNORECASE,
-)
-"""Names of keys and tokens in models and tables, not secrets."""
-_QUOTED = re.compile(
-    r"[bruf]{0,2}(\"\"\"|'''|\\{1,6}[\"']|[\"'`“‘«]|&(?:quot|apos|\#34|\#39);|%2[27]|\\u002[27])", re.IGNORECASE
-)
-_CLOSING = {"“": "”", "‘": "’", "«": "»"}
-_WORD = re.compile(r"[^\s(\[{<]*")
-_BRACKETS = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[()\[\]{}]")
-_COUNTED = ("tokens", "keys")
-MAX_SLASHES = 64
-"""Limit of checked backslashes before a quote in a quoted text."""
 
 
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:
@@ -194,35 +219,6 @@ def _end_of_brackets(line: str, start: int) -> int:
             if depth == 0:
                 return match.end()
     return len(line)
-
-
-_ESCAPES = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI: colours
-    r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?"  # OSC: titles, links
-    r"|\x1b[ -/]{0,8}[0-~]?"
-    r"|\[\d{1,3}(?:;\d{1,3}){0,4}m(?!\])"  # a colour without its escape character
-    r"|(?:\\x1b|\\0?33|\\e|\\u001b|\^\[)\[[\d;]{0,16}[mK]",  # the same as escaped text
-    re.IGNORECASE,
-)
-_UNSEEN = re.compile(
-    "[\x01-\x07\x0e-\x1b\x7f\x80-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
-    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
-)
-_BETWEEN = re.compile("[\x00\x0a-\x0d\x1c-\x1f\x85\u2028\u2029\ufffd]")
-"""Characters that may separate words or stand within one. NUL ends an environment variable, CR a line."""
-MAX_GROWTH = 2
-"""Limit of growth by NFKC normalization. One character can become eighteen."""
-_BACKSPACE = "\b"
-_VALUE_FIRST = re.compile(
-    rf"\b({VALUE_WORD}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:\"[^\"]{{0,512}}\"|'[^']{{0,512}}')"
-    rf"(?=,?\s{{0,8}}[\"']?(?:name|key|env)[\"']?\s{{0,8}}[:=]\s{{0,8}}[\"'][\w.-]{{0,64}}?(?:{STRONG}|{WEAK}|_pass){SUFFIX}[\"'])",
-    re.IGNORECASE,
-)
-_OPEN_END = re.compile(
-    rf"(?:{STRONG}|[ _-](?:key|token)){SUFFIX}{QUOTE}{{0,2}}\s{{0,8}}[:=]\s{{0,8}}[|>]?[-+]?\s{{0,8}}$", re.IGNORECASE
-)
-_BEFORE_NAMES = re.compile(r"\s{0,64}")
-_REST_OF_KEY = re.compile(r"\s{0,64}[A-Za-z0-9+/=]{1,128}\s{0,64}")
 
 
 def masked(line: str, before: str = "") -> str:

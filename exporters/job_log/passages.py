@@ -34,6 +34,7 @@ OLD_SECONDS = 600.0
 MAX_PER_JOB = 32
 MAX_PASSAGES = 512
 """Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one."""
+KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's log, first secondary failure"}
 
 
 class Passage(NamedTuple):
@@ -197,9 +198,6 @@ def _shown(line: bytes, before: str) -> str:
         text = text[:MAX_MASKED_TEXT].rpartition(" ")[0] or text[:MAX_MASKED_TEXT]
     text = masked(text, before)
     return "".join(letter if letter.isprintable() else " " for letter in text[:MAX_TEXT])
-
-
-KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's log, first secondary failure"}
 
 
 def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:

@@ -24,6 +24,23 @@ WINDOW_SECONDS = 60.0
 MAX_MARKS = 16
 MAX_ITERATION = 10**15
 MAX_CHECKPOINT_SECONDS = 86_400.0
+ROOT, CASCADE = "root", "cascade"
+MISMATCH = "collective_mismatch"
+POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
+"""Categories with a rank's position. A rank that hangs elsewhere has no timeout, but dumps when others signal."""
+CASCADE_SECONDS = 60.0
+"""A cascade is shown only after this time without a root cause, because another log may be slower."""
+RECOVERED_SECONDS = 60.0
+"""If a job makes progress this long after an event, the event did not end it."""
+STARTED_SECONDS = 5.0
+"""An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
+MAX_EVENTS = 1024
+"""Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK."""
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
+Kind = tuple[str, str, str]
+"""Rank, category, role."""
+Admit = Callable[[str], bool]
+"""Reserves one more series of a job; returns False at the limit."""
 
 
 class TrainingProgress(msgspec.Struct):
@@ -94,26 +111,6 @@ class Training:
             # If one read has both lines, the duration is unknown.
             shown.checkpoint_seconds = took if 0 < took <= MAX_CHECKPOINT_SECONDS else None
         shown.checkpoint_ended, shown.checkpoint_began = seconds, None
-
-
-ROOT, CASCADE = "root", "cascade"
-MISMATCH = "collective_mismatch"
-POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
-"""Categories with a rank's position. A rank that hangs elsewhere has no timeout, but dumps when others signal."""
-CASCADE_SECONDS = 60.0
-"""A cascade is shown only after this time without a root cause, because another log may be slower."""
-RECOVERED_SECONDS = 60.0
-"""If a job makes progress this long after an event, the event did not end it."""
-STARTED_SECONDS = 5.0
-"""An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
-MAX_EVENTS = 1024
-"""Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK."""
-_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
-
-Kind = tuple[str, str, str]
-"""Rank, category, role."""
-Admit = Callable[[str], bool]
-"""Reserves one more series of a job; returns False at the limit."""
 
 
 class FirstEvent(msgspec.Struct, frozen=True):

@@ -24,6 +24,8 @@ SEVERITIES = ("failed", "fatal")
 _AMD_CODES = ("ring_timeout", "eviction")
 """Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
+MAX_LOGGED = 10
+"""Log lines of one look."""
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,10 +158,6 @@ def _address(text: str) -> str:
         return ""
     domain, _, rest = text.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if "." in rest else f"{int(domain, 16):04x}:{rest}.0"
-
-
-MAX_LOGGED = 10
-"""Log lines of one look."""
 
 
 def log_events(log: Logger, events: Iterable[tuple[KernelEvent, Mapping[str, str], int]]) -> None:

@@ -9,9 +9,9 @@ import msgspec
 from agent.sdk.hardware import gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.system import pci_address
-from exporters.nvml import clocks, fields
+from exporters.nvml import fields
 from exporters.nvml.gpus import GpuView
-from exporters.nvml.judge import RECOVERY_NONE
+from exporters.nvml.judge import RECOVERY_NONE, is_shown
 from exporters.nvml.reading import GpuReading
 
 gauge, counter = gpu_families.gauge, gpu_families.counter
@@ -151,7 +151,7 @@ def _gpu(page: _Page, gpu: GpuView) -> None:
         return
     _reading(page, gpu.reading, labels)
     for reason, seconds in gpu.reason_seconds.items():
-        if clocks.is_shown(reason, seconds):
+        if is_shown(reason, seconds):
             page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
     if gpu.links.up:
         page.add(LINKS_UP, labels, sum(gpu.links.up.values()))
