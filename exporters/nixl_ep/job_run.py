@@ -21,20 +21,6 @@ from exporters.nixl_ep.run import Launch, NodeRun, RankRun, read_records
 MAX_LINE_CHARACTERS = 4096
 MAX_PHASE = 1 << 20
 
-CATEGORIES = (
-    "primary_exited",
-    "no_script",
-    "traceback",
-    "services_timeout",
-    "no_plan_phase",
-    "receive_timeout",
-    "collective_timeout",
-    "remote_memory",
-    "phase_timeout",
-    "early_failure",
-    "srun_error",
-    "exit_code",
-)
 _FAILURES: tuple[tuple[str, str], ...] = (
     ("primary_exited", "Primary NIXL EP launch exited before phase "),
     ("no_script", "python3: can't open file"),
@@ -50,6 +36,7 @@ _FAILURES: tuple[tuple[str, str], ...] = (
     ("exit_code", "Exited with exit code"),
 )
 """The first matching category counts. Most failures also log the later ones."""
+CATEGORIES = tuple(category for category, _ in _FAILURES)
 
 _COMPLETED = re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)
 _EXCUSES = ("All NIXL EP launches completed successfully", "Ignoring provisional NIXL EP planned-rank-removal exit 143")

@@ -46,12 +46,8 @@ DEVICE_INFO = Family(
 )
 TELLING = frozenset(
     {
-        "symbol_error",
-        "local_link_integrity_errors",
-        "link_error_recovery",
-        "port_rcv_errors",
-        "port_xmit_discards",
-        "port_xmit_wait",
+        *("symbol_error", "local_link_integrity_errors", "link_error_recovery"),
+        *("port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
     }
 )
 """The port's counters that show faults and congestion."""

@@ -2,8 +2,8 @@
 
 One is CSV with a header line: the columns device, port, switch and switch_port. A file for many nodes also has the
 column node. Lines of other nodes are ignored. The other is the output of `lldpcli -f json0 show neighbors`. This
-format (lldpcli(8)) is the same for one interface and for many: every member is a list. The device at the other end of a cable
-chooses its texts. Therefore their length is limited.
+format (lldpcli(8)) is the same for one interface and for many: every member is a list. The device at the other end of
+a cable chooses its texts. Therefore their length is limited.
 """
 
 from __future__ import annotations
