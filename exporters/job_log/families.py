@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.sdk.metrics import Family, Metric
-from exporters.job_log.catalogue import advice
+from exporters.job_log.catalogue import failures
 from exporters.job_log.reader import PublishedLogs
 from exporters.job_log.tally import FirstEvent
 
@@ -99,7 +99,7 @@ def render(found: PublishedLogs) -> Iterable[Metric]:
         for (rank, category, role), count in job.events.items():
             rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
-            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), advice().get(job.root.category, "")), 1.0)
+            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), failures().advice.get(job.root.category, "")), 1.0)
             rows[FIRST_ROOT_SECONDS].add((job.job_id,), job.root.seconds)
         if job.cascade is not None:
             rows[FIRST_CASCADE].add(_labels(job.job_id, job.cascade), 1.0)

@@ -14,6 +14,7 @@ from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
+from exporters.job_log.collectives import Collectives
 from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
@@ -153,10 +154,10 @@ class JobLogReader:
 
     def _bound_collectives(self) -> None:
         """Evict the entries of the job with the most, because users control the number of lines and ranks."""
-        kept = {job_id: tally.collective_entries() for job_id, tally in self._tallies.items()}
+        kept = {job_id: tally.collectives.entries() for job_id, tally in self._tallies.items()}
         while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
             most = max(kept, key=lambda job_id: kept[job_id])
-            self._tallies[most].forget_collectives()
+            self._tallies[most].collectives = Collectives()
             del kept[most]
 
     def _tally(self, job_id: str) -> JobTally:

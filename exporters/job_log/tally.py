@@ -13,7 +13,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.ranks import UNKNOWN_RANK
-from exporters.job_log.catalogue import deduced
+from exporters.job_log.catalogue import failures
 from exporters.job_log.collectives import Collectives, WorkPosition
 from exporters.job_log.error_files import Raised
 from exporters.job_log.jobs import LoggedJob
@@ -145,7 +145,10 @@ class ShownLog(msgspec.Struct, frozen=True):
 
 
 class JobTally:
-    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``."""
+    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``.
+
+    ``collectives``: its watchdog lines.
+    """
 
     def __init__(self, job_id: str, hostname: str, admit: Admit, saved: SavedLog | None = None) -> None:
         self.saved = saved or SavedLog()
@@ -153,7 +156,7 @@ class JobTally:
         self._hostname = hostname
         self._admit = admit
         self._training = Training(self.saved.progress)
-        self._collectives = Collectives()
+        self.collectives = Collectives()
 
     def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
         """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK."""
@@ -188,14 +191,6 @@ class JobTally:
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
-    def collective_entries(self) -> int:
-        """Return the number of kept watchdog entries."""
-        return self._collectives.entries()
-
-    def forget_collectives(self) -> None:
-        """Forget all watchdog entries."""
-        self._collectives = Collectives()
-
     def shown(self, now: float) -> ShownLog:
         """Return the data to show at this time."""
         saved = self.saved
@@ -203,7 +198,7 @@ class JobTally:
         if saved.root is not None or (cascade is not None and now - cascade.seconds < CASCADE_SECONDS):
             cascade = None
         progress = msgspec.structs.replace(saved.progress)
-        positions = self._collectives.positions()
+        positions = self.collectives.positions()
         return ShownLog(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
 
     def _deduce(self, event: LogEvent, speaker: str, seconds: float) -> None:
@@ -211,11 +206,11 @@ class JobTally:
         if speaker == UNKNOWN_RANK:
             return
         if event.rule.category in POSITIONS:
-            self._collectives.note_position(event, speaker)
+            self.collectives.note_position(event, speaker)
         elif event.rule.category == "collective_timeout":
-            for rank in self._collectives.note_call(event, speaker)[:1]:
+            for rank in self.collectives.note_call(event, speaker)[:1]:
                 if not any(category == MISMATCH for _, category, _ in self.saved.events):
-                    self._count(rank, MISMATCH, deduced()[MISMATCH])
+                    self._count(rank, MISMATCH, failures().deduced[MISMATCH])
                 self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:
@@ -241,7 +236,7 @@ class JobTally:
 
     def _forget_causes(self) -> None:
         self.saved.root = self.saved.cascade = None
-        self.forget_collectives()
+        self.collectives = Collectives()
 
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""

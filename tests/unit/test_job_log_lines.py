@@ -11,12 +11,9 @@ from job_log_jobs import CATALOGUE, classify, event
 from agent.cli.explain.details import ADVICE
 from exporters.job_log.catalogue import (
     ProgressPattern,
-    advice,
     catalogue,
-    categories,
-    deduced,
-    entries,
-    progress_patterns,
+    failures,
+    progress,
 )
 from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, events, speaker_of
 
@@ -86,7 +83,7 @@ def test_every_recorded_line_has_its_groups() -> None:
                     assert found.text(name) == (text or ""), (line, name)
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.category)
+@pytest.mark.parametrize("entry", failures().entries, ids=lambda entry: entry.category)
 def test_examples(entry: object) -> None:
     """Each example of an entry is of its category and role, alone and amid other text."""
     for example in entry.examples:  # type: ignore[attr-defined]  # an Entry
@@ -95,7 +92,7 @@ def test_examples(entry: object) -> None:
         assert found == [(entry.category, entry.role)], example  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("pattern", progress_patterns(), ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
+@pytest.mark.parametrize("pattern", progress().patterns, ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
 def test_examples_of_progress(pattern: ProgressPattern) -> None:
     """Each example of progress is of its kind."""
     assert pattern.examples
@@ -113,16 +110,16 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 def test_categories_are_those_of_the_table() -> None:
     """There are at least the 57 categories of failures that jobs tell of; what is deduced can be a cause."""
-    assert len(categories()) >= 57
-    assert set(deduced().values()) == {"root"}
+    assert len({entry.category for entry in failures().entries} | failures().deduced.keys()) >= 57
+    assert set(failures().deduced.values()) == {"root"}
 
 
 def test_advice_is_of_causes_that_are_certain() -> None:
     """Only roots that outrank every other root have advice, and `rankwatch explain` has a sentence for each advice."""
-    strong = {entry.category for entry in entries() if entry.role == "root" and not entry.weak}
-    assert set(advice()) - strong == set()
-    assert set(advice().values()) == ADVICE.keys()
-    assert advice().keys() & {"gpu_memory_taken", "cuda_illegal_access", "hip_page_fault"} == set()
+    strong = {entry.category for entry in failures().entries if entry.role == "root" and not entry.weak}
+    assert set(failures().advice) - strong == set()
+    assert set(failures().advice.values()) == ADVICE.keys()
+    assert failures().advice.keys() & {"gpu_memory_taken", "cuda_illegal_access", "hip_page_fault"} == set()
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
