@@ -123,11 +123,10 @@ class JobLogReader:
                 self._tallies[job_id].begin(job.started_seconds)
         if (jobs or self._everyone) and self._is_due(jobs):
             self._discover(jobs)
-        known = {job_id: self._jobs_here(job_id, jobs) for job_id in {one.job_id for one in self._claims.values()}}
         deadline = time.thread_time() + READ_CPU_SECONDS
         for found in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
             claim = self._claims[found.file.identity]
-            of = known[claim.job_id]
+            of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._everyone else jobs.get(claim.job_id)
             if of is not None:
                 self._ctx.guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
@@ -166,11 +165,6 @@ class JobLogReader:
             saved = self._saved.pop(job_id, None)
             tally = self._tallies[job_id] = JobTally(job_id, self._ctx.hostname, self._admit, saved)
         return tally
-
-    def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:
-        if self._everyone:
-            return LoggedJob.unknown(job_id, MAX_RANKS)
-        return jobs.get(job_id)
 
     # Which files this node reads.
 

@@ -140,7 +140,7 @@ def test_memory_is_taken_by_another_process_alone() -> None:
         ("[rank7]:[E816 1 x.cpp:607] [Rank 3] Watchdog caught", Speaker(rank=7)),
         ("7: srun: error", Speaker(task=7)),
         ("404: [rank404]: RuntimeError: x", Speaker(rank=404, task=404)),
-        ("[default0]:[rank12]:[E8", Speaker(rank=12, local=0)),
+        ("[default0]:[rank12]:[E8", Speaker(rank=12)),
         ("[PG ID 3 PG GUID 5(tp) Rank 2] x", Speaker()),
         ("[PG ID 0 PG GUID 0(default_pg) Rank 118] x", Speaker(rank=118)),
         ("[PG 0 (default_pg) Rank 7] x", Speaker(rank=7)),
