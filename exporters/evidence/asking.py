@@ -67,13 +67,13 @@ def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
 
 
 class AlertAsker:
-    """See the module. ``failures``: questions without an answer, since the start."""
+    """See the module. ``watch``: what the answers said. ``failures``: questions without one, since the start."""
 
     def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
         self._config = config
         self._ctx = ctx
         self._helper = ctx.helper(ASKER)
-        self._watch = AlertWatch()
+        self.watch = AlertWatch()
         self._task: asyncio.Task[AlertsAnswer] | None = None
         spread = random.Random()  # noqa: S311  # spreads questions over time; no secret
         self._due_at = ctx.clock.monotonic() + spread.uniform(0.0, ASK_SECONDS)
@@ -89,11 +89,6 @@ class AlertAsker:
             request = AlertsRequest(self._config.alerts_url, self._config.alerts_cluster, jobs)
             self._task = asyncio.get_running_loop().create_task(self._helper.call(request, PATIENCE_SECONDS))
         return found
-
-    @property
-    def open_jobs(self) -> frozenset[str]:
-        """Return the jobs on which a page was open by the last answer."""
-        return self._watch.open_jobs
 
     async def close(self) -> None:
         """Give up a question under way."""
@@ -113,7 +108,7 @@ class AlertAsker:
         if answer.error and not self._failing:
             self._ctx.log.warning("which pages are open is not known", error=answer.error)
         self._failing = bool(answer.error)
-        return [] if answer.error else self._watch.look(answer.alerts, views)
+        return [] if answer.error else self.watch.look(answer.alerts, views)
 
 
 def asked_about(views: Sequence[RankView]) -> list[str]:

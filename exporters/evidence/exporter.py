@@ -184,7 +184,7 @@ class EvidenceExporter:
             user=user_of(views)[: told.MAX_TEXT],
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
-        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.open_jobs)
+        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
         write = self._writer.call(
             lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles, open_jobs)
         )
