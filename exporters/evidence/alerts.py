@@ -13,7 +13,7 @@ from exporters.evidence.alert_messages import (
     AlertsRequest,
     OpenAlert,
 )
-from exporters.evidence.shares import fairly
+from exporters.evidence.places import fairly
 
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from agent.sdk.exporter import Context
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.ranks import RankView
-from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest
+from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.facts import user_of
-from exporters.evidence.shares import fairly
-from exporters.evidence.waiting import AlertWatch
+from exporters.evidence.places import fairly
+from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
 ASK_SECONDS = 60.0
@@ -25,14 +24,56 @@ ASKER = HelperSpec(
 )
 
 
+class AlertWatch:
+    """Remembers the jobs with a due bundle: each job's alerts are an occasion once, until it has none any more.
+
+    A rank can be blamed minutes after the job's first alert: a node that had none to take one for then looks again.
+    ``open_jobs``: all jobs with alerts at the last look.
+    """
+
+    def __init__(self) -> None:
+        self.open_jobs: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()
+
+    def look(self, alerts: Collection[OpenAlert], views: Sequence[RankView]) -> list[Occasion]:
+        """Return the bundles that are due by all alerts that are open now."""
+        self.open_jobs = jobs = frozenset(alert.job_id for alert in alerts)
+        self._known &= jobs
+        found = []
+        for job_id in sorted(jobs - self._known):
+            blamed = {alert.rank for alert in alerts if alert.job_id == job_id and alert.rank.isdigit()}
+            rank = chosen_rank([view for view in views if view.label.job_id == job_id], blamed)
+            if rank:
+                found.append(Occasion(job_id, "alert", rank))
+        self._known |= {occasion.job_id for occasion in found}
+        return found
+
+
+def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
+    """Return the rank for which this node, with ``views`` of one job, takes a bundle; empty where it takes none.
+
+    That is a blamed one; else the job's lowest or highest rank that is not blamed: two nodes that wait show what all
+    wait in, and a job of a thousand nodes is not read on all of them.
+    """
+    here, size = [], 0
+    for view in views:
+        world = view.process.world()
+        size = max(size, view.process.world_size or 0, 0 if world is None else world.size)
+        here.append(view.label.rank)
+    others = [rank for rank in range(min(size, len(blamed) + 1)) if str(rank) not in blamed]
+    last = [rank for rank in range(size - 1, max(-1, size - 2 - len(blamed)), -1) if str(rank) not in blamed]
+    wanted = [*sorted(blamed), *map(str, (*others[:1], *last[:1]))]
+    return next((rank for rank in wanted if rank in here), "")
+
+
 class AlertAsker:
-    """See the module. ``failures``: questions without an answer, since the start."""
+    """See the module. ``watch``: what the answers said. ``failures``: questions without one, since the start."""
 
     def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
         self._config = config
         self._ctx = ctx
         self._helper = ctx.helper(ASKER)
-        self._watch = AlertWatch()
+        self.watch = AlertWatch()
         self._task: asyncio.Task[AlertsAnswer] | None = None
         spread = random.Random()  # noqa: S311  # spreads questions over time; no secret
         self._due_at = ctx.clock.monotonic() + spread.uniform(0.0, ASK_SECONDS)
@@ -48,11 +89,6 @@ class AlertAsker:
             request = AlertsRequest(self._config.alerts_url, self._config.alerts_cluster, jobs)
             self._task = asyncio.get_running_loop().create_task(self._helper.call(request, PATIENCE_SECONDS))
         return found
-
-    @property
-    def open_jobs(self) -> frozenset[str]:
-        """Return the jobs on which a page was open by the last answer."""
-        return self._watch.open_jobs
 
     async def close(self) -> None:
         """Give up a question under way."""
@@ -72,7 +108,7 @@ class AlertAsker:
         if answer.error and not self._failing:
             self._ctx.log.warning("which pages are open is not known", error=answer.error)
         self._failing = bool(answer.error)
-        return [] if answer.error else self._watch.look(answer.alerts, views)
+        return [] if answer.error else self.watch.look(answer.alerts, views)
 
 
 def asked_about(views: Sequence[RankView]) -> list[str]:

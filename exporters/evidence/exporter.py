@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +16,10 @@ from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.facts import because, live_pids, ranks_file, user_of
 from exporters.evidence.families import BUNDLES, FAILURES, TAKEN, EvidenceSnapshot, Taken, render
-from exporters.evidence.looks import ProcessLooks
-from exporters.evidence.shares import gives_way
-from exporters.evidence.variables import NAMES
+from exporters.evidence.places import gives_way
+from exporters.evidence.processes import ProcessLooks
+from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
@@ -88,8 +87,9 @@ class EvidenceExporter:
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
         attempt = self._ctx.guard.attempt
-        stalled = attempt("which jobs stand still", self._stalled)
-        alerted = attempt("which pages are open", lambda: self._alerted(views))
+        stalled = attempt("which jobs stand still", lambda: self._watch.stalled(self._ctx.evidence.stalls()))
+        asker = self._asker
+        alerted = None if asker is None else attempt("which pages are open", lambda: asker.look(views))
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
@@ -97,12 +97,6 @@ class EvidenceExporter:
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
-
-    def _stalled(self) -> list[Occasion]:
-        return self._watch.stalled(self._ctx.evidence.stalls())
-
-    def _alerted(self, views: Sequence[RankView]) -> list[Occasion]:
-        return [] if self._asker is None else self._asker.look(views)
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
         """Have a bundle taken, unless the job has had one in the last minutes, or more wait than may."""
@@ -190,7 +184,7 @@ class EvidenceExporter:
             user=user_of(views)[: told.MAX_TEXT],
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
-        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.open_jobs)
+        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
         write = self._writer.call(
             lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles, open_jobs)
         )

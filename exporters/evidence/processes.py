@@ -1,11 +1,18 @@
-"""What the kernel shows of a rank's process, as files of a bundle. Blocking reads, for the thread of their caller.
+"""What the kernel shows of ranks' processes, as files of a bundle. The reads block, so threads of their own make them.
 
-Only what takes no lock of the process' memory: not its environment, command line or maps, which can hang with it.
+They take no lock of the process' memory: not its environment, command line or maps, which can hang with it. A process
+that waits in exec, for a file system to close a file, holds a lock that reading most of its files waits for: it costs
+its own rank, and takes the thread with it.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+
+from agent.sdk.exporter import OwnThread
 
 FILES = ("status", "wchan", "syscall", "stack", "stat", "schedstat", "io", "limits", "cgroup", "oom_score")
 GROUP_FILES = (
@@ -14,8 +21,16 @@ GROUP_FILES = (
 )
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
-MAX_THREADS = 512
+MAX_RANK_THREADS = 512
 """Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early."""
+MAX_THREADS = 4
+"""Of looks at the same time, those included that do not come back; none is begun beyond these."""
+MAX_RANKS = 64
+"""Ranks of a job on a node whose processes are looked at."""
+RANK_SECONDS = 1.0
+"""For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
+UNREAD = "ranks/unread.txt"
+_Files = dict[str, bytes]
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
@@ -51,7 +66,7 @@ def _threads(tasks: Path) -> bytes:
     """A line for each thread: id, name, state, what it waits for in the kernel, CPU time and switches."""
     lines = []
     try:
-        ids = sorted((each.name for each in tasks.iterdir()), key=int)[:MAX_THREADS]
+        ids = sorted((each.name for each in tasks.iterdir()), key=int)[:MAX_RANK_THREADS]
     except (OSError, ValueError):
         return b""
     for tid in ids:
@@ -84,3 +99,48 @@ def _read(path: Path) -> bytes:
             return file.read(MAX_FILE_BYTES) or b""
     except OSError:
         return b""
+
+
+class ProcessLooks:
+    """Looks at processes in threads. ``thread`` makes one of the exporter's by its name. Used on the event loop."""
+
+    def __init__(self, thread: Callable[[str], OwnThread]) -> None:
+        self._thread = thread
+        self._free: list[OwnThread] = []
+        self._made = 0
+
+    async def look(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> _Files:
+        """Return what there is of the node and of these ranks' processes, by name in the bundle.
+
+        ``pids``: by rank. Ranks about which the kernel does not answer are named in UNREAD. RuntimeError where too
+        many looks have not come back.
+        """
+        found = await self._on_a_thread(partial(node_files, proc))
+        unread = []
+        for rank, pid in list(pids.items())[:MAX_RANKS]:
+            try:
+                async with asyncio.timeout(RANK_SECONDS):
+                    found |= await self._on_a_thread(partial(rank_files, proc, cgroups, rank, pid))
+            except TimeoutError:
+                unread.append(f"rank {rank}, pid {pid}: no answer within {RANK_SECONDS:g} s\n")
+            except RuntimeError as error:
+                unread.append(f"rank {rank}, pid {pid}: {error}\n")
+        if unread:
+            found[UNREAD] = "".join(unread).encode()
+        return found
+
+    async def _on_a_thread(self, look: Callable[[], _Files]) -> _Files:
+        if not self._free:
+            if self._made >= MAX_THREADS:
+                raise RuntimeError(f"{MAX_THREADS} looks at processes have not come back")
+            self._made += 1
+            self._free.append(self._thread(f"evidence-{self._made}"))
+        thread = self._free.pop()
+        return await thread.call(partial(self._look, thread, look))
+
+    def _look(self, thread: OwnThread, look: Callable[[], _Files]) -> _Files:
+        """Run ``look`` in ``thread``, which is free again afterwards, also when its caller has given up."""
+        try:
+            return look()
+        finally:
+            self._free.append(thread)

@@ -1,13 +1,41 @@
-"""What a bundle's summary says: ranks, the witnesses' words, suspects, the time line. Pure."""
+"""What a bundle says: its summary (ranks, words of witnesses, suspects, time line) and its table of ranks. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from agent.sdk.evidence import summary as told
 from agent.sdk.ranks import RankView, ending, in_words
-from exporters.evidence.watch import Change
+from exporters.evidence.watch import Change, Occasion
+
+NAMES = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
+        *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS"),
+        *("SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_RESTART_COUNT"),
+        *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+        *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"),
+        *("CUDA_DEVICE_MAX_CONNECTIONS", "OMP_NUM_THREADS"),
+        *("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_ALGO", "NCCL_PROTO", "NCCL_IB_HCA", "NCCL_IB_DISABLE"),
+        *("NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL"),
+        *("NCCL_IB_QPS_PER_CONNECTION", "NCCL_IB_SPLIT_DATA_ON_QPS", "NCCL_CROSS_NIC", "NCCL_SOCKET_IFNAME"),
+        *("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_NET_GDR_LEVEL", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL"),
+        *("NCCL_SHM_DISABLE", "NCCL_NVLS_ENABLE", "NCCL_MNNVL_ENABLE", "NCCL_CUMEM_ENABLE", "NCCL_BUFFSIZE"),
+        *("NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_LAUNCH_MODE", "NCCL_COMM_BLOCKING"),
+        *("NCCL_RAS_ENABLE", "NCCL_RAS_ADDR", "NCCL_TOPO_FILE", "NCCL_TUNER_PLUGIN", "NCCL_PROFILER_PLUGIN"),
+        *("NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_INSPECTOR_DUMP_VERBOSE"),
+        *("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_PROM_DUMP"),
+        *("TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_BLOCKING_WAIT", "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"),
+        *("TORCH_NCCL_ENABLE_MONITORING", "TORCH_NCCL_DUMP_ON_TIMEOUT", "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+        *("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"),
+        *("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL"),
+    }
+)
+"""The environment variables of a rank that a bundle may hold: these names and no others."""
+
 
 COMPLETED = "last completed "
 """What the records' word about a rank's last operation begins with."""
@@ -74,3 +102,62 @@ def time_line(views: Iterable[RankView], changes: Iterable[Change], events: Iter
         if change.state != "alive"
     ]
     return sorted((*line, *events), key=lambda event: (event.at, event.rank))[-told.MAX_LISTED :]
+
+
+def live_pids(views: Iterable[RankView]) -> dict[str, int]:
+    """Return the pids of live processes, those in trouble first."""
+    live = [view for view in views if view.process.exited_at is None and view.process.facts is not None]
+    live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
+    return {view.label.rank: view.process.facts.key.pid for view in live if view.process.facts is not None}
+
+
+def because(occasion: Occasion) -> str:
+    """Why a bundle is taken, in words."""
+    words = {
+        "dead": f"rank {occasion.rank} is dead",
+        "unresponsive": f"rank {occasion.rank} does not respond",
+        "hardware": f"hardware has failed under rank {occasion.rank}",
+        "silent": f"rank {occasion.rank} completes no operation any more",
+        "stalled": "RAS reports that it stands still",
+        "alert": f"Prometheus has a page open on it, and rank {occasion.rank} is here",
+        "asked": "it was requested",
+    }
+    return words[occasion.trigger][: told.MAX_TEXT]
+
+
+def ranks_file(views: Iterable[RankView]) -> bytes:
+    """Return the rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
+    return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
+
+
+def _facts(view: RankView) -> dict[str, object]:
+    process = view.process
+    facts, verdict = process.facts, process.verdict
+    environment = {} if facts is None else facts.environment or {}
+    return {
+        "rank": view.label.rank,
+        "named_by": process.source,
+        "pid": None if facts is None else facts.key.pid,
+        "user": "" if facts is None else facts.user,
+        "control_group": "" if facts is None else facts.cgroup,
+        "pod": "" if facts is None else facts.pod,
+        "container": "" if facts is None else facts.container,
+        "started": None if facts is None else facts.start_seconds,
+        "state": None if verdict is None else verdict.state,
+        "verdict": None if verdict is None else verdict.reason,
+        "process_state": process.state,
+        "ended": None if process.exited_at is None else process.exited_seconds,
+        "how": how_ended(view),
+        "last_progress": process.progress_seconds,
+        "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "nic": gpu.nic} for gpu in view.gpus()],
+        "communicators": [
+            {"comm": each.comm, "name": each.name, "rank": each.comm_rank, "ranks": each.size}
+            for each in process.members.values()
+        ],
+        "environment": {name: environment[name] for name in sorted(NAMES & environment.keys())},
+    }
+
+
+def user_of(views: Iterable[RankView]) -> str:
+    """Return the user of a job with these ranks; empty where that is not known."""
+    return next((view.process.user for view in views if view.process.facts is not None), "")

@@ -40,7 +40,12 @@ class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     examples: list[str] = []
 
 
-class _Categories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FailureCategories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole of categories.yml. ``deduced``: categories that only several lines together prove, each with its role.
+
+    ``advice``: by root category; a category without certain advice is missing.
+    """
+
     anchors: list[str]
     words: dict[str, str]
     entries: list[CategoryEntry]
@@ -48,7 +53,9 @@ class _Categories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     advice: dict[str, Advice]
 
 
-class _Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ProgressPatterns(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The whole of progress.yml."""
+
     anchors: list[str]
     patterns: list[_BuiltIn]
 
@@ -86,37 +93,20 @@ class Catalogue(NamedTuple):
 
 
 @cache
-def entries() -> tuple[CategoryEntry, ...]:
-    """Return the entries of categories.yml, in file order."""
-    return tuple(_categories().entries)
+def failures() -> FailureCategories:
+    """Return categories.yml."""
+    return msgspec.convert(_read("categories.yml"), FailureCategories)
 
 
 @cache
-def deduced() -> dict[str, Role]:
-    """Return the categories that only several lines together prove, each with its role."""
-    return dict(_categories().deduced)
-
-
-@cache
-def advice() -> dict[str, Advice]:
-    """Return the advice by root category. A category without certain advice is missing."""
-    return dict(_categories().advice)
-
-
-@cache
-def categories() -> tuple[str, ...]:
-    """Return all categories, in the order of first appearance."""
-    return tuple(dict.fromkeys([*(entry.category for entry in entries()), *deduced()]))
-
-
-def progress_patterns() -> tuple[ProgressPattern, ...]:
-    """Return the patterns of progress.yml."""
-    return tuple(_progress().patterns)
+def progress() -> ProgressPatterns:
+    """Return progress.yml."""
+    return msgspec.convert(_read("progress.yml"), ProgressPatterns)
 
 
 def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
     """Return the compiled catalogue. ``own``: a site's progress patterns, tried first. Raise ValueError if invalid."""
-    anchors = [*_categories().anchors, *_progress().anchors, *(one.contains for one in own)]
+    anchors = [*failures().anchors, *progress().anchors, *(one.contains for one in own)]
     rules = tuple(
         LineRule(
             entry.category,
@@ -125,9 +115,9 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
             tuple(word.encode() for word in _words(entry.contains)),
             tuple(_compiled(_filled(pattern)) for pattern in entry.patterns),
         )
-        for entry in entries()
+        for entry in failures().entries
     )
-    all_rules = (*rules_of_progress(own), *rules_of_progress(progress_patterns()), *rules)
+    all_rules = (*rules_of_progress(own), *rules_of_progress(progress().patterns), *rules)
     return Catalogue(tuple(_anchor(text.encode(), all_rules) for text in dict.fromkeys(anchors)), all_rules)
 
 
@@ -154,7 +144,7 @@ def _words(contains: str | list[str]) -> list[str]:
 
 
 def _filled(pattern: str) -> str:
-    words = _categories().words
+    words = failures().words
     return _WORD.sub(lambda match: _WORD.sub(lambda inner: words[inner[1]], words[match[1]]), pattern)
 
 
@@ -163,16 +153,6 @@ def _compiled(pattern: str) -> re.Pattern[bytes]:
         return re.compile(pattern.encode())
     except re.error as error:
         raise ValueError(f"not a regular expression: {pattern!r}: {error}") from None
-
-
-@cache
-def _categories() -> _Categories:
-    return msgspec.convert(_read("categories.yml"), _Categories)
-
-
-@cache
-def _progress() -> _Progress:
-    return msgspec.convert(_read("progress.yml"), _Progress)
 
 
 def _read(name: str) -> object:

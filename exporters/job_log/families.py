@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from agent.sdk.metrics import Family, Metric
-from exporters.job_log.catalogue import advice
+from exporters.job_log.catalogue import failures
 from exporters.job_log.reader import PublishedLogs
 from exporters.job_log.tally import FirstEvent
+
+_EACH = "1 per job whose log is read here"
 
 EVENTS = Family(
     "rankwatch_job_log_events_total",
@@ -25,7 +27,7 @@ FIRST_ROOT = Family(
     "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
     "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"),
-    "1 per job whose log is read here",
+    _EACH,
     "max",
 )
 FIRST_CASCADE = Family(
@@ -33,7 +35,7 @@ FIRST_CASCADE = Family(
     "gauge",
     "First secondary failure in the job's log when no root cause was logged within 60 s.",
     ("job_id", "category", "rank", "host"),
-    "1 per job whose log is read here",
+    _EACH,
     "max",
 )
 FIRST_ROOT_SECONDS = Family(
@@ -41,7 +43,7 @@ FIRST_ROOT_SECONDS = Family(
     "gauge",
     "Time when the line of rankwatch_job_log_first_root_info was read, or its file last written if that is earlier.",
     ("job_id",),
-    "1 per job whose log is read here",
+    _EACH,
 )
 LAST_WORK = Family(
     "rankwatch_job_log_last_work",
@@ -53,45 +55,29 @@ LAST_WORK = Family(
     "10 per process group, at most 8 groups per job, after a timeout",
     "max",
 )
-ITERATION = Family(
-    "rankwatch_train_iteration",
-    "gauge",
-    "Last iteration in the job's log.",
-    ("job_id",),
-    "1 per job whose log is read here",
-    "max",
-)
-ITERATION_SECONDS = Family(
+
+
+def _training(name: str, text: str, cost: str = _EACH) -> Family:
+    return Family(name, "gauge", text, ("job_id",), cost, "max")
+
+
+ITERATION = _training("rankwatch_train_iteration", "Last iteration in the job's log.")
+ITERATION_SECONDS = _training(
     "rankwatch_train_iteration_seconds",
-    "gauge",
     "Duration of one iteration: from the log line, else from the times of lines in the last minute.",
-    ("job_id",),
-    "1 per job whose log is read here",
-    "max",
 )
-CHECKPOINT_LAST = Family(
+CHECKPOINT_LAST = _training(
     "rankwatch_train_checkpoint_last_success_timestamp_seconds",
-    "gauge",
     "Time of the last line about a saved checkpoint in the job's log.",
-    ("job_id",),
-    "1 per job whose log is read here",
-    "max",
 )
-CHECKPOINT_SECONDS = Family(
+CHECKPOINT_SECONDS = _training(
     "rankwatch_train_checkpoint_seconds",
-    "gauge",
     "Duration of the last checkpoint save: from the log line, else from the times of its lines.",
-    ("job_id",),
-    "1 per job whose log is read here",
-    "max",
 )
-CHECKPOINT_BEGAN = Family(
+CHECKPOINT_BEGAN = _training(
     "rankwatch_train_checkpoint_began_timestamp_seconds",
-    "gauge",
     "Start time of the checkpoint save in progress; absent without one.",
-    ("job_id",),
     "1 per job that saves a checkpoint",
-    "max",
 )
 FAMILIES = (
     EVENTS, FIRST_ROOT, FIRST_CASCADE, FIRST_ROOT_SECONDS, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
@@ -113,7 +99,7 @@ def render(found: PublishedLogs) -> Iterable[Metric]:
         for (rank, category, role), count in job.events.items():
             rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
-            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), advice().get(job.root.category, "")), 1.0)
+            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), failures().advice.get(job.root.category, "")), 1.0)
             rows[FIRST_ROOT_SECONDS].add((job.job_id,), job.root.seconds)
         if job.cascade is not None:
             rows[FIRST_CASCADE].add(_labels(job.job_id, job.cascade), 1.0)

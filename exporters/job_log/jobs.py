@@ -41,20 +41,14 @@ class LoggedJob(NamedTuple):
     """
 
     job_id: str
-    uids: frozenset[int]
-    ids: frozenset[str]
-    pods: frozenset[str]
-    world_size: int
-    tasks_are_ranks: bool
+    uids: frozenset[int] = frozenset()
+    ids: frozenset[str] = frozenset()
+    pods: frozenset[str] = frozenset()
+    world_size: int = 0
+    tasks_are_ranks: bool = False
     started_seconds: float = 0.0
     pids: Mapping[int, str] = {}
     ranks: tuple[RankHere, ...] = ()
-
-    @classmethod
-    def unknown(cls, job_id: str, world_size: int) -> LoggedJob:
-        """Return a job with only an id and a world size."""
-        nothing: frozenset[str] = frozenset()
-        return cls(job_id, frozenset(), nothing, nothing, world_size, tasks_are_ranks=False)
 
     def valid_rank(self, number: int | None) -> str:
         """Return a rank number from a log as a label; UNKNOWN_RANK if the job cannot have this rank."""

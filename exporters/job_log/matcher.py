@@ -25,11 +25,10 @@ _WORLD_GROUP = re.compile(
 )
 _LIBRARY = re.compile(rb"(?:^|[\s\]])([A-Za-z0-9][\w.-]{0,62}):(\d{1,10})(?::\d{1,10} \[-?\d{1,4}\]| NCCL DIAG) ")
 _ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\([\w.-]{1,64} pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
-_LOCAL = re.compile(rb"^\[(?:default|trainer|worker)(\d{1,4})\]:")
 
 
 class Speaker(NamedTuple):
-    """The writer of a line, as far as the line names it. ``rank``: the global rank. ``local``: the rank on the node.
+    """The writer of a line, as far as the line names it. ``rank``: the global rank.
 
     ``task``: number of the scheduler's task, equal to the rank if each task is one rank. ``host`` and ``pid``: of the
     process.
@@ -39,14 +38,13 @@ class Speaker(NamedTuple):
     task: int | None = None
     host: str = ""
     pid: int | None = None
-    local: int | None = None
 
 
 def speaker_of(line: bytes) -> Speaker:
     """Return the writer from the beginning of a line. A rank in the default process group is a global rank."""
     head = line[:MAX_PREFIX_BYTES]
     rank_match = _RANK.search(head) or _WORLD_GROUP.search(head)
-    task, local, library = _TASK.match(head), _LOCAL.match(head), _LIBRARY.search(head)
+    task, library = _TASK.match(head), _LIBRARY.search(head)
     actor = None if library else _ACTOR.match(head)
     pid = library[2] if library else actor[1] if actor else None
     return Speaker(
@@ -54,7 +52,6 @@ def speaker_of(line: bytes) -> Speaker:
         task=_number(task[1] or task[2]) if task else None,
         host=library[1].decode("ascii") if library else "",
         pid=None if pid is None else int(pid),
-        local=int(local[1]) if local else None,
     )
 
 
@@ -93,17 +90,12 @@ def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
     for start in sorted(lines):
         end = data.find(b"\n", start, start + MAX_LINE_BYTES)
         line = data[start : end if end >= 0 else start + MAX_LINE_BYTES]
-        event = _classify(line, catalogue, lines[start])
+        event = classify(line, catalogue, lines[start])
         if event is not None:
             yield event._replace(start=start)
 
 
-def classify(line: bytes, catalogue: Catalogue) -> LogEvent | None:
-    """Return the event in a log line; None for nearly all lines."""
-    return next(events(line, catalogue), None)
-
-
-def _classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
+def classify(line: bytes, catalogue: Catalogue, rules: int) -> LogEvent | None:
     """Return the event of the first matching rule. ``rules``: one bit per rule, lowest bit first."""
     if written := _CONTAINER.match(line):
         line = line[written.end() :]

@@ -1,23 +1,31 @@
-"""Maps a log to its job, and decides whether this node reads it. Pure except for reads of processes and mounts.
+"""Maps a log to its job, and decides whether this node reads it. Reads processes.
 
 A log belongs to a job if a rank of the job, an ancestor of the rank, or the job's batch script writes its output there.
 It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user of
 the job or root must own the log.
+
+Under Slurm ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. But
+slurmstepd runs as root and has its step in its process title: ``slurmstepd: [4711.batch]``, or
+``slurmstepd-wlm: [4711.batch]`` on Debian (tested with Slurm 22.05).
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
-from exporters.job_log.batch import BatchProcess
 from exporters.job_log.jobs import LoggedJob
 
+MAX_BELOW = 512
+"""Limit of checked processes per batch step."""
+_SERVER, _FORWARDER = "slurmstepd", "srun"
+_TITLE = re.compile(r"slurmstepd[\w-]{0,16}: \[(\d{1,10})\.batch\]")
 MAX_ANCESTORS = 6
 """Limit of checked ancestors per rank: launcher, script shell, first process of a container. Their output counts."""
 ROOT_UID = 0
@@ -32,30 +40,83 @@ _MOUNT = re.compile(rb"^\d{1,10} \d{1,10} (\d{1,10}):(\d{1,10}) [^\n]*? - ([^ \n
 Identity = tuple[int, int]
 
 
-class HeldOutput(NamedTuple):
-    """An output file of a job's process. ``rank``: the only rank that writes there, else UNKNOWN_RANK."""
+class BatchProcess(NamedTuple):
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id. ``forwards``: by any descriptor."""
 
-    path: str
-    job_id: str
-    rank: str
+    pid: int
+    uid: int
+    scheduled_id: str
+    forwards: bool
+
+
+def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
+    """Return the batch scripts that run here and the sruns below them. Reads the stat line of every process once."""
+    children: dict[int, list[int]] = {}
+    names: dict[int, str] = {}
+    try:
+        pids = procfs.pids()
+    except OSError:
+        return []
+    for pid in pids:
+        stat = None if procfs.is_in_exec(pid) else procfs.stat(pid)
+        if stat is not None:
+            names[pid] = stat.comm
+            children.setdefault(stat.parent_pid, []).append(pid)
+    processes = []
+    for server in [pid for pid, name in names.items() if name.startswith(_SERVER)]:
+        title, status = _TITLE.match(procfs.title(server)), procfs.status(server)
+        if title is not None and status is not None and status.uid == ROOT_UID:
+            processes += _below(procfs, server, title[1], names, children)
+    return processes
+
+
+def _below(
+    procfs: ProcFS, server: int, scheduled_id: str, names: Mapping[int, str], children: Mapping[int, list[int]]
+) -> list[BatchProcess]:
+    processes = []
+    scripts = children.get(server, [])
+    waiting = deque(scripts)
+    for _ in range(MAX_BELOW):
+        if not waiting:
+            break
+        pid = waiting.popleft()
+        waiting.extend(children.get(pid, []))
+        forwards = names[pid] == _FORWARDER
+        status = procfs.status(pid) if forwards or pid in scripts else None
+        if status is not None:
+            processes.append(BatchProcess(pid, status.uid, scheduled_id, forwards))
+    return processes
 
 
 class ClaimedLog(NamedTuple):
-    """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK."""
+    """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK.
+
+    ``path``: empty unless a process of the job writes its output there.
+    """
 
     job_id: str
     rank: str = UNKNOWN_RANK
+    path: str = ""
+
+
+def by_any_id(jobs: Iterable[LoggedJob]) -> dict[str, list[LoggedJob]]:
+    """Return the jobs by each of their ids."""
+    by_id: dict[str, list[LoggedJob]] = {}
+    for job in jobs:
+        for name in job.ids:
+            by_id.setdefault(name, []).append(job)
+    return by_id
 
 
 def held_outputs(
-    outputs: Outputs, procfs: ProcFS, jobs: Iterable[LoggedJob], batch: Iterable[BatchProcess] = ()
-) -> dict[Identity, HeldOutput]:
+    outputs: Outputs, procfs: ProcFS, jobs: Collection[LoggedJob], batch: Iterable[BatchProcess] = ()
+) -> dict[Identity, ClaimedLog]:
     """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
     ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is missing. Blocks if a file
     system hangs.
     """
-    held_files: dict[Identity, HeldOutput] = {}
+    held_files: dict[Identity, ClaimedLog] = {}
     doubtful: set[Identity] = set()
 
     def add(job: LoggedJob, pid: int, rank: str, *, forwards: bool = False) -> None:
@@ -67,12 +128,10 @@ def held_outputs(
                 doubtful.add(identity)
             elif path is not None:
                 same = known is None or known.rank == rank
-                held_files[identity] = HeldOutput(path, job.job_id, rank if same else UNKNOWN_RANK)
+                held_files[identity] = ClaimedLog(job.job_id, rank if same else UNKNOWN_RANK, path)
 
-    by_id: dict[str, list[LoggedJob]] = {}
+    by_id = by_any_id(jobs)
     for job in jobs:
-        for name in job.ids:
-            by_id.setdefault(name, []).append(job)
         for pid, rank in _writers(procfs, job).items():
             add(job, pid, rank)
     for process in batch:
@@ -104,13 +163,13 @@ def claimed(
     path: str,
     uid: int,
     job_id: str | None,
-    held: HeldOutput | None,
+    held: ClaimedLog | None,
     jobs: Mapping[str, LoggedJob],
     by_id: Mapping[str, list[LoggedJob]],
 ) -> ClaimedLog | None:
     """Return the job of a file; None without proof. ``uid``: its owner; ``job_id``: the id in its name."""
     if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
-        return ClaimedLog(held.job_id, held.rank)
+        return held
     named = by_id.get(job_id, []) if job_id is not None else []
     if uid == ROOT_UID and (pod := _POD_UID.search(path)) is not None:
         named = [job for job in jobs.values() if pod[1] in job.pods]

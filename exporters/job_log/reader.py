@@ -11,14 +11,23 @@ import msgspec
 
 from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
-from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
+from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.job_log.batch import BatchProcess, batch_processes
 from exporters.job_log.catalogue import Catalogue
+from exporters.job_log.collectives import Collectives
 from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.matcher import events
-from exporters.job_log.ownership import ClaimedLog, HeldOutput, Identity, claimed, held_outputs, shared_devices
+from exporters.job_log.ownership import (
+    BatchProcess,
+    ClaimedLog,
+    Identity,
+    batch_processes,
+    by_any_id,
+    claimed,
+    held_outputs,
+    shared_devices,
+)
 from exporters.job_log.passages import LogPassages, Passage
 from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
@@ -114,11 +123,10 @@ class JobLogReader:
                 self._tallies[job_id].begin(job.started_seconds)
         if (jobs or self._everyone) and self._is_due(jobs):
             self._discover(jobs)
-        known = {job_id: self._jobs_here(job_id, jobs) for job_id in {one.job_id for one in self._claims.values()}}
         deadline = time.thread_time() + READ_CPU_SECONDS
         for found in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
             claim = self._claims[found.file.identity]
-            of = known[claim.job_id]
+            of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._everyone else jobs.get(claim.job_id)
             if of is not None:
                 self._ctx.guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
@@ -145,10 +153,10 @@ class JobLogReader:
 
     def _bound_collectives(self) -> None:
         """Evict the entries of the job with the most, because users control the number of lines and ranks."""
-        kept = {job_id: tally.collective_entries() for job_id, tally in self._tallies.items()}
+        kept = {job_id: tally.collectives.entries() for job_id, tally in self._tallies.items()}
         while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
             most = max(kept, key=lambda job_id: kept[job_id])
-            self._tallies[most].forget_collectives()
+            self._tallies[most].collectives = Collectives()
             del kept[most]
 
     def _tally(self, job_id: str) -> JobTally:
@@ -157,11 +165,6 @@ class JobLogReader:
             saved = self._saved.pop(job_id, None)
             tally = self._tallies[job_id] = JobTally(job_id, self._ctx.hostname, self._admit, saved)
         return tally
-
-    def _jobs_here(self, job_id: str, jobs: Mapping[str, LoggedJob]) -> LoggedJob | None:
-        if self._everyone:
-            return LoggedJob.unknown(job_id, MAX_RANKS)
-        return jobs.get(job_id)
 
     # Which files this node reads.
 
@@ -181,10 +184,7 @@ class JobLogReader:
         # Keep files of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
         files = self._texts.discover([*(one.path for one in held.values()), *exited_paths])
-        by_id: dict[str, list[LoggedJob]] = {}
-        for job in jobs.values():
-            for name in job.ids:
-                by_id.setdefault(name, []).append(job)
+        by_id = by_any_id(jobs.values())
         claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, held, jobs)
         ours = [identity for identity in claims if identity not in remote]
@@ -198,13 +198,13 @@ class JobLogReader:
     def _claim(
         self,
         file: FollowedFile,
-        held: Mapping[Identity, HeldOutput],
+        held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
         by_id: Mapping[str, list[LoggedJob]],
     ) -> ClaimedLog | None:
         job_id = self._texts.job_id(file)
         if self._everyone:
-            return None if job_id is None else ClaimedLog(job_id, UNKNOWN_RANK)
+            return None if job_id is None else ClaimedLog(job_id)
         before = self._claims.get(file.identity)
         if before is not None and before.job_id in jobs:  # exited ranks hold no files open
             return before
@@ -214,7 +214,7 @@ class JobLogReader:
         self,
         files: Sequence[FollowedFile],
         found: Mapping[Identity, ClaimedLog],
-        held: Mapping[Identity, HeldOutput],
+        held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
         """Return the files on shared file systems that another node reads, because no process here holds them open.

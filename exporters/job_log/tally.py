@@ -1,4 +1,4 @@
-"""Tallies the log of one job: events by rank and category, and the first possible cause. Pure.
+"""Tallies the log of one job: events by rank and category, the first possible cause, training progress. Pure.
 
 Times are seconds since the epoch: when a line was read, or when its file was last written if that is earlier.
 """
@@ -6,19 +6,24 @@ Times are seconds since the epoch: when a line was read, or when its file was la
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.ranks import UNKNOWN_RANK
-from exporters.job_log.catalogue import deduced
+from exporters.job_log.catalogue import failures
 from exporters.job_log.collectives import Collectives, WorkPosition
 from exporters.job_log.error_files import Raised
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.matcher import LogEvent
-from exporters.job_log.progress import Training, TrainingProgress
 
+WINDOW_SECONDS = 60.0
+"""Averaging time of the iteration duration, if lines do not have it."""
+MAX_MARKS = 16
+MAX_ITERATION = 10**15
+MAX_CHECKPOINT_SECONDS = 86_400.0
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
 POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
@@ -32,11 +37,80 @@ STARTED_SECONDS = 5.0
 MAX_EVENTS = 1024
 """Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK."""
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
-
 Kind = tuple[str, str, str]
 """Rank, category, role."""
 Admit = Callable[[str], bool]
 """Reserves one more series of a job; returns False at the limit."""
+
+
+class TrainingProgress(msgspec.Struct):
+    """Progress of one job. A value is None before the first line with it.
+
+    ``of``: number of the final iteration. ``checkpoint_began``: start of the checkpoint save in progress.
+    """
+
+    iteration: SavedCount | None = None
+    of: SavedCount = 0
+    iteration_seconds: SavedSeconds | None = None
+    checkpoint_began: SavedSeconds | None = None
+    checkpoint_ended: SavedSeconds | None = None
+    checkpoint_seconds: SavedSeconds | None = None
+
+
+class Training:
+    """Computes the progress of one job from its events."""
+
+    def __init__(self, shown: TrainingProgress | None = None) -> None:
+        self.shown = shown or TrainingProgress()
+        self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
+
+    def take(self, event: LogEvent, seconds: float) -> bool:
+        """Add an event at this time (epoch). Return True if its iteration is higher than the last one."""
+        kind = event.rule.category
+        if kind == "checkpoint_begin":
+            self.shown.checkpoint_began = seconds
+        elif kind == "checkpoint_end":
+            self._end_checkpoint(event, seconds)
+        elif (iteration := event.number("iteration")) is not None and 0 <= iteration <= MAX_ITERATION:
+            return self._iterate(event, iteration, seconds)
+        return False
+
+    def _iterate(self, event: LogEvent, iteration: int, seconds: float) -> bool:
+        shown, of = self.shown, min(event.number("of") or 0, MAX_ITERATION)
+        if of < shown.of and iteration < (shown.iteration or 0):
+            return False  # an evaluation loop within the training
+        shown.of = max(of, shown.of)
+        before, shown.iteration = shown.iteration, iteration
+        if before is not None and iteration < before:
+            self._marks.clear()
+        milliseconds = event.text("ms")
+        if milliseconds:
+            shown.iteration_seconds = float(milliseconds) / 1000
+        else:
+            self._measure(iteration, seconds)
+        return before is not None and iteration > before
+
+    def _measure(self, iteration: int, seconds: float) -> None:
+        """Update the iteration duration from the times of lines, averaged over WINDOW_SECONDS."""
+        marks = self._marks
+        if not marks or seconds - marks[-1][0] >= WINDOW_SECONDS / MAX_MARKS:
+            marks.append((seconds, iteration))
+        while len(marks) > 2 and seconds - marks[1][0] >= WINDOW_SECONDS:
+            marks.popleft()
+        began, first = marks[0]
+        if iteration > first and seconds > began:
+            self.shown.iteration_seconds = (seconds - began) / (iteration - first)
+
+    def _end_checkpoint(self, event: LogEvent, seconds: float) -> None:
+        shown = self.shown
+        duration = event.text("seconds")
+        if duration:
+            shown.checkpoint_seconds = min(float(duration), MAX_CHECKPOINT_SECONDS)
+        elif shown.checkpoint_began is not None:
+            took = seconds - shown.checkpoint_began
+            # If one read has both lines, the duration is unknown.
+            shown.checkpoint_seconds = took if 0 < took <= MAX_CHECKPOINT_SECONDS else None
+        shown.checkpoint_ended, shown.checkpoint_began = seconds, None
 
 
 class FirstEvent(msgspec.Struct, frozen=True):
@@ -71,7 +145,10 @@ class ShownLog(msgspec.Struct, frozen=True):
 
 
 class JobTally:
-    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``."""
+    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``.
+
+    ``collectives``: its watchdog lines.
+    """
 
     def __init__(self, job_id: str, hostname: str, admit: Admit, saved: SavedLog | None = None) -> None:
         self.saved = saved or SavedLog()
@@ -79,7 +156,7 @@ class JobTally:
         self._hostname = hostname
         self._admit = admit
         self._training = Training(self.saved.progress)
-        self._collectives = Collectives()
+        self.collectives = Collectives()
 
     def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
         """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK."""
@@ -114,14 +191,6 @@ class JobTally:
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
-    def collective_entries(self) -> int:
-        """Return the number of kept watchdog entries."""
-        return self._collectives.entries()
-
-    def forget_collectives(self) -> None:
-        """Forget all watchdog entries."""
-        self._collectives = Collectives()
-
     def shown(self, now: float) -> ShownLog:
         """Return the data to show at this time."""
         saved = self.saved
@@ -129,7 +198,7 @@ class JobTally:
         if saved.root is not None or (cascade is not None and now - cascade.seconds < CASCADE_SECONDS):
             cascade = None
         progress = msgspec.structs.replace(saved.progress)
-        positions = self._collectives.positions()
+        positions = self.collectives.positions()
         return ShownLog(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
 
     def _deduce(self, event: LogEvent, speaker: str, seconds: float) -> None:
@@ -137,11 +206,11 @@ class JobTally:
         if speaker == UNKNOWN_RANK:
             return
         if event.rule.category in POSITIONS:
-            self._collectives.note_position(event, speaker)
+            self.collectives.note_position(event, speaker)
         elif event.rule.category == "collective_timeout":
-            for rank in self._collectives.note_call(event, speaker)[:1]:
+            for rank in self.collectives.note_call(event, speaker)[:1]:
                 if not any(category == MISMATCH for _, category, _ in self.saved.events):
-                    self._count(rank, MISMATCH, deduced()[MISMATCH])
+                    self._count(rank, MISMATCH, failures().deduced[MISMATCH])
                 self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:
@@ -167,7 +236,7 @@ class JobTally:
 
     def _forget_causes(self) -> None:
         self.saved.root = self.saved.cascade = None
-        self.forget_collectives()
+        self.collectives = Collectives()
 
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""

@@ -22,34 +22,16 @@ MAX_ENDED = 128
 
 STATES = frozenset(
     {
-        "BOOT_FAIL",
-        "CANCELLED",
-        "COMPLETED",
-        "DEADLINE",
-        "FAILED",
-        "NODE_FAIL",
-        "OUT_OF_MEMORY",
-        "PREEMPTED",
-        "REQUEUED",
-        "TIMEOUT",
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"),
+        *("REQUEUED", "TIMEOUT"),
     }
 )
 """How a job ends, in Slurm's words; REQUEUED: it will run again; the reason is unknown."""
 OTHER, UNKNOWN = "OTHER", "UNKNOWN"
 REASONS = frozenset(
     {
-        "None",
-        "BeginTime",
-        "JobHeldAdmin",
-        "JobHeldUser",
-        "NodeDown",
-        "NonZeroExitCode",
-        "OutOfMemory",
-        "Preempted",
-        "RaisedSignal",
-        "Requeue",
-        "SystemFailure",
-        "TimeLimit",
+        *("None", "BeginTime", "JobHeldAdmin", "JobHeldUser", "NodeDown", "NonZeroExitCode", "OutOfMemory"),
+        *("Preempted", "RaisedSignal", "Requeue", "SystemFailure", "TimeLimit"),
     }
 )
 """Those of Slurm's reasons that say something of an end."""

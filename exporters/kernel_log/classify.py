@@ -1,9 +1,10 @@
-"""Finds the meaning of a line of the kernel's log, by categories.yml. Pure, except that it reads that file once."""
+"""Finds the meaning of a line of the kernel's log, by categories.yml, and words it for the agent's own log."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -11,6 +12,7 @@ from typing import Literal, NamedTuple
 import msgspec
 import yaml
 
+from agent.sdk.exporter import Logger
 from agent.sdk.hardware import Judged, Told, gpu_faults
 from exporters.kernel_log.xid_lines import read_xid
 
@@ -22,6 +24,8 @@ SEVERITIES = ("failed", "fatal")
 _AMD_CODES = ("ring_timeout", "eviction")
 """Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
+MAX_LOGGED = 10
+"""Log lines of one look."""
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -154,3 +158,26 @@ def _address(text: str) -> str:
         return ""
     domain, _, rest = text.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if "." in rest else f"{int(domain, 16):04x}:{rest}.0"
+
+
+def log_events(log: Logger, events: Iterable[tuple[KernelEvent, Mapping[str, str], int]]) -> None:
+    """Log each kind of event of a look once, at most MAX_LOGGED kinds: recoveries as INFO, all others as WARNING.
+
+    ``events``: each event, the log fields of its process's rank (empty without a rank), and its number of lines.
+    """
+    counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+    for event, rank, count in events:
+        if categories()[event.category].heals:
+            text = "the kernel's log reports a recovery: {category}"
+        elif rank:
+            text = "the kernel's log reports {category} for rank {rank} of job {job_id}, pid {pid}"
+        else:
+            text = "the kernel's log reports {category}"
+        pid = str(event.pid) if rank else ""
+        fields = {"category": event.category, "code": event.code, "pci": event.pci, "part": event.part, "pid": pid}
+        if (error := judged(event)) is not None:
+            fields |= {"meaning": error.fault.meaning, "action": error.fault.action}
+        counts[text, tuple((fields | dict(rank)).items())] += count
+    for (text, named), count in list(counts.items())[:MAX_LOGGED]:
+        fields = {name: value for name, value in named if value}
+        (log.info if categories()[fields["category"]].heals else log.warning)(text, **fields, count=count)

@@ -23,8 +23,7 @@ from agent.sdk.exporter import (
 from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
-from exporters.kernel_log import repeated
-from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged
+from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged, log_events
 from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.mounts import still_told
@@ -162,7 +161,7 @@ class KernelLogExporter:
             seconds = now - monotonic + told.seconds if self._is_backlog else now
             take = partial(self._take, told, seconds, logged)
             self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
-        repeated.write(self._ctx.log, logged)
+        log_events(self._ctx.log, logged)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))

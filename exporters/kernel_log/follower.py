@@ -69,20 +69,15 @@ class Batch(NamedTuple):
 
 
 class KernelLogFollower:
-    """``last``: the number of the last record of earlier reads, -1 if there is none.
+    """``last``: the number of the last record that was read, also by an earlier agent; -1 if there is none.
 
     ``path`` may also be a recorded file; it is read whole.
     """
 
     def __init__(self, path: Path, last: int) -> None:
         self._path = path
-        self._last = last
+        self.last = last
         self._fd: int | None = None
-
-    @property
-    def last(self) -> int:
-        """The number of the last record that was read."""
-        return self._last
 
     def read(self) -> Batch:
         """Return the new records. Raise OSError if the log cannot be opened or read."""
@@ -105,11 +100,11 @@ class KernelLogFollower:
                 is_all = True
                 break
             for record in parse_records(raw):
-                if record.sequence <= self._last:
+                if record.sequence <= self.last:
                     known.append(record)
                     continue
-                lost += record.sequence - self._last - 1 if self._last >= 0 else 0
-                self._last = record.sequence
+                lost += record.sequence - self.last - 1 if self.last >= 0 else 0
+                self.last = record.sequence
                 found.append(record)
         return Batch(found, lost, is_all, known)
 

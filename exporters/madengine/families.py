@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.madengine.manifest import ManifestModel
 from exporters.madengine.results import most_complete
-from exporters.madengine.site_files import SiteFacts
+from exporters.madengine.site_files import ManifestModel, SiteFacts
 from exporters.madengine.task import Contradiction, NodeTask, TaskState
 
 _TASK = ("job_id", "node_rank")

@@ -2,7 +2,7 @@
 
 The node's script ends at the first failure and then writes a last line with the exit code. The script logs
 madengine's own exit code only if it is 0. So the code in the last line counts. A task without a last line runs or
-was killed.
+was killed. Lines fail a run by lists that are copies of madengine's.
 """
 
 from __future__ import annotations
@@ -15,18 +15,53 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.madengine.lines import Marker, Measured, MissingNodes, as_label, read_line
-from exporters.madengine.patterns import read_failure
 
+MAX_LINE_CHARACTERS = 4096
+"""The parser ignores the rest of a longer line."""
+
+FAILURES = (
+    "OutOfMemoryError", "HIP out of memory", "CUDA out of memory", "RuntimeError:", "AssertionError:", "ValueError:",
+    "SystemExit", "failed (exitcode:", "Traceback (most recent call last)", "FAILED", "Exception:", "ImportError:",
+    "ModuleNotFoundError:",
+)  # fmt: skip
+BENIGN = (
+    "Failed to establish connection to the metrics exporter agent",
+    "RpcError: Running out of retries to initialize the metrics agent",
+    "Metrics will not be exported",
+    "FutureWarning",
+    "Opened result file:",
+    "SQLite3 generation ::",
+    "rocpd_op:",
+    "rpd_tracer:",
+    "RuntimeError: Console script timeout",
+    "rocEnvTool/console.py",
+    "rocEnvTool/rocenv_tool.py",
+    "Found error pattern",
+    "[rocprofv3]",
+)
+"""madengine ignores lines with one of these texts."""
+_BENIGN = re.compile(
+    r"^(?:[EW][0-9]{8}.{0,256}generateRocpd\.cpp|W[0-9]{8}.{0,256}simple_timer\.cpp|E[0-9]{8}.{0,256}tool\.cpp)",
+    re.ASCII,
+)
 LOST_SECONDS = 60.0
 """A task without a last line, without output for this long, and without a live rank was killed."""
 MAX_METRICS = 16
 """Limit of metrics per task."""
 _NAME = re.compile(r"madengine-(.{1,200})_([0-9]{1,20})_node_([0-9]{1,6})\.(out|err)")
-
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 TaskState = Literal["started", "running", "returned", "exited", "lost"]
 Verdict = Literal["SUCCESS", "FAILURE"]
 Contradiction = Literal["lost", "exit_code", "rank_dead"]
+
+
+def read_failure(line: str) -> str:
+    """Return the pattern by which a line fails a run; an empty text for nearly all lines and for benign lines."""
+    text = line[:MAX_LINE_CHARACTERS]
+    failure = next((words for words in FAILURES if words in text), "")
+    if not failure or _BENIGN.search(text) or any(words in text for words in BENIGN):
+        return ""
+    return failure
 
 
 class TaskFile(msgspec.Struct, frozen=True):

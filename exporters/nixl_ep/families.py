@@ -12,7 +12,11 @@ from exporters.nixl_ep.plan import Plan
 from exporters.nixl_ep.run import RankRun
 
 _RANK = ("job_id", "rank")
-_EACH = "1 per rank of a NIXL-EP run"
+
+
+def _of_rank(name: str, text: str) -> Family:
+    return Family(name, "gauge", text, _RANK, "1 per rank of a NIXL-EP run", "max")
+
 
 BANDWIDTH = Family(
     "rankwatch_nixl_ep_bandwidth_bytes_per_second",
@@ -22,19 +26,12 @@ BANDWIDTH = Family(
     "1 to 3 per rank of a NIXL-EP run",
     "max",
 )
-PHASE = Family("rankwatch_nixl_ep_phase", "gauge", "Phase that the rank began last, from 0.", _RANK, _EACH, "max")
-ENDED = Family("rankwatch_nixl_ep_phase_ended", "gauge", "Phase that the rank ended last, from 0.", _RANK, _EACH, "max")
-BEGAN = Family(
-    "rankwatch_nixl_ep_phase_start_timestamp_seconds",
-    "gauge",
-    "Time when the log showed the start of the rank's newest phase.",
-    _RANK,
-    _EACH,
-    "max",
+PHASE = _of_rank("rankwatch_nixl_ep_phase", "Phase that the rank began last, from 0.")
+ENDED = _of_rank("rankwatch_nixl_ep_phase_ended", "Phase that the rank ended last, from 0.")
+BEGAN = _of_rank(
+    "rankwatch_nixl_ep_phase_start_timestamp_seconds", "Time when the log showed the start of the rank's newest phase."
 )
-TOOK = Family(
-    "rankwatch_nixl_ep_phase_seconds", "gauge", "Duration of the phase that the rank ended last.", _RANK, _EACH, "max"
-)
+TOOK = _of_rank("rankwatch_nixl_ep_phase_seconds", "Duration of the phase that the rank ended last.")
 EXPECTED = Family(
     "rankwatch_nixl_ep_expected_ranks",
     "gauge",

@@ -1,4 +1,8 @@
-"""The state of one job's NIXL-EP run from all its files. Pure: the caller reads the files and the plan."""
+"""The state of one job's NIXL-EP run from all its files, those of nodes and the launcher's output. Pure.
+
+A planned end of ``srun`` is not a failure. In that case srun logs the terminated tasks and both steps of its end, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,34 @@ import msgspec
 
 from agent.sdk.exporter import SavedSeconds
 from agent.sdk.files import JobLines, SavedTexts
-from exporters.nixl_ep.launcher import CATEGORIES, SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.records import read_records
-from exporters.nixl_ep.run import Launch, NodeRun, RankRun
+from exporters.nixl_ep.run import Launch, NodeRun, RankRun, read_records
 
+MAX_LINE_CHARACTERS = 4096
+MAX_PHASE = 1 << 20
+
+_FAILURES: tuple[tuple[str, str], ...] = (
+    ("primary_exited", "Primary NIXL EP launch exited before phase "),
+    ("no_script", "python3: can't open file"),
+    ("traceback", "Traceback (most recent call last):"),
+    ("services_timeout", "Timed out waiting for NIXL EP master services"),
+    ("no_plan_phase", "no plan phases were found for rank"),
+    ("receive_timeout", "recvValueWithTimeout failed"),
+    ("collective_timeout", "timed out after 300000ms"),
+    ("remote_memory", "Failed to prepare remote memory view"),
+    ("phase_timeout", "Timed out waiting for phase "),
+    ("early_failure", "Detected an early NIXL EP failure while waiting for phase "),
+    ("srun_error", "srun: error:"),
+    ("exit_code", "Exited with exit code"),
+)
+"""The first matching category counts. Most failures also log the later ones."""
+CATEGORIES = tuple(category for category, _ in _FAILURES)
+
+_COMPLETED = re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)
+_EXCUSES = ("All NIXL EP launches completed successfully", "Ignoring provisional NIXL EP planned-rank-removal exit 143")
+_TERMINATED = re.compile(r"srun: error: [\w.\[\],-]{1,4096}: tasks? [0-9,-]{1,4096}: Terminated\s*$", re.ASCII)
+_TERMINATING = "srun: Terminating StepId="
+_FORCED = "srun: Force Terminated StepId="
 MAX_LOGS = 4096
 MAX_ENTRIES = 16_384
 """Limit of kept rank entries over all logs of a run, at most 16 MB. A run at the limit ignores further lines."""
@@ -24,8 +51,51 @@ SETTLE_SECONDS = 10.0
 OF_SRUN = ("srun_error", "exit_code")
 """Failure categories that a planned end also produces."""
 _NODE_LOG = re.compile(r"nixl-ep-node-([0-9]{1,6})\.log", re.ASCII)
-
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
+
+
+def read_completed(line: str) -> int | None:
+    """Return the phase that this line reports as completed; None for most lines."""
+    match = _COMPLETED.search(line[:MAX_LINE_CHARACTERS])
+    return int(match[1]) if match is not None and int(match[1]) <= MAX_PHASE else None
+
+
+def is_excuse(line: str) -> bool:
+    """Return whether this launcher line says that srun's end was planned."""
+    return any(words in line[:MAX_LINE_CHARACTERS] for words in _EXCUSES)
+
+
+def read_failure(line: str) -> str:
+    """Return the failure category (of CATEGORIES) of this line; an empty text for most lines."""
+    text = line[:MAX_LINE_CHARACTERS]
+    return next((category for category, word in _FAILURES if word in text), "")
+
+
+class SrunEnd(msgspec.Struct):
+    """Which kinds of ``srun`` lines the log has: three kinds of a planned end, and ``others``."""
+
+    terminated: bool | int = False  # int: a checkpoint of an earlier version
+    terminating: bool | int = False
+    forced: bool | int = False
+    others: bool | int = False
+
+    def take(self, line: str) -> None:
+        """Add a line. Lines that are not from srun are ignored."""
+        text = line[:MAX_LINE_CHARACTERS]
+        if "srun: " not in text:
+            return
+        if _TERMINATED.search(text):
+            self.terminated = True
+        elif _TERMINATING in text:
+            self.terminating = True
+        elif _FORCED in text:
+            self.forced = True
+        else:
+            self.others = True
+
+    def is_planned(self, *, plan_kills: bool) -> bool:
+        """Return whether srun ended as planned: the plan kills ranks, and srun logged all three kinds and no others."""
+        return plan_kills and not self.others and bool(self.terminated and self.terminating and self.forced)
 
 
 class NodeLog(msgspec.Struct):

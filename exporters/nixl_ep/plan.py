@@ -25,11 +25,6 @@ class Phase(msgspec.Struct, frozen=True):
     killed: frozenset[int] = frozenset()
     removed: frozenset[int] = frozenset()
 
-    @property
-    def members(self) -> frozenset[int]:
-        """Return all ranks that take part."""
-        return self.expected | self.killed
-
 
 class Plan(msgspec.Struct, frozen=True):
     """The phases of a run, in order."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from agent.sdk.hardware import gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.system import pci_address
-from exporters.nvml import clocks, fields
+from exporters.nvml import fields
 from exporters.nvml.gpus import GpuView
-from exporters.nvml.judge import RECOVERY_NONE
+from exporters.nvml.judge import RECOVERY_NONE, is_shown
 from exporters.nvml.reading import GpuReading
 
 gauge, counter = gpu_families.gauge, gpu_families.counter
@@ -111,66 +111,53 @@ class NvmlSnapshot(msgspec.Struct, frozen=True):
     hung: bool = False
 
 
-class _Page:
-    """Collects the rows of each family. A family without a series is left out."""
-
-    def __init__(self) -> None:
-        self._rows: dict[Family, Rows] = {family: family.rows() for family in FAMILIES}
-
-    def add(self, family: Family, labels: tuple[str, ...], value: float) -> None:
-        self._rows[family].add(labels, value)
-
-    def families(self) -> Iterable[Metric]:
-        return (rows.metric for rows in self._rows.values() if rows.metric.labels)
-
-
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
-    """Return the metric families of a snapshot."""
-    page = _Page()
-    page.add(DRIVER_HUNG, (), float(snapshot.hung))
+    """Return the metric families of a snapshot. A family without a series is left out."""
+    rows = {family: family.rows() for family in FAMILIES}
+    rows[DRIVER_HUNG].add((), float(snapshot.hung))
     if snapshot.version[0]:
-        page.add(gpu_families.DRIVER_INFO, (*snapshot.version, ""), 1.0)
+        rows[gpu_families.DRIVER_INFO].add((*snapshot.version, ""), 1.0)
     if snapshot.error:
-        page.add(DRIVER_ERROR, (snapshot.error,), 1.0)
+        rows[DRIVER_ERROR].add((snapshot.error,), 1.0)
     for reason, count in snapshot.errors.items():
-        page.add(READ_ERRORS, (reason,), count)
+        rows[READ_ERRORS].add((reason,), count)
     for gpu in snapshot.gpus:
-        _gpu(page, gpu)
-    return page.families()
+        _gpu(rows, gpu)
+    return [row.metric for row in rows.values() if row.metric.labels]
 
 
-def _gpu(page: _Page, gpu: GpuView) -> None:
+def _gpu(rows: Mapping[Family, Rows], gpu: GpuView) -> None:
     labels = (str(gpu.index), gpu.uuid)
-    page.add(gpu_families.PRESENT, labels, float(gpu.reading is not None))
+    rows[gpu_families.PRESENT].add(labels, float(gpu.reading is not None))
     if not gpu.uuid:
         return
-    page.add(gpu_families.INFO, (*labels, pci_address(gpu.pci), gpu.name), 1.0)
+    rows[gpu_families.INFO].add((*labels, pci_address(gpu.pci), gpu.name), 1.0)
     for xid, count in gpu.xids.items():
-        page.add(XID_ERRORS, (*labels, xid), count)
+        rows[XID_ERRORS].add((*labels, xid), count)
     if gpu.reading is None:
         return
-    _reading(page, gpu.reading, labels)
+    _reading(rows, gpu.reading, labels)
     for reason, seconds in gpu.reason_seconds.items():
-        if clocks.is_shown(reason, seconds):
-            page.add(gpu_families.CLOCKS_SECONDS, (*labels, reason), seconds)
+        if is_shown(reason, seconds):
+            rows[gpu_families.CLOCKS_SECONDS].add((*labels, reason), seconds)
     if gpu.links.up:
-        page.add(LINKS_UP, labels, sum(gpu.links.up.values()))
+        rows[LINKS_UP].add(labels, sum(gpu.links.up.values()))
     for kind, count in gpu.links.errors.items():
-        page.add(LINK_ERRORS, (*labels, kind), count)
+        rows[LINK_ERRORS].add((*labels, kind), count)
     for link, ratio in gpu.links.flagged.items():
         if ratio:
-            page.add(LINK_FLAGGED, (*labels, str(link)), ratio)
+            rows[LINK_FLAGGED].add((*labels, str(link)), ratio)
 
 
-def _reading(page: _Page, reading: GpuReading, labels: tuple[str, str]) -> None:
+def _reading(rows: Mapping[Family, Rows], reading: GpuReading, labels: tuple[str, str]) -> None:
     for name, value in (*reading.values.items(), *reading.activity.items()):
         if field := fields.FIELDS.get(name):
-            page.add(field.family, (*labels, *field.labels), value * field.times / field.per)
+            rows[field.family].add((*labels, *field.labels), value * field.times / field.per)
     action = reading.values.get("recovery_action", RECOVERY_NONE)
     if action != RECOVERY_NONE:
         names = gpu_faults.RECOVERY_ACTIONS
-        page.add(RECOVERY_ACTION, (*labels, names[action] if action < len(names) else f"unknown_{action}"), 1.0)
+        rows[RECOVERY_ACTION].add((*labels, names[action] if action < len(names) else f"unknown_{action}"), 1.0)
     if reading.pids is not None:
-        page.add(gpu_families.PROCESSES, labels, len(reading.pids))
+        rows[gpu_families.PROCESSES].add(labels, len(reading.pids))
     if reading.fabric is not None and reading.fabric.cluster:
-        page.add(FABRIC_INFO, (*labels, reading.fabric.cluster, str(reading.fabric.clique)), 1.0)
+        rows[FABRIC_INFO].add((*labels, reading.fabric.cluster, str(reading.fabric.clique)), 1.0)

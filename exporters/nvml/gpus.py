@@ -15,9 +15,8 @@ from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
-from exporters.nvml.clocks import ReasonSeconds
 from exporters.nvml.fields import plausible
-from exporters.nvml.judge import Windows
+from exporters.nvml.judge import ReasonSeconds, Windows
 from exporters.nvml.links import LinksView, NvLinks
 from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 

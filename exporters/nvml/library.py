@@ -17,7 +17,7 @@ import pynvml
 from exporters.nvml import queries
 from exporters.nvml.activity import ActivitySampler
 from exporters.nvml.asking import Asker, GpuGone, error_name
-from exporters.nvml.link_queries import Links
+from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
 DRAIN_SECONDS = 1.0

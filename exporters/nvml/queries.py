@@ -1,14 +1,18 @@
-"""Reads one GPU: maps each value to the NVML calls that return it. Runs in the helper process."""
+"""Reads one GPU: maps each value to the NVML calls that return it. Runs in the helper process.
+
+GPU generations count errors of NVLinks in different counters. For each link and kind of error, several counters are
+tried in order. The first one that answers is read from then on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pynvml
 
 from exporters.nvml.asking import ALL_LINKS, NO_SCOPE, Asker
-from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric
+from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric, Link
 
 RENUMBERED_DRIVER = 590
 """From this major version on, fields above 250 have the numbers that pynvml uses.
@@ -16,28 +20,6 @@ RENUMBERED_DRIVER = 590
 In older drivers the same numbers had other meanings: 251 was a clocks event counter in 575 and 580, and a power setting
 in 570.
 """
-
-
-def _memory(handle: Any) -> tuple[int, ...]:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
-    return memory.total, memory.used
-
-
-def _memory_before_510(handle: Any) -> tuple[int, ...]:
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return memory.total, memory.used
-
-
-def _remapping(handle: Any) -> tuple[int, ...]:
-    _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
-    return pending, failed
-
-
-_CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...]], ...] = (
-    (("memory_total_bytes", "memory_used_bytes"), (_memory, _memory_before_510)),
-    (("row_remap_pending", "row_remap_failed"), (_remapping,)),
-)
-"""Calls that return several numbers: the names of the numbers, and the functions, the preferred one first."""
 _NUMBERS: dict[str, tuple[Callable[[Any], int], ...]] = {
     "gpu_utilization_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,),
     "power_milliwatts": (pynvml.nvmlDeviceGetPowerUsage,),
@@ -73,6 +55,53 @@ _RENUMBERED_REASON_FIELDS = {
     "hw_thermal_slowdown": (pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, NO_SCOPE),
     "hw_power_brake_slowdown": (pynvml.NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, NO_SCOPE),
 }
+ErrorKind = Literal["replay", "recovery", "crc", "receive", "phy_retry"]
+_Field = tuple[int, int]
+_LANE_FIELDS: dict[ErrorKind, str] = {
+    "replay": "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L{}",
+    "recovery": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L{}",
+    "crc": "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L{}",
+}
+"""GPUs up to Ampere: one field for each of the first twelve links."""
+_LINK_FIELDS: dict[ErrorKind, tuple[int, ...]] = {
+    "replay": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
+    "recovery": (
+        pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+        pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+    ),
+    "crc": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,),
+    "receive": (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,),
+    "phy_retry": (pynvml.NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS,),
+}
+"""Later GPUs: one field with the link as its scope. The newest field is first."""
+_LEGACY_COUNTERS: dict[ErrorKind, int] = {
+    "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
+    "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
+    "crc": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+}
+"""Drivers without such fields: one call for each counter."""
+
+
+def _memory(handle: Any) -> tuple[int, ...]:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)
+    return memory.total, memory.used
+
+
+def _memory_before_510(handle: Any) -> tuple[int, ...]:
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return memory.total, memory.used
+
+
+def _remapping(handle: Any) -> tuple[int, ...]:
+    _, _, pending, failed = pynvml.nvmlDeviceGetRemappedRows(handle)
+    return pending, failed
+
+
+_CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...]], ...] = (
+    (("memory_total_bytes", "memory_used_bytes"), (_memory, _memory_before_510)),
+    (("row_remap_pending", "row_remap_failed"), (_remapping,)),
+)
+"""Calls that return several numbers: the names of the numbers, and the functions, the preferred one first."""
 
 
 def values(asker: Asker, handle: Any) -> dict[str, int]:
@@ -170,3 +199,53 @@ def _fabric_v1(handle: Any) -> Any:
 def _uuid(raw: bytes) -> str:
     text = raw.hex()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+class Links:
+    """The links of one GPU, while its handle is valid."""
+
+    def __init__(self, driver_major: int) -> None:
+        self._driver_major = driver_major
+        self._fields: dict[int, dict[ErrorKind, _Field]] = {}
+        self._legacy: dict[int, tuple[ErrorKind, ...]] = {}
+
+    def look(self, asker: Asker, handle: Any, count: int | None) -> tuple[Link, ...]:
+        """Return all links of the GPU. ``count``: the number of links that the driver reports, None if unknown."""
+        most = pynvml.NVML_NVLINK_MAX_LINKS
+        return tuple(self._link(asker, handle, number) for number in range(min(count or 0, most)))
+
+    def _link(self, asker: Asker, handle: Any, number: int) -> Link:
+        state = asker.ask(pynvml.nvmlDeviceGetNvLinkState, handle, number)
+        if state and number not in self._fields:
+            self._find_counters(asker, handle, number)
+        fields = self._fields.get(number, {})
+        values = asker.fields(handle, list(fields.values())) if fields else []
+        errors: dict[str, int] = {kind: value for kind, value in zip(fields, values, strict=True) if value is not None}
+        for kind in self._legacy.get(number, ()):
+            value = asker.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, number, _LEGACY_COUNTERS[kind])
+            if value is not None:
+                errors[kind] = value
+        return Link(number, None if state is None else state == pynvml.NVML_FEATURE_ENABLED, errors)
+
+    def _find_counters(self, asker: Asker, handle: Any, number: int) -> None:
+        """Try all counters of a link that is up. A link that is down may not answer."""
+        candidates = [(kind, field) for kind in _LINK_FIELDS for field in self._candidates(kind, number)]
+        values = asker.fields(handle, [field for _, field in candidates])
+        found: dict[ErrorKind, _Field] = {}
+        for (kind, field), value in zip(candidates, values, strict=True):
+            if value is not None:
+                found.setdefault(kind, field)
+        self._fields[number] = found
+        self._legacy[number] = tuple(
+            kind
+            for kind, counter in _LEGACY_COUNTERS.items()
+            if kind not in found
+            and asker.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, number, counter) is not None
+        )
+
+    def _candidates(self, kind: ErrorKind, number: int) -> list[_Field]:
+        fields = [(field, number) for field in _LINK_FIELDS[kind]]
+        if kind == "phy_retry" and self._driver_major < RENUMBERED_DRIVER:
+            fields = []
+        lane = getattr(pynvml, _LANE_FIELDS[kind].format(number), None) if kind in _LANE_FIELDS else None
+        return fields if lane is None else [*fields, (lane, 0)]

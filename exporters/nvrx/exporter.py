@@ -13,11 +13,10 @@ from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.helper import HelperSpec
 from agent.sdk.ranks import JobUsers, ProcessFacts, RankSnapshot
 from agent.sdk.system import ProcFS
-from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
 from exporters.nvrx.launchers import JobLauncher, launcher_above
-from exporters.nvrx.reading import CycleRequest, FoundCycle
+from exporters.nvrx.reading import Cycle, CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric
-from exporters.nvrx.cycle import Cycle
 from exporters.nvrx.events import SavedLines
 from exporters.nvrx.launchers import JobLauncher
+from exporters.nvrx.reading import Cycle
 
 _JOB = ("job_id",)
 _EACH = "1 per job under NVRx"

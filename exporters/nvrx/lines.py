@@ -20,15 +20,9 @@ MAX_INTERRUPTED = 64
 """Limit of (rank, kind) pairs per line."""
 
 EVENTS = (
-    "failure_detected",
-    "worker_terminated",
-    "rendezvous_started",
-    "health_check_completed",
-    "rendezvous_completed",
-    "worker_start_started",
-    "worker_start_completed",
-    "attribution_get_started",
-    "attribution_get_completed",
+    *("failure_detected", "worker_terminated", "rendezvous_started", "health_check_completed"),
+    *("rendezvous_completed", "worker_start_started", "worker_start_completed"),
+    *("attribution_get_started", "attribution_get_completed"),
 )
 OTHER = "other"
 """An event or interruption of a newer NVRx version."""

@@ -12,10 +12,8 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoDat
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
-from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
-from exporters.rdma.lldp import MAX_LLDP_BYTES, read_neighbours
-from exporters.rdma.resources import Counts, read_resources
-from exporters.rdma.switches import MAX_BYTES, Place, SiteFile, read_wiring
+from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
+from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, SiteFile, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
@@ -38,7 +36,7 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
     faults and congestion are exported.
     ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
-    ``lldp_neighbors``: a file with lldpd's neighbours (see lldp.py), for ports that ``switch_ports`` does not name.
+    ``lldp_neighbors``: a file with lldpd's neighbours (see switches.py), for ports that ``switch_ports`` does not name.
     """
 
     ignore_devices: Annotated[list[_Name], msgspec.Meta(max_length=MAX_IGNORED)] = msgspec.field(default_factory=list)

@@ -1,18 +1,93 @@
-"""The metric families of the exporter; renders a snapshot as metric families. Pure."""
+"""The metric families of the exporter, rendered from a snapshot, and the kernel's counts of objects in use.
+
+The kernel itself keeps that summary (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
+one firmware command for each pair on mlx5.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.rdma.resources import RESOURCES, Counts
+from agent.sdk.system import netlink
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
+KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
+"""Protection domains, completion queues, queue pairs, cm connections, memory regions, shared receive queues."""
+MAX_COUNT = 2**53
+
+RESOURCES = Family(
+    "rankwatch_rdma_resources",
+    "gauge",
+    "Objects of all processes in use on an RDMA device, by kind: qp (queue pairs), mr (memory regions), cq, pd, cm_id, "
+    "srq. Only if all_counters is set.",
+    ("device", "kind"),
+    "6 per device, if all_counters is set",
+)
+Counts = dict[str, dict[str, int]]
+"""Number of objects by device and kind."""
+
+_SUMMARIES = 5 << 10 | 9  # of the client NLDEV
+_DEVICE_NAME, _SUMMARY, _ENTRY, _ENTRY_NAME, _ENTRY_COUNT = 2, 15, 16, 17, 18
+_COUNT = struct.Struct("=Q")
 _PORT = ("device", "port")
 _EACH = "1 per port"
+DEVICE_INFO = Family(
+    "rankwatch_rdma_device_info",
+    "gauge",
+    "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
+    "(such as OFED), else empty.",
+    ("device", "driver", "driver_version", "firmware", "board", "pci"),
+    "1 per device",
+)
+TELLING = frozenset(
+    {
+        *("symbol_error", "local_link_integrity_errors", "link_error_recovery"),
+        *("port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
+    }
+)
+"""The port's counters that show faults and congestion."""
+TELLING_OF_DRIVER = frozenset(
+    {
+        *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),  # mlx5
+        *("to_retransmits", "seq_err_naks_rcvd"),  # bnxt_re
+        *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),  # efa
+        *("retrans_pkts", "tx_pkts"),  # efa
+        *("tx_rdma_ack_timeout", "req_rx_pkt_seq_err", "req_rx_rnr_retry_err"),  # ionic
+        *("tx_rdma_retx_pkts", "tx_rdma_ucast_pkts"),  # ionic
+        *("rp_cnp_handled", "rx_cnp_pkts"),  # mlx5, bnxt_re: congestion notifications
+    }
+)
+"""The drivers' counters of retransmissions and congestion, and of all packets if the retransmitted share is needed."""
+_VALUES = ("active_", "watermark_")
+"""Name prefixes of values that are not counters: objects in use, and their highest number (bnxt_re: active_qps)."""
+
+
+def summary(answer: bytes) -> tuple[str, dict[str, int]]:
+    """Return a device's name, and its number of objects by kind, from one message of the answer."""
+    parts = dict(netlink.attributes(answer))
+    device = parts.get(_DEVICE_NAME, b"").rstrip(b"\0").decode(errors="replace")
+    return device, dict(_entries(parts.get(_SUMMARY, b"")))
+
+
+def _entries(raw: bytes) -> Iterator[tuple[str, int]]:
+    for kind, entry in netlink.attributes(raw):
+        parts = dict(netlink.attributes(entry)) if kind == _ENTRY else {}
+        name = parts.get(_ENTRY_NAME, b"").rstrip(b"\0").decode(errors="replace")
+        if name in KINDS and len(parts.get(_ENTRY_COUNT, b"")) == _COUNT.size:
+            (count,) = _COUNT.unpack(parts[_ENTRY_COUNT])
+            if count <= MAX_COUNT:
+                yield name, count
+
+
+def read_resources(open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> Counts:
+    """Return the objects in use on all devices. Raise OSError if the netlink query fails."""
+    with open_channel(netlink.RDMA) as kernel:
+        return {device: kinds for device, kinds in map(summary, kernel.dump(_SUMMARIES, b"")) if device}
 
 
 def _gauge(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
@@ -23,14 +98,6 @@ def _counter(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
     return Family(name, "counter", text, (*_PORT, *labels), cost)
 
 
-DEVICE_INFO = Family(
-    "rankwatch_rdma_device_info",
-    "gauge",
-    "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
-    "(such as OFED), else empty.",
-    ("device", "driver", "driver_version", "firmware", "board", "pci"),
-    "1 per device",
-)
 PORT_INFO = _gauge(
     "rankwatch_rdma_port_info",
     "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA). netdev: the network device "
@@ -94,29 +161,6 @@ FAMILIES = (
     RESOURCES,
     SWITCH_INFO,
 )
-TELLING = frozenset(
-    {
-        "symbol_error",
-        "local_link_integrity_errors",
-        "link_error_recovery",
-        "port_rcv_errors",
-        "port_xmit_discards",
-        "port_xmit_wait",
-    }
-)
-"""The port's counters that show faults and congestion."""
-TELLING_OF_DRIVER = frozenset(
-    {
-        *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),  # mlx5
-        *("to_retransmits", "seq_err_naks_rcvd"),  # bnxt_re
-        *("retrans_timeout_events", "unresponsive_remote_events", "impaired_remote_conn_events"),  # efa
-        *("retrans_pkts", "tx_pkts"),  # efa
-        *("tx_rdma_ack_timeout", "req_rx_pkt_seq_err", "req_rx_rnr_retry_err"),  # ionic
-        *("tx_rdma_retx_pkts", "tx_rdma_ucast_pkts"),  # ionic
-        *("rp_cnp_handled", "rx_cnp_pkts"),  # mlx5, bnxt_re: congestion notifications
-    }
-)
-"""The drivers' counters of retransmissions and congestion, and of all packets if the retransmitted share is needed."""
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),
@@ -127,8 +171,6 @@ _NAMED_OF_DRIVER = {
     "ionic": {"rx_rdma_ucast_bytes": RECEIVED, "tx_rdma_ucast_bytes": SENT},
 }
 """Drivers that answer no MADs lack the folder counters: their byte counts are among the hardware counters."""
-_VALUES = ("active_", "watermark_")
-"""Name prefixes of values that are not counters: objects in use, and their highest number (bnxt_re: active_qps)."""
 
 
 class RdmaSnapshot(msgspec.Struct, frozen=True):

@@ -36,14 +36,13 @@ class FreeSpace(msgspec.Struct, frozen=True):
 class Probe(msgspec.Struct, frozen=True):
     """The last probe that ended, and the seconds since the running probe started (0: no probe is running).
 
-    ``ok``: None before the first probe ended. ``error``: the system's text for the errno, empty without an error.
+    ``ok``: None before the first probe ended.
     """
 
     path: str
     ok: bool | None
     seconds: float
     under_way_seconds: float
-    error: str = ""
     room: FreeSpace | None = None
 
 
@@ -84,15 +83,14 @@ class _Prober:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
-        error, room, missing = "", None, False
+        ok, room, missing = True, None, False
         try:
             touch(self._path)
             room = room_at(self._path)
         except OSError as failure:
-            error = os.strerror(failure.errno) if failure.errno else "error"
-            missing = failure.errno == errno.ENOENT
+            ok, missing = False, failure.errno == errno.ENOENT
         self._missing = missing
-        self._last = Probe(self._path, not error, time.monotonic() - self._began_at, 0.0, error, room)
+        self._last = Probe(self._path, ok, time.monotonic() - self._began_at, 0.0, room)
 
 
 _probers: dict[str, _Prober] = {}

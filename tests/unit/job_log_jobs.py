@@ -6,13 +6,18 @@ import os
 from typing import Any
 
 from agent.sdk.ranks import ProcessKey
-from exporters.job_log.catalogue import catalogue
+from exporters.job_log.catalogue import Catalogue, catalogue
 from exporters.job_log.jobs import LoggedJob, RankHere
-from exporters.job_log.matcher import LogEvent, classify
+from exporters.job_log.matcher import LogEvent, events
 
 CATALOGUE = catalogue()
 OWNER = os.getuid() or 1000
 """Whose jobs and logs are: not root's, as nobody doubts root's."""
+
+
+def classify(line: bytes, known: Catalogue = CATALOGUE) -> LogEvent | None:
+    """Return the event in a line; None without one."""
+    return next(events(line, known), None)
 
 
 def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
@@ -32,6 +37,6 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
 
 def event(line: str) -> LogEvent:
     """The event in a line that holds one."""
-    found = classify(line.encode(), CATALOGUE)
+    found = classify(line.encode())
     assert found is not None, line
     return found

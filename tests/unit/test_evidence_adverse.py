@@ -15,7 +15,7 @@ from agent.evidence import folder
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.owner import Owner
 from agent.sdk.ranks import ProcessKey
-from exporters.evidence import EvidenceExporter, exporter as module, looks
+from exporters.evidence import EvidenceExporter, exporter as module, processes
 from exporters.evidence.watch import Occasion
 
 
@@ -67,8 +67,8 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
     """While the kernel does not answer about one process, others are looked at, at first exits of other jobs, too."""
     await site.start()
     door = Door(site.keys[0].pid)
-    monkeypatch.setattr(looks, "rank_files", door)
-    monkeypatch.setattr(looks, "RANK_SECONDS", 0.3)
+    monkeypatch.setattr(processes, "rank_files", door)
+    monkeypatch.setattr(processes, "RANK_SECONDS", 0.3)
     add_job(site, "501")
     await site.look(1)
     try:
@@ -84,7 +84,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
     members = await site.members()
     assert members["ranks/1/status"] == b"well"
     assert "ranks/0/status" not in members
-    assert members[looks.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.3 s\n".encode()
+    assert members[processes.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.3 s\n".encode()
     assert failures(site) == {}
 
 
@@ -92,17 +92,17 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     """Beyond so many looks that hang none is begun, until one has come back."""
     await site.start()
     door = Door(500)
-    monkeypatch.setattr(looks, "rank_files", door)
-    monkeypatch.setattr(looks, "RANK_SECONDS", 0.05)
+    monkeypatch.setattr(processes, "rank_files", door)
+    monkeypatch.setattr(processes, "RANK_SECONDS", 0.05)
     look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
-        found = await look(dict.fromkeys(map(str, range(looks.MAX_THREADS)), 500) | {"late": 1})
-        assert found[looks.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
+        found = await look(dict.fromkeys(map(str, range(processes.MAX_THREADS)), 500) | {"late": 1})
+        assert found[processes.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
         with pytest.raises(RuntimeError, match="have not come back"):
             await look({"1": 1})
     finally:
         door.opened.set()
-    while len(site.exporter._looks._free) < looks.MAX_THREADS:
+    while len(site.exporter._looks._free) < processes.MAX_THREADS:
         await asyncio.sleep(0.01)
     assert (await look({"1": 1}))["ranks/1/status"] == b"well"
 
@@ -110,9 +110,9 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
 async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job with more ranks here than may be looked at the first are."""
     await site.start()
-    monkeypatch.setattr(looks, "rank_files", Door(0))
+    monkeypatch.setattr(processes, "rank_files", Door(0))
     found = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
-    assert len(found) == looks.MAX_RANKS
+    assert len(found) == processes.MAX_RANKS
 
 
 async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:

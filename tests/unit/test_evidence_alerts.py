@@ -16,10 +16,9 @@ from agent.sdk.helper import HelperHung
 from agent.sdk.ranks import RankLabel, RankView
 from exporters.evidence import EvidenceConfig, alerts as helper_side
 from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
-from exporters.evidence.asking import ASK_SECONDS, AlertAsker, asked_about
-from exporters.evidence.facts import user_of
-from exporters.evidence.shares import fairly
-from exporters.evidence.waiting import AlertWatch, chosen_rank
+from exporters.evidence.asking import ASK_SECONDS, AlertAsker, AlertWatch, asked_about, chosen_rank
+from exporters.evidence.places import fairly
+from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
 URL = "http://prometheus:9090"

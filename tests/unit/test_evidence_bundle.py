@@ -15,7 +15,7 @@ from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
-from exporters.evidence.shares import gives_way
+from exporters.evidence.places import gives_way
 
 
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:

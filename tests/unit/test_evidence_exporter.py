@@ -19,7 +19,7 @@ from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ProcessKey
-from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, looks
+from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, processes
 from exporters.evidence.bundle import bundle_name
 
 
@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 500 jobs that die at once so many as may wait of a user have a bundle, and none has two."""
-    monkeypatch.setattr(looks, "rank_files", lambda *_: {})
+    monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
     for number, key in enumerate(keys):
@@ -215,7 +215,7 @@ async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of jobs that fail one after the other so many are kept as may be, and another user's stays among them."""
-    monkeypatch.setattr(looks, "rank_files", lambda *_: {})
+    monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):
         known = environment(0, 2, str(500 + number), port=str(number))

@@ -36,9 +36,8 @@ from exporters.inspector.reading.last_lines import (
     last_operation,
     offered,
 )
-from exporters.job_log.evidence import log_part
-from exporters.job_log.progress import TrainingProgress
-from exporters.job_log.tally import FirstEvent, ShownLog
+from exporters.job_log.passages import log_part
+from exporters.job_log.tally import FirstEvent, ShownLog, TrainingProgress
 
 LINE = (
     b'{"header": {"id": "0xabc", "comm_name": "world", "rank": 3, "n_ranks": 8}, '

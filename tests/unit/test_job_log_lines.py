@@ -6,19 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from job_log_jobs import CATALOGUE, event
+from job_log_jobs import CATALOGUE, classify, event
 
 from agent.cli.explain.details import ADVICE
 from exporters.job_log.catalogue import (
     ProgressPattern,
-    advice,
     catalogue,
-    categories,
-    deduced,
-    entries,
-    progress_patterns,
+    failures,
+    progress,
 )
-from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, classify, events, speaker_of
+from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, events, speaker_of
 
 LINES = Path(__file__).parents[1] / "data/job_log/lines.tsv"
 NOT_OURS = ("nvrx.line", "nvrx.event", "nvrx.cyclefile", "nvrx.straggler", "nixl.", "mad.marker", "mad.perf")
@@ -71,7 +68,7 @@ def test_every_recorded_line_has_its_category() -> None:
         if not what.startswith(NOT_OURS):
             found.setdefault(what, []).append(event(line).rule.category)
         elif what != "nixl.failures":
-            told = classify(line.encode(), CATALOGUE)
+            told = classify(line.encode())
             assert told is None or told.rule.category in {"launcher_failed", "program_error"}, line
     assert found == MEANT
 
@@ -86,7 +83,7 @@ def test_every_recorded_line_has_its_groups() -> None:
                     assert found.text(name) == (text or ""), (line, name)
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.category)
+@pytest.mark.parametrize("entry", failures().entries, ids=lambda entry: entry.category)
 def test_examples(entry: object) -> None:
     """Each example of an entry is of its category and role, alone and amid other text."""
     for example in entry.examples:  # type: ignore[attr-defined]  # an Entry
@@ -95,7 +92,7 @@ def test_examples(entry: object) -> None:
         assert found == [(entry.category, entry.role)], example  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("pattern", progress_patterns(), ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
+@pytest.mark.parametrize("pattern", progress().patterns, ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
 def test_examples_of_progress(pattern: ProgressPattern) -> None:
     """Each example of progress is of its kind."""
     assert pattern.examples
@@ -113,16 +110,16 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 def test_categories_are_those_of_the_table() -> None:
     """There are at least the 57 categories of failures that jobs tell of; what is deduced can be a cause."""
-    assert len(categories()) >= 57
-    assert set(deduced().values()) == {"root"}
+    assert len({entry.category for entry in failures().entries} | failures().deduced.keys()) >= 57
+    assert set(failures().deduced.values()) == {"root"}
 
 
 def test_advice_is_of_causes_that_are_certain() -> None:
     """Only roots that outrank every other root have advice, and `rankwatch explain` has a sentence for each advice."""
-    strong = {entry.category for entry in entries() if entry.role == "root" and not entry.weak}
-    assert set(advice()) - strong == set()
-    assert set(advice().values()) == ADVICE.keys()
-    assert advice().keys() & {"gpu_memory_taken", "cuda_illegal_access", "hip_page_fault"} == set()
+    strong = {entry.category for entry in failures().entries if entry.role == "root" and not entry.weak}
+    assert set(failures().advice) - strong == set()
+    assert set(failures().advice.values()) == ADVICE.keys()
+    assert failures().advice.keys() & {"gpu_memory_taken", "cuda_illegal_access", "hip_page_fault"} == set()
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
@@ -143,7 +140,7 @@ def test_memory_is_taken_by_another_process_alone() -> None:
         ("[rank7]:[E816 1 x.cpp:607] [Rank 3] Watchdog caught", Speaker(rank=7)),
         ("7: srun: error", Speaker(task=7)),
         ("404: [rank404]: RuntimeError: x", Speaker(rank=404, task=404)),
-        ("[default0]:[rank12]:[E8", Speaker(rank=12, local=0)),
+        ("[default0]:[rank12]:[E8", Speaker(rank=12)),
         ("[PG ID 3 PG GUID 5(tp) Rank 2] x", Speaker()),
         ("[PG ID 0 PG GUID 0(default_pg) Rank 118] x", Speaker(rank=118)),
         ("[PG 0 (default_pg) Rank 7] x", Speaker(rank=7)),
@@ -169,7 +166,7 @@ def test_a_fault_in_the_middle_of_a_progress_bar() -> None:
     """What a runtime writes into a bar's line is found, and the bar is no iteration of a training."""
     line = " 33%|####Memory access fault by GPU node-3 (Agent handle: 0x5a) on address 0x7. Reason: Unknown.:01, 2s/it]"
     assert event(line).rule.category == "hip_page_fault"
-    assert classify(b"Loading checkpoint shards:  12%|#2 | 12/100 [00:10<01:20, 1.1it/s]", CATALOGUE) is None
+    assert classify(b"Loading checkpoint shards:  12%|#2 | 12/100 [00:10<01:20, 1.1it/s]") is None
 
 
 def test_pod_logs_have_their_runtimes_words_before_each_line() -> None:
@@ -236,7 +233,7 @@ def test_a_sites_own_patterns_of_progress() -> None:
 )
 def test_other_lines(line: str, category: str | None) -> None:
     """Lines that are in no example; ordinary ones mean nothing."""
-    found = classify(line.encode(), CATALOGUE)
+    found = classify(line.encode())
     assert (None if found is None else found.rule.category) == category
 
 
@@ -256,7 +253,7 @@ def test_other_lines(line: str, category: str | None) -> None:
 )
 def test_words_of_shells_in_prose(line: str) -> None:
     """What a shell prints of a killed program stands alone in its line: in other text the words tell of no end."""
-    assert classify(line.encode(), CATALOGUE) is None
+    assert classify(line.encode()) is None
 
 
 def test_what_shells_and_srun_say_of_signals() -> None:

@@ -16,9 +16,9 @@ from lent import lent
 from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
-from exporters.job_log import batch, reader
+from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import LoggedJob, RankHere
-from exporters.job_log.ownership import ClaimedLog, HeldOutput, claimed, shared_devices
+from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 LINE = "[rank1]: ValueError: x\n"
@@ -94,9 +94,9 @@ def test_nobody_forges_anothers_log(tmp_path: Path) -> None:
     assert counts(node.look(others, job("4712"))) == {}
 
 
-def held(path: str = "/x", rank: str = "2") -> HeldOutput:
+def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
     """An output of a process of job 4711."""
-    return HeldOutput(path, "4711", rank)
+    return ClaimedLog("4711", rank, path)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def held(path: str = "/x", rank: str = "2") -> HeldOutput:
         (1001, "4711", None, "/x", None),
         (1000, "99", None, "/x", None),
         (1000, None, None, "/x", None),
-        (1000, None, held(), "/x", ClaimedLog("4711", "2")),
+        (1000, None, held(), "/x", held()),
         (1001, None, held(), "/x", None),
         (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", ClaimedLog("4711")),
         (1000, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", None),
@@ -115,7 +115,7 @@ def held(path: str = "/x", rank: str = "2") -> HeldOutput:
     ],
 )
 def test_what_proves_whose_a_log_is(
-    uid: int, name_id: str | None, holds: HeldOutput | None, path: str, claim: ClaimedLog | None
+    uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
     """A rank that writes there, the id in its name, or its pod's folder; each time of the job's user or of root."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
@@ -240,12 +240,12 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> 
 
 def test_processes_below_a_batch_step_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of more processes below a batch step than the bound those are looked at that the step started first."""
-    monkeypatch.setattr(batch, "MAX_BELOW", 2)
+    monkeypatch.setattr(ownership, "MAX_BELOW", 2)
     node = Node(tmp_path)
     slurm_step(node, node.write("slurm.txt"))
-    assert [one.pid for one in batch.batch_processes(ProcFS(node.proc))] == [3001, 3002]
-    monkeypatch.setattr(batch, "MAX_BELOW", 1)
-    assert [one.pid for one in batch.batch_processes(ProcFS(node.proc))] == [3001]
+    assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001, 3002]
+    monkeypatch.setattr(ownership, "MAX_BELOW", 1)
+    assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001]
 
 
 def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:

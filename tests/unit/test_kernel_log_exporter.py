@@ -16,7 +16,7 @@ from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus, ProcessKey
 from exporters.kernel_log import exporter as module, follower as follower_module, reader as reader_module
-from exporters.kernel_log.repeated import MAX_LOGGED
+from exporters.kernel_log.classify import MAX_LOGGED
 
 OOM = msgspec.structs.replace(KILLED, oom=True)
 KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"

@@ -22,7 +22,7 @@ from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.owner import Owner
 from agent.ranks.rank.process import RankProcess
-from exporters.job_log.catalogue import entries
+from exporters.job_log.catalogue import failures
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
@@ -439,6 +439,6 @@ def test_the_table_of_causes() -> None:
     assert len(causes.CAUSES) <= causes.MAX_CAUSES
     assert max(len(word.encode()) for word in causes.CAUSES) <= causes.MAX_CAUSE_BYTES
     assert {check for check, counts in CHECKS.items() if counts} == causes.HARDWARE
-    roots = {entry.category for entry in entries() if entry.role == "root"}
+    roots = {entry.category for entry in failures().entries if entry.role == "root"}
     assert {causes.cause(category) for category in roots} - {""} - causes.HARDWARE == causes.LOG
     assert {category for category in roots if not causes.cause(category)} == {"unkillable", "worker_exit"}

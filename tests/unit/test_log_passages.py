@@ -6,7 +6,6 @@ import pytest
 
 from agent.sdk.evidence import Wanted
 from exporters.job_log.catalogue import catalogue
-from exporters.job_log.evidence import log_part
 from exporters.job_log.matcher import MAX_LINE_BYTES, events
 from exporters.job_log.passages import (
     MAX_MASKED_TEXT,
@@ -16,9 +15,9 @@ from exporters.job_log.passages import (
     MAX_TEXT,
     OLD_SECONDS,
     LogPassages,
+    log_part,
 )
-from exporters.job_log.progress import TrainingProgress
-from exporters.job_log.tally import ShownLog
+from exporters.job_log.tally import ShownLog, TrainingProgress
 
 FILE = (1, 2)
 CUDA = b"RuntimeError: CUDA error: an illegal memory access was encountered\n"

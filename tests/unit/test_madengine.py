@@ -18,9 +18,17 @@ from agent.sdk.ranks import ExitStatus
 from exporters.madengine import exporter, lines, results, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.lines import MadLine, Marker, Measured, MissingNodes, read_line
-from exporters.madengine.patterns import BENIGN, FAILURES, MAX_LINE_CHARACTERS, read_failure
 from exporters.madengine.results import PerfRow, read_perf_csv
-from exporters.madengine.task import LOST_SECONDS, NodeTask, TaskFile, read_name
+from exporters.madengine.task import (
+    BENIGN,
+    FAILURES,
+    LOST_SECONDS,
+    MAX_LINE_CHARACTERS,
+    NodeTask,
+    TaskFile,
+    read_failure,
+    read_name,
+)
 
 ME = os.getuid()
 MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "

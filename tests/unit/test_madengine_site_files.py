@@ -13,11 +13,10 @@ from fake_clock import FakeClock
 from test_madengine import MadNode
 
 from agent.system import whole_file
-from exporters.madengine import manifest, results, site_files
+from exporters.madengine import results, site_files
 from exporters.madengine.exporter import MadengineConfig
-from exporters.madengine.manifest import ManifestModel, read_manifest
 from exporters.madengine.results import PlacedTable, ResultTable, most_complete, node_of, read_table
-from exporters.madengine.site_files import JobOf, SiteReader
+from exporters.madengine.site_files import JobOf, ManifestModel, SiteReader, read_manifest
 
 HEADER = " model ,performance, metric ,tp"
 MANIFEST = {
@@ -124,7 +123,7 @@ def test_a_lines_result_comes_first(tmp_path: Path) -> None:
 def test_named_fields_of_a_manifest() -> None:
     """Named fields are read and nothing that may be secret; one that is too long or of another form is empty."""
     assert read_manifest(json.dumps(MANIFEST).encode()) == (LLAMA,)
-    digest, longest = f"registry:5000/x@sha256:{'a' * 64}", "i" * manifest.MAX_IMAGE_CHARACTERS
+    digest, longest = f"registry:5000/x@sha256:{'a' * 64}", "i" * site_files.MAX_IMAGE_CHARACTERS
     cases: tuple[tuple[str, dict[str, object], ManifestModel], ...] = (
         ("user:password@registry/x", {}, ManifestModel("m", nodes="2")),
         (digest, {"launcher": "l" * 32, "nnodes": "9" * 7}, ManifestModel("m", digest, "l" * 32, "9" * 7)),
@@ -141,12 +140,12 @@ def test_named_fields_of_a_manifest() -> None:
 def test_what_is_no_manifest() -> None:
     """Half a file, other types, deep nesting and a byte too many are no manifest; MAX_MODELS are read."""
     whole = json.dumps(MANIFEST).encode()
-    at_bound = whole.ljust(manifest.MAX_MANIFEST_BYTES)
+    at_bound = whole.ljust(site_files.MAX_MANIFEST_BYTES)
     assert read_manifest(at_bound) is not None
     for raw in (whole[:-9], b"\xff", b'{"built_models": []}', b'{"x": ' + b"[" * 100_000, at_bound + b" "):
         assert read_manifest(raw) is None
-    many = {"built_models": {f"i{number}": {} for number in range(manifest.MAX_MODELS + 1)}}
-    assert len(read_manifest(json.dumps(many).encode()) or ()) == manifest.MAX_MODELS
+    many = {"built_models": {f"i{number}": {} for number in range(site_files.MAX_MODELS + 1)}}
+    assert len(read_manifest(json.dumps(many).encode()) or ()) == site_files.MAX_MODELS
 
 
 def test_a_manifest_is_its_jobs_users(tmp_path: Path) -> None:

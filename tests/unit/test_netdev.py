@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from client_metrics import samples
 
-from exporters.netdev import NetdevConfig, NetdevExporter, devices as module
-from exporters.netdev.devices import read_devices
-from exporters.netdev.exporter import NetdevFound
+from exporters.netdev import NetdevConfig, NetdevExporter, exporter as module
+from exporters.netdev.exporter import NetdevFound, read_devices
 
 
 def test_the_values_of_the_made_up_node() -> None:

@@ -8,11 +8,21 @@ import random
 import pytest
 from nixl_ep_runs import make_run
 
-from exporters.nixl_ep import launcher, plan, records, run
-from exporters.nixl_ep.launcher import SrunEnd, is_excuse, read_completed, read_failure
+from exporters.nixl_ep import job_run, plan, run
+from exporters.nixl_ep.job_run import SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Phase, Plan, read_plan
-from exporters.nixl_ep.records import Bandwidth, Identity, Left, PeersFailed, PhaseEdge, Record, read_records
-from exporters.nixl_ep.run import Launch, NodeRun, is_leaving
+from exporters.nixl_ep.run import (
+    Bandwidth,
+    Identity,
+    Launch,
+    Left,
+    NodeRun,
+    PeersFailed,
+    PhaseEdge,
+    Record,
+    is_leaving,
+    read_records,
+)
 
 PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
 ME = "global_rank=5, local_rank=1 -> "
@@ -122,14 +132,14 @@ def test_measurements() -> None:
 def test_bounds_of_lines() -> None:
     """So many characters, records and ranks of a line are looked at, and not one more."""
     edge = f"{ME}start phase 1 "
-    assert len(read_records(edge * (records.MAX_RECORDS + 1))) == records.MAX_RECORDS
-    assert read_records(" " * records.MAX_LINE_CHARACTERS + edge) == []
-    assert read_records(f"global_rank={records.MAX_RANK}, local_rank=1 -> start phase 1") == []
-    assert read_records(f"global_rank=1, local_rank=1 -> start phase {records.MAX_PHASE + 1}") == []
-    names = ", ".join(map(str, range(records.MAX_SET + 1)))
+    assert len(read_records(edge * (run.MAX_RECORDS + 1))) == run.MAX_RECORDS
+    assert read_records(" " * run.MAX_LINE_CHARACTERS + edge) == []
+    assert read_records(f"global_rank={run.MAX_RANK}, local_rank=1 -> start phase 1") == []
+    assert read_records(f"global_rank=1, local_rank=1 -> start phase {run.MAX_PHASE + 1}") == []
+    names = ", ".join(map(str, range(run.MAX_SET + 1)))
     [found] = read_records(f"{ME}detected rank failures: {{{names}}}, cleaning up...")
     assert isinstance(found, PeersFailed)
-    assert len(found.ranks) == records.MAX_SET
+    assert len(found.ranks) == run.MAX_SET
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -240,7 +250,7 @@ FAILURES = {
 def test_steps_of_the_launcher() -> None:
     """The launcher's steps are read with the phase that they name."""
     line = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
-    phases = {1: 1, 10: 10, launcher.MAX_PHASE: launcher.MAX_PHASE, launcher.MAX_PHASE + 1: None}
+    phases = {1: 1, 10: 10, job_run.MAX_PHASE: job_run.MAX_PHASE, job_run.MAX_PHASE + 1: None}
     assert {phase: read_completed(line.format(phase)) for phase in phases} == phases
     assert read_completed("Waiting for phase 1 before starting phase 2...") is None
     assert is_excuse("All NIXL EP launches completed successfully")
@@ -252,7 +262,7 @@ def test_failures_of_the_launcher() -> None:
     """A line is a failure of one category, the first that fits."""
     for line, category in FAILURES.items():
         assert read_failure(line) == category
-    assert list(filter(None, FAILURES.values())) == list(launcher.CATEGORIES)
+    assert list(filter(None, FAILURES.values())) == list(job_run.CATEGORIES)
 
 
 TRIPLE = (

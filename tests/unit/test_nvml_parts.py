@@ -11,11 +11,20 @@ from lent import well
 
 from agent.sdk.hardware import CheckState
 from exporters.nvml import judge
-from exporters.nvml.clocks import MAX_ELAPSED_SECONDS, REASONS, ReasonSeconds, active, is_shown
 from exporters.nvml.families import NvmlSnapshot, render
 from exporters.nvml.fields import FIELDS, JUDGED, plausible
 from exporters.nvml.gpus import GpuView
-from exporters.nvml.judge import FLAGGED_LOOKS, LOOKS, Windows, is_fabric_healthy
+from exporters.nvml.judge import (
+    FLAGGED_LOOKS,
+    LOOKS,
+    MAX_ELAPSED_SECONDS,
+    REASONS,
+    ReasonSeconds,
+    Windows,
+    active_reasons,
+    is_fabric_healthy,
+    is_shown,
+)
 from exporters.nvml.links import NvLinks
 from exporters.nvml.reading import Fabric, GpuReading, Link
 
@@ -74,9 +83,9 @@ def test_which_action_and_domain_are_shown() -> None:
 def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
     """Only supported reasons are shown, and none where the driver says nothing."""
     now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
-    assert active(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
-    assert active(GpuReading(0, supported_reasons=0x4C)) == {}
-    assert len(active(GpuReading(0, reasons=0))) == 9
+    assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
+    assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
+    assert len(active_reasons(GpuReading(0, reasons=0))) == 9
     chosen = {"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clock_setting"}
     for seconds, hidden in ((0.0, chosen), (1.0, {"gpu_idle"})):
         assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden

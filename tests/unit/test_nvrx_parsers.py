@@ -12,7 +12,6 @@ import pytest
 
 from agent.core.hosts import MAX_BRACKETS, MAX_HOSTS, expand_hosts
 from exporters.nvrx import events, lines
-from exporters.nvrx.cycle import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, CycleName, read_cycle, read_name
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.lines import (
     HeartbeatTimeout,
@@ -24,6 +23,7 @@ from exporters.nvrx.lines import (
     read_line,
     read_notice,
 )
+from exporters.nvrx.reading import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, CycleName, read_cycle, read_name
 
 WRITTEN = {
     "job_id": "4711",

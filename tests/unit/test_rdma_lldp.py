@@ -13,10 +13,9 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 
-from exporters.rdma import RdmaConfig, RdmaExporter, lldp
+from exporters.rdma import RdmaConfig, RdmaExporter, switches
 from exporters.rdma.exporter import NEIGHBOURS_SECONDS
-from exporters.rdma.lldp import read_neighbours
-from exporters.rdma.switches import MAX_NAME
+from exporters.rdma.switches import MAX_NAME, read_neighbours
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 
@@ -78,7 +77,7 @@ def test_odd_neighbours() -> None:
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many interfaces are kept, and not one more."""
-    monkeypatch.setattr(lldp, "MAX_INTERFACES", 2)
+    monkeypatch.setattr(switches, "MAX_INTERFACES", 2)
     assert list(read_neighbours(heard(*map(neighbour, "abc")))) == ["a", "b"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from agent.system import netlink
 from agent.system.netlink import Message, attribute
-from exporters.rdma.resources import MAX_COUNT, read_resources, summary
+from exporters.rdma.families import MAX_COUNT, read_resources, summary
 
 RES_GET = 5 << 10 | 9
 
