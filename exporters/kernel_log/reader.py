@@ -81,8 +81,8 @@ class LogReader:
             lost += batch.lost
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
             last = self.last[-1].sequence if self.last else -1
-            new = (record for record in (*batch.known, *batch.records) if record.sequence > last)
-            self.last.extend(each for each in new if each.from_kernel and not each.text.startswith(AUDIT))
+            new = [record for record in (*batch.known, *batch.records) if record.sequence > last]
+            self.last.extend([record for record in new if record.from_kernel and not record.text.startswith(AUDIT)])
             for record in batch.records:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
