@@ -52,7 +52,7 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
     add("--hosts", type=whole(1), default=1, metavar="H", help="hosts the ranks are spread over (1)")
     add("--host-index", type=whole(0), default=0, metavar="I", help="the host this launcher plays (0)")
     add("--tp", type=whole(1), default=0, metavar="T", help="ranks per tensor-parallel group (4, or what divides)")
-    add("--job-id", default=DEFAULT.job_id, metavar="ID", help=f"the scheduler's id ({DEFAULT.job_id})")
+    add("--job-id", metavar="ID", help=f"its id, which the agent shows ({DEFAULT.job_id}, shown by --scheduler alone)")
     add("--seed", type=whole(0), default=0, metavar="N", help="same seed and job id: same hashes, same times (0)")
     rate = DEFAULT.records_per_second
     add("--records-per-second", type=positive, default=rate, metavar="R", help=f"per healthy rank ({rate:g})")
@@ -72,7 +72,8 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
 
 def _add_looks(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], default="none", help="whose job id variable ranks have")
+    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="whose job id variable ranks have (torchrun, or none "
+        "without --job-id)")  # fmt: skip
     add("--no-rank-environment", dest="rank_environment", action="store_false",
         help="leave RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT out")  # fmt: skip
     add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"({DEFAULT.master_addr})")
@@ -150,13 +151,20 @@ def positive(text: str) -> float:
     return value
 
 
+def job_of(flags: argparse.Namespace) -> Job:
+    """Return the job that the flags describe. A given id is torchrun's unless a scheduler is named."""
+    flags.scheduler = flags.scheduler or ("none" if flags.job_id is None else "torchrun")
+    flags.job_id = flags.job_id or DEFAULT.job_id
+    return Job(**vars(flags))
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the job that ``argv`` (without the program's name) asks for; return the exit code.
 
     0: every rank exited with status 0; 1: some did not; 2 (by SystemExit): wrong options, one line explains.
     """
     parser = make_parser()
-    job = Job(**vars(parser.parse_args(argv)))
+    job = job_of(parser.parse_args(argv))
     if not job.tp:
         job = job._replace(tp=math.gcd(EASY_TP, job.ranks_per_host))
     if mistake := find_mistake(job):

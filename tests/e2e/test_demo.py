@@ -69,7 +69,7 @@ class Demo:
                 start_new_session=True,
                 preexec_fn=as_in_a_terminal,  # noqa: PLW1509  # no threads here
             )
-        self.job_id = f"demo-{self.process.pid}"
+        self.job_id = f"simulated-{self.process.pid}"
 
     def get(self, path: str = "/metrics") -> str:
         """Fetch a page; nothing when nobody answers."""

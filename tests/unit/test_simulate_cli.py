@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.simulate.cli import main, make_parser
+from agent.simulate.cli import job_of, main, make_parser
 from agent.simulate.job import Job, decode
 from agent.simulate.launcher import rank_environment
 
@@ -127,3 +127,15 @@ def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], ex
     """Ranks get their own names only: those of the job around them are taken out."""
     made = rank_environment(JOB._replace(**changes), ranks, INHERITED, ["", "/a", "/b"])  # type: ignore[arg-type]
     assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", **expected}
+
+
+@pytest.mark.parametrize(("flags", "shown"), [
+    ("--job-id 4711", ("torchrun", "4711")),
+    ("--job-id 4711 --scheduler slurm", ("slurm", "4711")),
+    ("--job-id 4711 --scheduler none", ("none", "4711")),
+    ("", ("none", "4711")),
+])  # fmt: skip
+def test_the_id_that_is_given_is_shown(flags: str, shown: tuple[str, str]) -> None:
+    """A job with a given id has it in its ranks' environment, by torchrun's variable unless a scheduler is named."""
+    job = job_of(make_parser().parse_args(flags.split()))
+    assert (job.scheduler, job.job_id) == shown
