@@ -96,6 +96,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "does not hold its clock for synchronised"),
     "unknown-ends": (counted("rankwatch_process_exit_status_unknown_total"), "kernel",
      "how 2 processes of ranks ended"),
+    "placeholders": (watched(placeholders=41), "rules", "the runbook links of 41 alerts"),
     "other-rules": (watched(rules_missing=("a:b", "c")), "rules",
      "2 of this version's rules are not loaded, such as a:b"),
     "bare-password": (watched(shows_password=True), "prometheus", "crosses the network as it is"),
@@ -192,6 +193,8 @@ def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     (tmp_path / "agent.yml").write_text(text)
     assert ask_prometheus("http://p").rules_missing == ("New",)
     assert ask_prometheus("http://p").verdict == {}
+    groups[0]["rules"][1]["annotations"] = {"runbook_url": "http://wiki.example/rankwatch/runbooks#down"}
+    assert ask_prometheus("http://p").placeholders == 1
     description = "It fires. The rules judge by killed_behind_seconds=20 end_seconds=300.5."
     groups[0]["rules"].append({"name": "Watchdog", "annotations": {"description": description}})
     assert ask_prometheus("http://p").verdict == {"killed_behind_seconds": 20.0, "end_seconds": 300.5}

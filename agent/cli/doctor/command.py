@@ -233,6 +233,11 @@ def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
     if watcher.rule_groups and (missing := watcher.rules_missing):
         text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
         yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
+    if watcher.placeholders:
+        text = f"the runbook links of {watcher.placeholders} alerts lead to an example address"
+        yield note(
+            "rules", text, "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
+        )
     if watcher.shows_password:
         yield note("prometheus", "the password in its address crosses the network as it is", "https://")
 

@@ -50,7 +50,7 @@ class Watcher(NamedTuple):
     ``error``: why it says nothing. ``unsent``: alerts that it could not send in the last minutes.
     ``clock_ahead_seconds``: of this node's clock, None where it cannot tell. ``rules_missing``: shipped rules that it
     has not, by name, as far as they are on this machine. ``shows_password``: whether that in its address crosses the
-    network as it is.
+    network as it is. ``placeholders``: alerts whose link to a runbook is the example in the thresholds.
     """
 
     url: str
@@ -63,6 +63,7 @@ class Watcher(NamedTuple):
     rules_missing: tuple[str, ...] = ()
     verdict: Mapping[str, float] = MappingProxyType({})
     shows_password: bool = False
+    placeholders: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,8 @@ def _samples(text: str) -> Samples:
 
 _UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
 _NUMBER = re.compile(r"(\w+_seconds)=([0-9.]*[0-9])")
+PLACEHOLDER = "http://wiki.example/"
+"""Where runbooks are by the shipped thresholds."""
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
@@ -171,6 +174,11 @@ def ask_prometheus(url: str) -> Watcher:
             rules_missing=tuple(sorted(_shipped_rules() - loaded)),
             verdict=_numbers_of(rule for group in groups for rule in group["rules"]),
             shows_password=prometheus.shows_password(url),
+            placeholders=sum(
+                str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER)
+                for group in groups
+                for rule in group["rules"]
+            ),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
