@@ -103,7 +103,7 @@ def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None
     said = subprocess.run(
         [ROOT / ".venv/bin/python", "-m", "agent", "--help"], check=True, cwd=ROOT, capture_output=True, text=True
     ).stdout
-    commands = set(re.findall(r"`rankwatch\s+(\w+)`", said))
+    commands = set(re.findall(r"^  (\w+) ", said.partition("commands:")[2].partition("examples:")[0], re.MULTILINE))
     assert {"status", "healthy"} <= commands
     pages = {path.name for path in (unpacked / "usr/share/man").rglob("*.gz")}
     assert pages == {"rankwatch.1.gz", "rankwatch.yml.5.gz", "rankwatch-setup.8.gz"}
