@@ -157,7 +157,8 @@ async def update_in_time(bench: Bench) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")  # injected
+# Faults are injected into generators, too, while they close.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_fails_costs_one_turn(name: str) -> None:
     """Whichever function of an exporter's turn raises, the next turn runs and shows, other files lose nothing."""
