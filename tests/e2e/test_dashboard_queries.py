@@ -70,6 +70,7 @@ SELDOM = {
 }
 """Panels on what is well here, or on what rules look at over hours or days: they are empty, and say why."""
 WELL = {
+    ("Bus bandwidth now and a day before", "B"),
     ("What is known", "B"),
     ("What is known", "C"),
     ("What is known", "E"),
@@ -79,7 +80,7 @@ WELL = {
     ("Silence of all ranks over time", "B"),
     ("Lateness of all ranks over time", "B"),
 }
-"""Queries of panels that show other things here: of a lost node, a hang, an end, a job that is well, a large job."""
+"""Queries of panels that show other things here: of a lost node, a hang, an end, a day before, a job that is well."""
 OF_RAS_APART = "Launches between the rank furthest ahead and the one furthest behind"
 OF_RAS = {
     "Ranks that answer",
