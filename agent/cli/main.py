@@ -4,6 +4,7 @@ import argparse
 import difflib
 import importlib
 import io
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -43,7 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a job's name, say, which the terminal's encoding does not have
         module = importlib.import_module(COMMANDS[given[0]][0])  # the daemon needs none of it in memory
-        return int(module.main(given[1:]))
+        try:
+            return int(module.main(given[1:]))
+        except BrokenPipeError:  # of `| head`, which has what it wants
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
     if given and not given[0].startswith("-"):
         near = difflib.get_close_matches(given[0], [*COMMANDS, HELP], n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(COMMANDS))}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import os
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -99,3 +100,17 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
             command_line.main(words)
         assert end.value.code == 0
         assert said in capsys.readouterr().out
+
+
+def test_a_pipe_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that writes into a closed pipe exits with 0."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with (
+        os.fdopen(writer, "w", buffering=1) as closed,
+        answering(
+            200, write(NodeDocument(rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True))
+        ) as address,
+    ):
+        monkeypatch.setattr(sys, "stdout", closed)
+        assert command_line.main(["status", "--web.listen-address", address]) == 0
