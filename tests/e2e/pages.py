@@ -116,10 +116,10 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     since = time.time() - FAILED_SECONDS_AGO
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
-    nobody = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
+    no_ranks = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
     seen = FaultSeen(gpu_faults.judge("nvidia", Told(XID)).fault, since)
     faults = (GpuFault("0", "GPU-0", "0000:3b:00.0", seen),)
-    for family in health.families(HealthSnapshot(nobody, (*failed, well), counted_checks((), ()), 0, faults)):
+    for family in health.families(HealthSnapshot(no_ranks, (*failed, well), counted_checks((), ()), 0, faults)):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):
             yield family
     yield _rows(health.RANK_HEALTHY, ((job_id, rank), 0.0))

@@ -241,6 +241,6 @@ class Site:
         return [(name, int(status), int(nanoseconds) / 1e9) for name, status, nanoseconds in rows]
 
     def word(self, job_id: str) -> str:
-        """Return the state that jobcomp was told of a job; empty before that."""
+        """Return the state of a job that jobcomp got; empty before that."""
         path = self.completed / f"{job_id}.json"
         return str(json.loads(path.read_text()).get("state", "")) if path.exists() else ""

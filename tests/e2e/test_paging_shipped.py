@@ -54,7 +54,7 @@ PAGED = ACCIDENTS.keys() - {"ended"}
 
 
 class Told:
-    """What was told of the accidents; a job's id is its accident's name."""
+    """The notifications of the accidents; a job's id is its accident's name."""
 
     def __init__(self, prometheus: Prometheus, inbox: Inbox, happened_at: Mapping[str, float]) -> None:
         self.prometheus = prometheus
@@ -88,7 +88,7 @@ class Told:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
-    """Provide what was told of all accidents, which happen once Prometheus knows all jobs."""
+    """Provide the notifications of all accidents, which happen once Prometheus knows all jobs."""
     directory: Path = tmp_path_factory.mktemp("shipped")
     with Cluster(directory, 4) as cluster, Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
         alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)

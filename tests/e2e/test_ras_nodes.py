@@ -92,7 +92,7 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
         assert cluster.nodes[2].agent.value("rankwatch_rank_up", job_id=job.job_id, rank="5") == 0
 
 
-def test_a_job_that_ends_in_order_is_finished_and_misses_nobody(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_that_ends_in_order_is_finished_and_misses_no_rank(cluster: Cluster, tmp_path: Path) -> None:
     """After a clean exit of all ranks all are finished, none was dead meanwhile, and no rank is missing."""
     with job_on(cluster, tmp_path) as job:
         for rank in job.ranks:

@@ -23,7 +23,7 @@ def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
 
 
 def gloo_job(node: Node) -> None:
-    """A torchrun with two ranks, of which rank 0 has a shell above it and two loaders below."""
+    """A torchrun with two ranks. Rank 0 has a shell above it and two loaders below."""
     node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "2", "RANK": "0"})  # as in a pod of PyTorchJob
     node.proc.add(20, name="bash", parent=10, environment=rank(0))
     node.proc.add(30, parent=20, environment=rank(0))
@@ -78,7 +78,7 @@ def test_ranks_where_configured(node: Node) -> None:
 
 
 def test_never_mixed_with_nccl(node: Node) -> None:
-    """In a job of which one process has NCCL no process without it becomes a rank; in another job it does."""
+    """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
     node.without_nccl = True
     gloo_job(node)
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
