@@ -379,7 +379,7 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
 
 
 def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record above the bound of all writers evicts records of the writer with the most; no total changes."""
+    """A binding above the bound of all writers evicts those of the writer with the most; no total changes."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
