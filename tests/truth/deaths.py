@@ -245,8 +245,9 @@ def death_then_cancel(play: Play) -> None:
 
 
 def killed_by_a_launcher_in_its_own_order(play: Play) -> None:
-    """A rank fails; its launcher kills the others, the one of the highest number first."""
+    """A rank fails; two seconds later its launcher kills the others, the one of the highest number first."""
     play.ranks[1].exit(code=1)
+    play.run(2.0)
     for rank in reversed(play.job.running()):
         play.run(0.3)
         rank.exit(SIGKILL)

@@ -164,9 +164,9 @@ def switched_off_at_the_end(play: Play) -> None:
 
 
 def first_rank_leaves_and_others_abort(play: Play) -> None:
-    """Rank 0 leaves with status 0; those of the other node abort two seconds later, as their store is gone."""
+    """Rank 0 leaves with status 0; those of the other node abort 3.5 s later, as their store is gone."""
     play.ranks[0].exit()
-    play.run(2.0)
+    play.run(3.5)
     for rank in play.ranks[1:4]:
         rank.exit()
     for rank in play.ranks[4:]:
@@ -174,10 +174,10 @@ def first_rank_leaves_and_others_abort(play: Play) -> None:
 
 
 def cancel_that_comes_to_one_node_first(play: Play) -> None:
-    """SIGTERM ends the ranks of one node; those of the other abort 1.5 s later, before the cancel comes there."""
+    """SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel comes there."""
     for rank in play.ranks[:4]:
         rank.exit(SIGTERM)
-    play.run(1.5)
+    play.run(3.5)
     for rank in play.ranks[4:]:
         rank.exit(SIGABRT)
 
