@@ -13,7 +13,6 @@ import argparse
 import importlib.util
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,46 +25,6 @@ DASHBOARDS = HERE.parents[1] / "grafana" / "dashboards", HERE.parent / "grafana"
 """In a checkout or bundle, and as packages have them."""
 NAMESPACE = "rankwatch"
 LABELS = {"app.kubernetes.io/name": "rankwatch"}
-LABELS_OF_THE_AGENT = ("pod", "container", "endpoint")
-"""What the operator adds of the agent's own pod. Two are labels of ranks, and a new pod would begin all series anew."""
-
-
-def endpoint(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What one of the scrape jobs is to the operator; the rules need its name, and the node's as a label."""
-    return {
-        "port": "metrics",
-        "interval": job["scrape_interval"],
-        "scrapeTimeout": job["scrape_timeout"],
-        "params": job["params"],
-        "relabelings": [
-            {"targetLabel": "job", "replacement": job["job_name"]},
-            {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node"},
-            {"action": "labeldrop", "regex": "|".join(LABELS_OF_THE_AGENT)},
-        ],
-    }
-
-
-def pod_monitor(jobs: list[dict[str, Any]]) -> dict[str, Any]:
-    """All scrape jobs; bounds are the operator's to set for all of them: the highest."""
-    limits = {
-        theirs: max(job[ours] for job in jobs)
-        for ours, theirs in (
-            ("sample_limit", "sampleLimit"),
-            ("label_limit", "labelLimit"),
-            ("label_name_length_limit", "labelNameLengthLimit"),
-            ("label_value_length_limit", "labelValueLengthLimit"),
-        )
-    }
-    return {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PodMonitor",
-        "metadata": {"name": "rankwatch", "labels": dict(LABELS)},
-        "spec": {
-            "selector": {"matchLabels": dict(LABELS)},
-            "podMetricsEndpoints": [endpoint(job) for job in jobs],
-            **limits,
-        },
-    }
 
 
 def rule(name: str, text: str) -> dict[str, Any]:
@@ -82,13 +41,13 @@ def write(output: Path, thresholds: Path | None) -> None:
     """Write everything below ``output``; raises what the rules' own builder raises for mistakes in the thresholds."""
     rules = builder()
     output.mkdir(parents=True, exist_ok=True)
-    jobs = yaml.safe_load((PROMETHEUS / "scrape" / "file_sd.yml").read_text())["scrape_configs"]
-    made = {"podmonitor.yaml": pod_monitor(jobs)}
+    made = {}
     sources = {path.name: path.read_text() for path in sorted((PROMETHEUS / "sources").glob("*.yml"))}
     values = rules.read_thresholds(PROMETHEUS / "thresholds.yml", thresholds)
     for name, text in rules.build(sources, values).items():
         stem = name.removesuffix(".yml")
         made[f"rules-{stem}.yaml"] = rule(stem, text)
+    shutil.copy(HERE / "podmonitor.yaml", output)
     for name, document in made.items():
         (output / name).write_text(yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True))
     folder = next(each for each in DASHBOARDS if each.is_dir())
@@ -101,7 +60,7 @@ def write(output: Path, thresholds: Path | None) -> None:
                 "apiVersion": "kustomize.config.k8s.io/v1beta1",
                 "kind": "Kustomization",
                 "namespace": NAMESPACE,
-                "resources": list(made),
+                "resources": ["podmonitor.yaml", *made],
                 "configMapGenerator": [
                     {
                         "name": f"rankwatch-dashboard-{path.stem}",

@@ -141,7 +141,7 @@ def _put_shared(root: Path) -> None:
     prometheus = (f"prometheus/{each}" for each in ("rules", "sources", "scrape", "optional"))
     for place in ("slurm", "alertmanager", "kubernetes", "container", *prometheus):
         for path in (deploy / place).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
+            if path.is_file() and not {"__pycache__", "chart"} & set(path.parts):  # the chart needs a checkout
                 _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if place == "slurm" else 0o644)
     for path in (deploy / "prometheus").glob("*.*"):
         _put(root, path, f"{share}/prometheus/{path.name}", 0o755 if path.suffix == ".py" else 0o644)
