@@ -61,8 +61,8 @@ def build(site: Site) -> dict[str, str]:
         "fleet.json": _dashboard("Fleet", about_fleet, [cluster], fleet.panels()),
         "job.json": _dashboard("Job", about_job, [cluster, job_id], job.panels(late_share), job.FOLDED),
         "launchers.json": _dashboard("Launchers", about_launchers, [cluster, job_id], launchers.panels()),
-        "node.json": _dashboard("Node", about_node, [cluster, host], node.panels()),
-        "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share)),
+        "node.json": _dashboard("Node", about_node, [cluster, host], node.panels(), node.FOLDED),
+        "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share), rank.FOLDED),
     }
     return {name: _encode(each, events.BY_DASHBOARD[name], site.runbooks) for name, each in dashboards.items()}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from grafana import job_goodput, job_head, job_members, job_ras, job_speed
-from grafana.cells import grid, timeline
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, lines, rows, stats
+from grafana.cells import grid
+from grafana.panels import Panel, Query, Size, Steps, fixed, rows, stats
 from grafana.queries import (
     CLUSTER,
     JOB,
@@ -16,25 +16,14 @@ from grafana.queries import (
     endings,
     rank_state_code,
     rank_states_count,
-    silence,
-    worst_rank_states,
 )
 
-FOLDED = frozenset(
-    {
-        "Communicators, as the ranks see each other (RAS)",
-        "Members",
-        "Pairs of ranks",
-        "The fabric's own time",
-    }
-)
-"""Rows that are closed until somebody opens them: they ask nothing before, and most jobs have nothing in them."""
+FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' time goes", "Members"})
+"""Rows that are closed at first: they send no query until a user opens them."""
 RULE_INTERVAL = "60s"
 """As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
 GRID_RANKS = 256
 """In so many cells a number can be read."""
-TIMELINE_RANKS = 32
-SHOWN_RANKS = 8
 LISTED = 32
 
 HALF = Size(12)
@@ -50,19 +39,17 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "": [
             *job_head.sentences(),
             *_summary(),
-            *job_speed.today(),
-            *job_head.panels(late_share),
-            *_ranks(),
+            _ranks_now(),
+            job_speed.today(),
+            *job_head.over_time(late_share),
             *_events(),
+            job_head.owner(),
         ],
-        "Bandwidth": job_speed.bandwidth(),
-        "Late ranks": job_speed.late(late_share),
-        "The fabric's own time": job_speed.fabric(),
-        "Pairs of ranks": job_speed.pairs(),
-        "Progress": _progress(),
+        "Bandwidth and late ranks": [*job_speed.bandwidth(), *job_speed.late(late_share)],
+        "The fabric's own time, and slow pairs": [*job_speed.fabric(), *job_speed.pairs()],
+        "Why it hangs": [*_hang(), job_ras.troubles()],
         "Where the GPUs' time goes": job_goodput.panels(),
         "Members": job_members.panels(),
-        "Communicators, as the ranks see each other (RAS)": job_ras.panels(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)
@@ -74,34 +61,21 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "Ranks",
-            "Ranks of the job on all nodes, by state. A rank that lives again elsewhere is not counted as gone.",
+            "Ranks that the job should have (world size, or the communicators' size), and its ranks by state.",
             Query(rank_states_count("state", JOB), "{{state}}"),
+            Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
             unit="none",
-            size=Size(7, 4),
+            size=Size(12, 4),
             overrides=colors,
         ),
         stats(
-            "Expected and present",
-            "Ranks that the job should have (world size, or the communicators' size), and those that live.",
-            Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
-            Query(f"job:rankwatch_ranks_live:sum{{{JOB}}}", "present"),
-            unit="none",
-            size=Size(5, 4),
-        ),
-        stats(
-            "Age",
-            "Time since the first rank's process started.",
-            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})"),
+            "Age and silence",
+            "Time since the first rank's process started, and since any rank last completed an operation, by records.",
+            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
+            Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
             unit="s",
-            size=Size(4, 4),
-        ),
-        stats(
-            "Silence",
-            "Time since any rank last completed an operation, as far as there are records.",
-            Query(f"job:rankwatch_silence:seconds{{{JOB}}}"),
-            unit="s",
-            size=Size(4, 4),
-            steps=Steps("green", {60: "yellow", 300: "red"}),
+            size=Size(6, 4),
+            overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
         ),
         stats(
             "Bus bandwidth",
@@ -110,32 +84,22 @@ def _summary() -> list[Panel]:
             Query(bus_bandwidth("job_id", JOB), "bandwidth"),
             Query(coverage(JOB), "coverage"),
             unit="Bps",
-            size=Size(4, 4),
+            size=Size(6, 4),
             overrides={"coverage": {"unit": "percentunit"}},
         ),
     ]
 
 
-def _ranks() -> list[Panel]:
-    return [
-        grid(
-            "Ranks now",
-            "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange "
-            f"unresponsive, red dead. In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
-            Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
-            size=HALF,
-            states=STATES,
-            limit=GRID_RANKS,
-        ),
-        timeline(
-            "Ranks over time",
-            f"The states of the {TIMELINE_RANKS} ranks that were worst in the time shown.",
-            Query(worst_rank_states(TIMELINE_RANKS), "{{rank}}"),
-            size=HALF,
-            states=STATES,
-            links_to_rank=True,
-        ),
-    ]
+def _ranks_now() -> Panel:
+    return grid(
+        "Ranks now",
+        "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange unresponsive, red dead. "
+        f"In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
+        Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
+        size=HALF,
+        states=STATES,
+        limit=GRID_RANKS,
+    )
 
 
 def _events() -> list[Panel]:
@@ -147,7 +111,7 @@ def _events() -> list[Panel]:
             columns=("rank", "node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",
-            size=HALF,
+            size=Size(8),
             sort_by="left at",
             links_to_rank=True,
         ),
@@ -161,73 +125,28 @@ def _events() -> list[Panel]:
                 f")"
             ),
             columns=ALERT,
-            size=HALF,
+            size=Size(8),
             sort_by="alertstate",
         ),
         rows(
             "By its own log",
-            "Lines of the job's log that tell of a failure or an end, by what they mean. root: can be the cause, "
-            "cascade: follows from another's failure. The job's user writes them.",
+            "Lines of the job's log about a failure or an end. root: can be the cause, cascade: follows from another "
+            "failure. The job's user writes them.",
             Query(f"topk({LISTED}, max by (role, category, rank) (rankwatch_job_log_events_total{{{JOB}}}))"),
             columns=("role", "category", "rank"),
             value="lines",
-            size=HALF,
+            size=Size(8),
             sort_by="role",  # a root stands above a cascade
             descending=True,
-        ),
-        stats(
-            "First cause by its own log",
-            "The first line that can be the cause, or, where none can, that it was planned or that others failed.",
-            Query(_by_its_log(), "{{category}}, rank {{rank}} {{host}} {{advice}}"),
-            unit="none",
-            size=HALF,
-            steps=Steps("yellow", {}),
-            names_only=True,
-            nothing="no cause",
         ),
     ]
 
 
-def _by_its_log() -> str:
-    """Return the first line of the job's log that can be the cause; else one that tells of a plan or of others."""
-    first = f"rankwatch_job_log_first_root_info{{{JOB}}}"
-    at = f"rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}}"
-    planned = f'rankwatch_job_log_events_total{{{JOB}, role="planned"}}'
-    cascade = f"rankwatch_job_log_first_cascade_info{{{JOB}}}"
-    return (
-        "max by (category, rank, host, advice) (\n"
-        f"  bottomk(1, {first} * on (cluster, instance, job_id) group_left () {at})\n    or on ()\n"
-        f"  topk(1, max by (category) ({planned}))\n    or on ()\n  topk(1, {cascade})\n)"
-    )
-
-
-def _progress() -> list[Panel]:
+def _hang() -> list[Panel]:
     behind = f"max by ({', '.join(BEHIND)}) (rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}})"
     return [
-        lines(
-            "Since the last operation",
-            "Time since the live rank that is furthest ahead, and the one furthest behind, completed an operation.",
-            Query(f"max({silence(JOB)})", "furthest behind"),
-            Query(f"max(job:rankwatch_silence:seconds{{{JOB}}})", "furthest ahead"),
-            unit="s",
-            nothing=NO_RECORDS,
-            size=HALF,
-        ),
         rows(
-            "Furthest behind",
-            f"The {SHOWN_RANKS} live ranks that have been without a completed operation for longest: the first to fall "
-            f"silent when a job hangs.",
-            Query(f"topk({SHOWN_RANKS}, max by (rank) ({silence(JOB)}))"),
-            columns=("rank",),
-            value="silent for",
-            unit="s",
-            size=HALF,
-            sort_by="silent for",
-            descending=True,
-            links_to_rank=True,
-        ),
-        rows(
-            "By flight recorders: who held the others up",
+            "By flight recorders: ranks that the others waited for",
             f"From PyTorch's dumps, {LISTED} ranks at most. Against the others of a process group the rank had "
             "not_begun the collective that they waited in, had not_finished it, or differs: it called another "
             "operation, type or size.",
@@ -237,7 +156,7 @@ def _progress() -> list[Panel]:
             size=Size(24, 6),
             sort_by="rank",
             links_to_rank=True,
-            nothing="nobody, or no dumps",
+            nothing="none, or no dumps",
         ),
         rows(
             "Where the ranks' Python code is",
@@ -259,6 +178,6 @@ def _progress() -> list[Panel]:
             size=HALF,
             sort_by="rank",
             links_to_rank=True,
-            nothing="nobody, or stacks are off",
+            nothing="none, or stacks are off",
         ),
     ]

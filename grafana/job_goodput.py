@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, lines, rows, stats
+from grafana.panels import Panel, Query, Size, lines, stats
 from grafana.queries import JOB, WINDOW, over_time
 
 COLORS = {
@@ -61,21 +61,10 @@ def panels() -> list[Panel]:
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
             class_shares(JOB),
             unit="percentunit",
-            size=Size(16),
+            size=Size(18),
             most=1,
             stacked=True,
             colors=COLORS,
-        ),
-        rows(
-            "GPU hours",
-            "What the GPUs' time went into, in the time that is shown.",
-            Query(class_hours(JOB)),
-            columns=("class",),
-            value="hours",
-            unit="h",
-            size=Size(4),
-            sort_by="hours",
-            descending=True,
         ),
         stats(
             "Goodput",
@@ -84,7 +73,7 @@ def panels() -> list[Panel]:
             Query(goodput(JOB), "goodput"),
             Query(f"max(resets(rankwatch_job_start_age_seconds{{{JOB}}}[$__range]))", "starts anew"),
             unit="percentunit",
-            size=Size(4),
+            size=Size(6),
             overrides={"starts anew": {"unit": "none"}},
         ),
     ]

@@ -34,11 +34,6 @@ ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
 
 
-def panels(late_share: float) -> list[Panel]:
-    """Return the owner and all ranks over time; from ``late_share`` of wall time on a rank counts as late."""
-    return [*_owner(), *_over_time(late_share)]
-
-
 def sentences() -> list[Panel]:
     """Return the panel on top: what is known of the job, a sentence for each."""
     lost = firing("NodeLost", JOB)
@@ -72,7 +67,7 @@ def sentences() -> list[Panel]:
                 "rank {{rank}} on {{node}} runs on failed hardware: {{reason}}",
             ),
             unit="none",
-            size=Size(24, 6),
+            size=Size(24, 5),
             steps=Steps("green", {}),
             sentences=True,
             by_query={
@@ -114,22 +109,22 @@ def _in_words(label: str, query: str) -> str:
     return f'label_replace(\n  {query},\n  "{label}", "$1 $2", "{label}", "([^_]*)_(.*)"\n)'
 
 
-def _owner() -> list[Panel]:
+def owner() -> Panel:
+    """Return the table of the job's owner."""
     facts = ", ".join(FACTS)
-    return [
-        rows(
-            "Owner",
-            "Who runs the job and as what, as far as its environment says; also after it ended.",
-            Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
-            columns=FACTS,
-            size=Size(24, 4),
-            sort_by="restarts",
-            descending=True,
-        )
-    ]
+    return rows(
+        "Owner",
+        "Who runs the job and as what, as far as its environment says; also after it ended.",
+        Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
+        columns=FACTS,
+        size=Size(24, 4),
+        sort_by="restarts",
+        descending=True,
+    )
 
 
-def _over_time(late_share: float) -> list[Panel]:
+def over_time(late_share: float) -> list[Panel]:
+    """Return all ranks over time; from ``late_share`` of wall time on a rank counts as late."""
     return [
         heat(
             "Silence of all ranks over time",
@@ -137,7 +132,7 @@ def _over_time(late_share: float) -> list[Panel]:
             f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
             *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
             unit="s",
-            size=Size(12, 10),
+            size=Size(12, 8),
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
             nothing=NO_RECORDS,
         ),
@@ -147,7 +142,7 @@ def _over_time(late_share: float) -> list[Panel]:
             f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
             *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
-            size=Size(12, 10),
+            size=Size(12, 8),
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
             nothing=NO_RECORDS,
         ),

@@ -14,7 +14,6 @@ HALF = Size(12)
 def panels() -> list[Panel]:
     """Return the row on members."""
     members = f"max by (node, nic, gpu, rank) (rankwatch_rank_info{{{JOB}}})"
-    communicators = f"max by (comm_name, comm, ranks, nodes) (rankwatch_communicator_info{{{JOB}}})"
     return [
         rows(
             "Members by node and rail",
@@ -22,17 +21,9 @@ def panels() -> list[Panel]:
             "Node dashboard shows the switches.",
             Query(f"topk({LISTED_RANKS}, {members})"),
             columns=("node", "nic", "gpu", "rank"),
-            size=Size(12),
+            size=Size(24),
             sort_by="node",
             links_to_rank=True,
-        ),
-        rows(
-            "Communicators",
-            f"With their size and the number of NVLink domains that they span, {LISTED} at most.",
-            Query(f"topk({LISTED}, {communicators})"),
-            columns=("comm_name", "comm", "ranks", "nodes"),
-            size=Size(12),
-            sort_by="comm_name",
         ),
     ]
 

@@ -17,24 +17,21 @@ MEANS = "operation, message_size, comm_name, comm, ranks"
 COMM_SIZE = "comm, collective, size"
 PAIRS = f"rankwatch_p2p_slow_pair_bandwidth_bytes_per_second{{{JOB}}}"
 PAIR = "comm, sender, receiver, size"
-LATE = f"comm_rank:rankwatch_late:ratio{{{JOB}}}"
 CAUSE = ("rank", "node", "why")
 
 
-def today() -> list[Panel]:
+def today() -> Panel:
     """Return the panel that compares the job's bandwidth with that of a day before."""
-    return [
-        lines(
-            "Bus bandwidth now and a day before",
-            "Mean of all collectives over five minutes, weighted by time, waiting for late ranks included. The day "
-            "before is empty for a job that is younger.",
-            Query(bus_bandwidth("job_id", JOB), "now"),
-            Query(bus_bandwidth("job_id", JOB, "1d"), "a day before"),
-            unit="Bps",
-            nothing=NO_RECORDS,
-            size=Size(24, 6),
-        ),
-    ]
+    return lines(
+        "Bus bandwidth now and a day before",
+        "Mean of all collectives over five minutes, weighted by time, waiting for late ranks included. The day "
+        "before is empty for a job that is younger.",
+        Query(bus_bandwidth("job_id", JOB), "now"),
+        Query(bus_bandwidth("job_id", JOB, "1d"), "a day before"),
+        unit="Bps",
+        nothing=NO_RECORDS,
+        size=Size(12),
+    )
 
 
 def bandwidth() -> list[Panel]:
@@ -78,25 +75,12 @@ def late(late_share: float) -> list[Panel]:
             links_to_rank=True,
         ),
         rows(
-            "Late ranks now",
-            f"Ranks for which a communicator waits more than {late_share:.0%} of the time, far more than for any "
-            "other, in the last three minutes, and which do not wait for another themselves.",
-            Query(f"topk({LISTED}, max by (rank, comm) (avg_over_time({LATE}[3m])))"),
-            columns=("rank", "comm"),
-            value="waited for",
-            unit="percentunit",
-            size=Size(8),
-            sort_by="waited for",
-            descending=True,
-            links_to_rank=True,
-        ),
-        rows(
             "Why they are late",
             "What the nodes show of stragglers and not of the job's other ranks: the process (CPU, memory, storage, "
             "data loader), GPU (clocks, errors, processes of others) or network; else the program.",
             Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
             columns=CAUSE,
-            size=Size(24, 6),
+            size=Size(8),
             sort_by="rank",
             links_to_rank=True,
         ),
@@ -117,7 +101,7 @@ def pairs() -> list[Panel]:
             Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
             unit="Bps",
             nothing=NO_RECORDS,
-            size=Size(24),
+            size=Size(12, 10),
         )
     ]
 
@@ -131,8 +115,6 @@ def fabric() -> list[Panel]:
     )
     over_nodes = f"min by ({COMM_SIZE}) (rankwatch_communicator_transfer_seconds{{{JOB}}})"
     slowest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {over_nodes} or {ratio(floor, matched)})"
-    elsewhere = f"comm_rank:rankwatch_elsewhere:ratio{{{JOB}}}"
-    spread = f"topk({SHOWN_COMMUNICATORS}, max by (comm) ({elsewhere}) - min by (comm) ({elsewhere}))"
     return [
         lines(
             "Floor: time of an operation without waiting",
@@ -143,15 +125,6 @@ def fabric() -> list[Panel]:
                 "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",
             ),
             unit="s",
-            nothing=NO_RECORDS,
-            size=Size(12, 10),
-        ),
-        lines(
-            "Spread: share of time between the first rank's arrival and the last",
-            "How much longer the last rank of a communicator is elsewhere than the first. A late rank widens it; a bad "
-            f"link does not. The {SHOWN_COMMUNICATORS} widest.",
-            Query(named(spread, elsewhere), "{{comm_name}} {{comm}}"),
-            unit="percentunit",
             nothing=NO_RECORDS,
             size=Size(12, 10),
         ),

@@ -21,7 +21,7 @@ def panels() -> dict[str, list[Panel]]:
         "NVRx": nvrx(),
         "Phases of a NIXL-EP run": job_members.phases(),
         "madengine": madengine(),
-        "How RAS is asked": job_ras.asking(),
+        "How RAS is queried": job_ras.asking(),
         "Records": _records(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):

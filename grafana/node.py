@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana import node_history, node_links
 from grafana.node_links import ACTIVE
 from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
-from grafana.queries import CLUSTER, NODE, Value, rate_of
+from grafana.queries import CLUSTER, NODE, Value
 
 THIRD = Size(8)
 HALF = Size(12)
@@ -16,9 +16,12 @@ ALERT = ("alertname", "severity", "alertstate", "job_id", "check", "name", "devi
 HUNG = f"node_path:rankwatch_storage_failed:bool{{{NODE}}}"
 
 HEALTH = {"unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
-PROBES = {"fails": Value(0, "red"), "answers": Value(1, "green")}
 
 ERROR = ("gpu", "code", "meaning", "severity", "hurts", "role", "action")
+
+
+FOLDED = frozenset({"NVLink, XGMI and NICs", "Kernel's log, storage and jobs before"})
+"""Rows that are closed at first."""
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -26,10 +29,8 @@ def panels() -> dict[str, list[Panel]]:
     return {
         "": [*_summary(), *_ranks()],
         "GPUs": [*_gpus(), *_gpu_errors()],
-        "NVLink and XGMI": node_links.gpu_links(),
-        "NICs": node_links.nics(),
-        "Kernel's log and storage": _kernel_and_storage(),
-        "What it did to jobs before": node_history.panels(),
+        "NVLink, XGMI and NICs": node_links.panels(),
+        "Kernel's log, storage and jobs before": [*_kernel_and_storage(), node_history.died_first()],
     }
 
 
@@ -114,16 +115,7 @@ def _ranks() -> list[Panel]:
             f"Live ranks, their GPUs and the NICs near them, {LISTED} at most. What is empty is not known.",
             Query(f"topk({LISTED}, max by ({', '.join(facts)}) (rankwatch_rank_info{{{NODE}}}))"),
             columns=facts,
-            size=Size(16),
-            sort_by="rank",
-            links_to_rank=True,
-        ),
-        rows(
-            "What stands against ranks' hardware",
-            "Failed checks that count, of the ranks' GPUs, the NICs near them and the node; of ranks that left, too.",
-            Query(f"topk({LISTED}, max by (job_id, rank, reason) (rankwatch_rank_unhealthy{{{NODE}}}))"),
-            columns=("job_id", "rank", "reason"),
-            size=THIRD,
+            size=Size(24),
             sort_by="rank",
             links_to_rank=True,
         ),
@@ -158,85 +150,37 @@ def _gpus() -> list[Panel]:
             "rankwatch_gpu_power_watts",
             "watt",
         ),
-        _per_gpu(
+        lines(
             "Temperature",
-            "Of the core; of AMD's GPUs the hottest spot.",
-            "rankwatch_gpu_temperature_celsius",
-            "celsius",
-        ),
-        _per_gpu(
-            "Memory temperature",
-            "Of the GPU's memory, where it is told.",
-            "rankwatch_gpu_memory_temperature_celsius",
-            "celsius",
+            "Core and memory. Of AMD's GPUs the hottest spot of the core.",
+            Query(f"max by (gpu) (rankwatch_gpu_temperature_celsius{{{NODE}}})", "{{gpu}}"),
+            Query(f"max by (gpu) (rankwatch_gpu_memory_temperature_celsius{{{NODE}}})", "{{gpu}} memory"),
+            unit="celsius",
+            size=THIRD,
         ),
         _per_gpu(
             "Clock",
-            "Of the compute units. One that is lower than the others' makes its rank late.",
+            "Of the compute units. A lower clock than the others' makes the rank late.",
             "rankwatch_gpu_sm_clock_hertz",
             "hertz",
-        ),
-        _per_gpu(
-            "Compute units busy",
-            "Share of them, of GPUs that tell. A rank that waits in a collective keeps a few busy.",
-            "rankwatch_gpu_sm_active_ratio",
-            "percentunit",
-        ),
-        _per_gpu(
-            "Tensor cores at work",
-            "Share of time, of GPUs that tell. None while a rank waits, loads data or saves.",
-            "rankwatch_gpu_tensor_active_ratio",
-            "percentunit",
-        ),
-        _per_gpu(
-            "Memory bandwidth used",
-            "Share of what the GPU's memory can, of GPUs that tell.",
-            "rankwatch_gpu_dram_active_ratio",
-            "percentunit",
-        ),
-        rows(
-            "Processes of others on ranks' GPUs",
-            "Neither ranks nor of their job: they take time, memory and power from the rank.",
-            Query(f"max by (gpu, user) (rankwatch_gpu_foreign_processes{{{NODE}}})"),
-            columns=("gpu", "user"),
-            value="processes",
-            unit="none",
-            size=HALF,
-            sort_by="gpu",
         ),
     ]
 
 
 def _gpu_errors() -> list[Panel]:
     lowered = f'rate(rankwatch_gpu_clocks_event_seconds_total{{{NODE}, reason!="gpu_idle"}}[$__rate_interval])'
-    memory = f'rankwatch_gpu_ecc_errors_total{{{NODE}, lifetime="volatile"}}'
     return [
         lines(
-            "PCIe packets sent again",
-            "Per second. A steady rate is a bad slot, riser or switch.",
-            Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "{{gpu}}"),
-            unit="cps",
-            size=HALF,
-        ),
-        lines(
             "Clocks lowered, by reason",
-            "Share of time, of the GPU where it is greatest; hw_ is the hardware's own: heat or the power brake. "
-            "NVIDIA's alone.",
+            "Share of time on the GPU with most. hw_ is heat or the power brake. Of NVIDIA's GPUs alone.",
             Query(f"max by (reason) ({lowered})", "{{reason}}"),
             unit="percentunit",
-            size=HALF,
-        ),
-        lines(
-            "Memory errors since the driver was loaded",
-            "Corrected ones are normal, a steady rise is wear. An uncorrected one ends what ran there.",
-            Query(f"max by (gpu, type) ({memory})", "{{gpu}} {{type}}"),
-            unit="short",
-            size=HALF,
+            size=THIRD,
         ),
         rows(
-            "Errors that the drivers told of",
-            "Xids and what AMD's driver says, of the last day: meaning, who is hurt, whether another error caused it, "
-            "and what its maker wants done.",
+            "Errors that the drivers logged",
+            "Xids and messages of AMD's driver in the last day: meaning, what is hurt, whether it follows from another "
+            "error, and the action that the maker asks for.",
             Query(f"1000 * max by ({', '.join(ERROR)}) (rankwatch_gpu_fault_last_timestamp_seconds{{{NODE}}})"),
             columns=ERROR,
             value="last at",
@@ -249,41 +193,24 @@ def _gpu_errors() -> list[Panel]:
 
 
 def _kernel_and_storage() -> list[Panel]:
-    available = f"max by (path) (rankwatch_storage_available_bytes{{{NODE}}})"
     events = f"max by (category, code) (rankwatch_kernel_event_last_timestamp_seconds{{{NODE}}})"
     return [
         rows(
             "Kernel's log",
-            f"What the kernel told of since the boot, the last {LISTED} kinds; code: an Xid's number, or a severity.",
+            f"Since the boot, the last {LISTED} kinds. code: the number of an Xid, or a severity.",
             Query(f"1000 * topk({LISTED}, {events})"),
             columns=("category", "code"),
             value="last at",
             unit="dateTimeAsIso",
-            size=HALF,
+            size=THIRD,
             sort_by="last at",
             descending=True,
         ),
-        stats(
-            "Storage",
-            "Whether the last probe of each path was answered.",
-            Query(f"min by (path) (rankwatch_storage_probe_success{{{NODE}}})", "{{path}}"),
-            unit="none",
-            size=HALF,
-            states=PROBES,
-        ),
         lines(
             "Duration of storage probes",
-            "Of the last one, or of the one that hangs.",
+            "Of the last probe, or of the one that hangs.",
             Query(f"max by (path) (rankwatch_storage_probe_duration_seconds{{{NODE}}})", "{{path}}"),
             unit="s",
-            size=HALF,
-        ),
-        lines(
-            "Room left",
-            "Share of the path's file system that users may still write.",
-            Query(f"{available}\n  / max by (path) (rankwatch_storage_size_bytes{{{NODE}}})", "{{path}}"),
-            unit="percentunit",
-            size=HALF,
-            most=1,
+            size=THIRD,
         ),
     ]

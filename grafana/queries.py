@@ -61,12 +61,6 @@ def rank_state_code() -> str:
     return _worst_of(_rank_state)
 
 
-def worst_rank_states(count: int) -> str:
-    """Return a query for the states, over time, of the ``count`` ranks that were worst in the time that is shown."""
-    worst = _worst_of(lambda state: over_time("max_over_time", _rank_state(state)))
-    return f"{rank_state_code()}\n  and on (rank) topk ({count}, {worst})"
-
-
 def _worst_of(series: Callable[[str], str]) -> str:
     """Return a query for the worst state of each rank; what it is elsewhere counts where it lives nowhere."""
     terms = {state: f"{value.code} * ({series(state)} == 1)" for state, value in STATES.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana import rank_node, rank_speed
 from grafana.cells import timeline
-from grafana.panels import NO_RECORDS, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows, stats
 from grafana.queries import (
     JOB,
     PROCESS_STATES,
@@ -20,7 +20,7 @@ from grafana.queries import (
     ratio,
 )
 
-TOP = Size(4, 4)
+TOP = Size(6, 4)
 STATES_INTERVAL = "15s"
 """As often as states of ranks are scraped."""
 
@@ -31,17 +31,18 @@ LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
 SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:15s]))"
 
 
+FOLDED = frozenset({"Identity", "Process, GPU and node", "Point to point, and records"})
+"""Rows that are closed at first."""
+
+
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     return {
-        "": [*_summary(late_share), *_states()],
+        "": [*_summary(late_share), *_states(), _where()],
         "Identity": _identity(),
-        "Collectives": rank_speed.collectives(),
-        "Lateness": rank_speed.lateness(late_share),
-        "What its node shows of it": rank_node.panels(),
-        "Point to point": rank_speed.p2p(),
-        "As the other ranks see it (RAS)": _seen(),
-        "Records": _records(),
+        "Collectives": [*rank_speed.collectives(), rank_speed.lateness(late_share)],
+        "Process, GPU and node": rank_node.panels(),
+        "Point to point, and records": [rank_speed.p2p(), *_records()],
     }
 
 
@@ -61,33 +62,23 @@ def _summary(late_share: float) -> list[Panel]:
             states=STATES,
         ),
         stats(
-            "Age",
-            "How long the rank's process has run, the last one if it was started again; or ran, if it has left.",
-            Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}"),
+            "Age and silence",
+            "How long the rank's latest process has run, or ran; time since it completed an operation, by records.",
+            Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}", "age"),
+            Query(f"time() - {LAST_PROGRESS}", "silence"),
             unit="s",
             size=TOP,
-        ),
-        stats(
-            "Silence",
-            "Time since the rank last completed an operation, as far as there are records.",
-            Query(f"time() - {LAST_PROGRESS}"),
-            unit="s",
-            size=TOP,
-            steps=Steps("green", {60: "yellow", 300: "red"}),
+            overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
         ),
         stats(
             "Bus bandwidth",
-            "Mean of all collectives, weighted by time. A late rank waits least and has the most.",
-            Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds)),
+            "Mean of all collectives, weighted by time: a late rank waits least and has the most. coverage: the "
+            "share of operations with a record.",
+            Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds), "bandwidth"),
+            Query(coverage(RANK), "coverage"),
             unit="Bps",
             size=TOP,
-        ),
-        stats(
-            "Coverage",
-            "The share of operations that have a record: bandwidth rests on these.",
-            Query(coverage(RANK)),
-            unit="percentunit",
-            size=TOP,
+            overrides={"coverage": {"unit": "percentunit"}},
         ),
         stats(
             "Others wait for it",
@@ -120,8 +111,25 @@ def _states() -> list[Panel]:
     ]
 
 
-def _identity() -> list[Panel]:
+def _where() -> Panel:
     facts = ("node", "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container")
+    return rows(
+        "Where it runs",
+        "Facts about the rank, to find it on its node, and when it was last seen alive. Empty: not known.",
+        Query(
+            f"1000 * max by ({', '.join(facts)}) (\n"
+            f"  max_over_time(timestamp(rankwatch_rank_info{{{RANK}}})[$__range:15s])\n)"
+        ),
+        columns=facts,
+        value="last seen",
+        unit="dateTimeAsIso",
+        size=Size(24, 4),
+        sort_by="last seen",
+        descending=True,
+    )
+
+
+def _identity() -> list[Panel]:
     members = f"max by (comm, comm_rank) ({latest(f'rankwatch_communicator_member_info{{{RANK}}}')})"
     communicators = latest(f"rankwatch_communicator_info{{{JOB}}}")
     names = (
@@ -129,20 +137,6 @@ def _identity() -> list[Panel]:
         f"      or on (comm)\n    group by (comm) ({members})"
     )
     return [
-        rows(
-            "Where it runs",
-            "Facts about the rank, to find it on its node, and when it was last seen alive. Empty: not known.",
-            Query(
-                f"1000 * max by ({', '.join(facts)}) (\n"
-                f"  max_over_time(timestamp(rankwatch_rank_info{{{RANK}}})[$__range:15s])\n)"
-            ),
-            columns=facts,
-            value="last seen",
-            unit="dateTimeAsIso",
-            size=Size(24, 4),
-            sort_by="last seen",
-            descending=True,
-        ),
         rows(
             "How it ended",
             "When and how its processes ended in the time shown.",
@@ -165,46 +159,18 @@ def _identity() -> list[Panel]:
     ]
 
 
-def _seen() -> list[Panel]:
-    by = "comm, comm_rank, host, gpu, reason"
-    return [
-        rows(
-            "Missed by others",
-            "Communicators in which the rank gives the others no answer, and why; host is its address.",
-            Query(f"max by ({by}) (rankwatch_communicator_rank_missing{{{RANK}}})"),
-            columns=("comm", "comm_rank", "host", "gpu", "reason"),
-            size=Size(12),
-            sort_by="comm",
-        ),
-        lines(
-            "Launches it is behind",
-            "In stalled communicators, behind the rank that has launched the most. Nothing here is good.",
-            Query(f"max by ({COLLECTIVE}) (rankwatch_communicator_rank_lag{{{RANK}}})", "{{collective}} {{comm}}"),
-            unit="short",
-            nothing=NONE_KNOWN,
-            size=Size(12),
-        ),
-    ]
-
-
 def _records() -> list[Panel]:
     return [
         lines(
             "Operations with a record, and without one by cause",
             "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
-            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
+            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB. timed by: a record "
+            "without the GPU's own time, which counts in no bandwidth.",
             Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
             Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
+            Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "timed by {{timing}}"),
             unit="ops",
             nothing=NO_RECORDS,
-            size=Size(12),
-        ),
-        lines(
-            "Records without the GPU's own time",
-            "By the time they have instead. They are in no bandwidth. Nothing here is good.",
-            Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "{{timing}}"),
-            unit="ops",
-            nothing=NONE_KNOWN,
-            size=Size(12),
+            size=Size(24),
         ),
     ]

@@ -49,15 +49,7 @@ def panels() -> list[Panel]:
             Query(f"max(rankwatch_rank_resident_memory_bytes{{{RANK}}})", "resident"),
             Query(f"max(rankwatch_rank_swap_bytes{{{RANK}}})", "swapped out"),
             unit="bytes",
-            size=THIRD,
-        ),
-        lines(
-            "Pages read back from storage",
-            "Page faults per second that had to read: of swap, or of files that are mapped and no longer in memory.",
-            Query(rate_of("rankwatch_rank_major_page_faults_total", RANK), "major page faults"),
-            unit="ops",
-            nothing=NONE_KNOWN,
-            size=THIRD,
+            size=Size(12),
         ),
         lines(
             "What its GPU is busy with",
@@ -67,7 +59,7 @@ def panels() -> list[Panel]:
             Query(f"max(rankwatch_gpu_tensor_active_ratio{{{CLUSTER}}} {ITS_GPU})", "tensor operations"),
             Query(f"max(rankwatch_gpu_dram_active_ratio{{{CLUSTER}}} {ITS_GPU})", "memory"),
             unit="percentunit",
-            size=THIRD,
+            size=Size(12),
             most=1,
         ),
     ]

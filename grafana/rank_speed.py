@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
-from grafana.queries import JOB, RANK, named, rate_of, ratio
+from grafana.queries import RANK, named, rate_of, ratio
 
 HALF = Size(12, 10)
 """High enough for the six curves that a rank usually has."""
@@ -59,71 +59,32 @@ def collectives() -> list[Panel]:
             nothing=NO_RECORDS,
             size=HALF,
         ),
-        lines(
-            "Collectives per second",
-            "Those with a record that has the GPU's own time.",
-            Query(
-                named(rate_of("rankwatch_collective_operations_total", RANK, COLLECTIVE), OPERATIONS),
-                "{{collective}} {{comm_name}} {{comm}}",
-            ),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=HALF,
-        ),
     ]
 
 
-def lateness(late_share: float) -> list[Panel]:
-    """Return the panels on lateness; from ``late_share`` of wall time on the rank counts as late."""
-    last = rate_of("rankwatch_collective_last_arrivals_total", RANK, COLLECTIVE)
-    member = f"rankwatch_collective_last_arrivals_total{{{RANK}}}"
-    matched = (
-        f"sum by ({COLLECTIVE}) (rate(rankwatch_communicator_matched_operations_total{{{JOB}}}[$__rate_interval]))\n"
-        f"    and on ({COLLECTIVE}) {member}"
+def lateness(late_share: float) -> Panel:
+    """Return the panel on lateness; from ``late_share`` of wall time on the rank counts as late."""
+    return lines(
+        "Share of time that others waited for this rank",
+        "In the communicator where it is greatest; and in those in which it alone is late, and waits for no other.",
+        Query(LATENESS, "most"),
+        Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
+        unit="percentunit",
+        nothing=NO_RECORDS,
+        size=HALF,
+        steps=Steps("green", {late_share: "red"}),
     )
-    return [
-        lines(
-            "Share of time that others waited for this rank",
-            "In the communicator where it is greatest; and in those in which it alone is late, and waits for no other.",
-            Query(LATENESS, "most"),
-            Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
-            unit="percentunit",
-            nothing=NO_RECORDS,
-            size=HALF,
-            steps=Steps("green", {late_share: "red"}),
-        ),
-        lines(
-            "Share of operations to which it came last",
-            "Operation by operation, in communicators that are wholly on its node. Of n healthy ranks each "
-            "comes last in about one of n.",
-            Query(named(ratio(last, f"({matched})"), member), "{{collective}} {{comm_name}} {{comm}}"),
-            unit="percentunit",
-            nothing=NO_RECORDS,
-            size=HALF,
-            most=1,
-        ),
-    ]
 
 
-def p2p() -> list[Panel]:
-    """Return the panels on sends and receives."""
+def p2p() -> Panel:
+    """Return the panel on sends and receives."""
     moved = rate_of("rankwatch_p2p_bytes_total", RANK, DIRECTION)
     bandwidth = ratio(moved, rate_of("rankwatch_p2p_seconds_total", RANK, DIRECTION))
-    return [
-        lines(
-            "Bandwidth of sends and receives",
-            "Weighted by time, waiting for the peer included; too low where a send and a receive share a kernel.",
-            Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
-            unit="Bps",
-            nothing=NO_RECORDS,
-            size=Size(12),
-        ),
-        lines(
-            "Bytes sent and received per second",
-            "Message bytes over wall time.",
-            Query(named(moved, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
-            unit="Bps",
-            nothing=NO_RECORDS,
-            size=Size(12),
-        ),
-    ]
+    return lines(
+        "Bandwidth of sends and receives",
+        "Weighted by time, waiting for the peer included. Too low where a send and a receive share a kernel.",
+        Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
+        unit="Bps",
+        nothing=NO_RECORDS,
+        size=Size(24),
+    )
