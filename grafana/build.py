@@ -1,4 +1,4 @@
-"""Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml]``.
+"""Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml] [--archive ZIP]``.
 
 A site's own file holds its lines of deploy/prometheus/thresholds.yml: from which share on a rank is late, and where the
 runbooks are. Needs grafana-foundation-sdk (a development dependency); Grafana needs the written files alone.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import zipfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from grafana.queries import CLUSTER, JOB
 HERE = Path(__file__).resolve().parent
 THRESHOLDS = HERE.parent / "deploy" / "prometheus" / "thresholds.yml"
 TAG = "rankwatch"
+OLDEST_GRAFANA = "11.6.0"
 
 
 class Site(NamedTuple):
@@ -127,17 +129,39 @@ def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, obje
     return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def main(directory: Path, thresholds: Path = THRESHOLDS) -> None:
-    """Write the dashboards into ``directory``; ``thresholds``: a site's own file, as build.py of the rules takes it."""
+def importable(text: str) -> str:
+    """Return a dashboard in the format of grafana.com: Grafana asks for the data source when it imports the file."""
+    whole = json.loads(text)
+    source = {"name": "DS_PROMETHEUS", "label": "Prometheus", "type": "datasource", "pluginId": "prometheus"}
+    whole["__inputs"] = [source | {"description": "", "pluginName": "Prometheus"}]
+    grafana = {"type": "grafana", "id": "grafana", "name": "Grafana", "version": OLDEST_GRAFANA}
+    prometheus = {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"}
+    whole["__requires"] = [grafana, prometheus]
+    variable = whole["templating"]["list"][0]
+    variable["current"] = {"text": "${DS_PROMETHEUS}", "value": "${DS_PROMETHEUS}"}
+    return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def main(directory: Path, thresholds: Path = THRESHOLDS, archive: Path | None = None) -> None:
+    """Write the dashboards into ``directory``, and all of them as importable files into the ZIP file ``archive``.
+
+    ``thresholds``: a site's own file, as build.py of the rules takes it.
+    """
     given = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
     directory.mkdir(parents=True, exist_ok=True)
-    for name, text in build(Site(given["late_share"], given["runbooks"])).items():
+    texts = build(Site(given["late_share"], given["runbooks"]))
+    for name, text in texts.items():
         (directory / name).write_text(text)
+    if archive is not None:
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, text in texts.items():
+                file.writestr(f"rankwatch-{name}", importable(text))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=HERE / "dashboards", help="directory to write to")
     parser.add_argument("--thresholds", type=Path, default=THRESHOLDS, help="the site's lines of thresholds.yml")
+    parser.add_argument("--archive", type=Path, metavar="ZIP", help="importable files for other Grafanas, too")
     arguments = parser.parse_args()
-    main(arguments.output, arguments.thresholds)
+    main(arguments.output, arguments.thresholds, arguments.archive)

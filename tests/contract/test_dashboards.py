@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -347,6 +348,21 @@ def test_a_sites_own(tmp_path: Path) -> None:
         fleet.replace("https://wiki.site/runbooks", SITE["runbooks"]) == (GRAFANA / "dashboards/fleet.json").read_text()
     )
     assert '"value": 0.5' in (tmp_path / "made" / "job.json").read_text()
+
+
+def test_archive(tmp_path: Path) -> None:
+    """The archive has each dashboard, which asks for its data source by the input that grafana.com's format knows."""
+    build.main(tmp_path, archive=tmp_path / "all.zip")
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        boards = {Path(name).stem: json.loads(archive.read(name)) for name in archive.namelist()}
+    assert boards.keys() == {f"rankwatch-{name}" for name in DASHBOARDS}
+    for name, board in boards.items():
+        [source] = board.pop("__inputs")
+        assert (source["name"], source["pluginId"]) == ("DS_PROMETHEUS", "prometheus")
+        assert {each["id"] for each in board.pop("__requires")} == {"grafana", "prometheus"}
+        shipped = copy.deepcopy(DASHBOARDS[name.removeprefix("rankwatch-")])
+        shipped["templating"]["list"][0]["current"] = {"text": "${DS_PROMETHEUS}", "value": "${DS_PROMETHEUS}"}
+        assert board == shipped
 
 
 def test_questions_of_the_docs_have_their_panels() -> None:
