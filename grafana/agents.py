@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, stats
 from grafana.queries import CLUSTER, coverage, rate_of
+from grafana.tables import rows
 
 QUARTER = Size(6, 4)
 THIRD = Size(8)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from grafana_foundation_sdk.builders import common, dashboard as builders, stat, statetimeline, statushistory
 from grafana_foundation_sdk.models import common as common_models, dashboard as models
 
-from grafana.panels import Query, Size, Steps, convert, dress, mapping, rank_link, sort, targets
+from grafana.panels import Query, Size, Steps, dress, mapping, rank_link, targets
 from grafana.queries import Value
+from grafana.tables import convert, sort
 
 
 def grid(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from grafana.node_links import ACTIVE, FLAGGED_SHARE
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import CLUSTER, bus_bandwidth
+from grafana.tables import rows
 
 QUARTER = Size(6, 4)
 HALF = Size(12)

@@ -5,18 +5,9 @@ from __future__ import annotations
 from grafana.cells import grid
 from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
 from grafana.node_history import jobs_that_died_first
-from grafana.panels import (
-    BAD_FROM_ONE,
-    Panel,
-    Query,
-    Size,
-    Steps,
-    lines,
-    node_link,
-    rows,
-    stats,
-)
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import CLUSTER, Value, firing
+from grafana.tables import Column, node_link, rows
 
 QUARTER = Size(6, 4)
 HALF = Size(12)
@@ -140,44 +131,27 @@ def _as(expression: str, trouble: str) -> str:
 
 def _jobs() -> list[Panel]:
     facts = ("job_id", "cluster", "name", "user", "partition")
+    largest = f"topk({LISTED}, {LIVE} > 0)"
+    since = f"1000 * max by (job_id, cluster) (job:rankwatch_run:time{{{CLUSTER}}} and on (cluster, job_id) {largest})"
+    named = (
+        f"max by ({', '.join(facts)}) (\n"
+        f"  rankwatch_job_info{{{CLUSTER}}} * on (cluster, job_id) group_left ()\n    ({largest})\n)"
+    )
     return [
         rows(
-            "Jobs, by ranks",
-            f"The {LISTED} largest jobs with live ranks, their owners and how many ranks they have.",
-            Query(
-                f"topk({LISTED}, max by ({', '.join(facts)}) (\n"
-                f"  rankwatch_job_info{{{CLUSTER}}} * on (cluster, job_id) group_left ()\n"
-                f"    ({LIVE} > 0)\n))"
-            ),
+            "Jobs",
+            f"The {LISTED} largest jobs with live ranks, since when they run, and their goodput: the share of the last "
+            "six hours' GPU time that went into work that lasts, where the job's log shows iterations.",
+            Query(named),
             columns=facts,
             value="ranks",
-            size=HALF,
+            more=(
+                Column("since", Query(since), "dateTimeAsIso"),
+                Column("goodput", Query(f"{goodput(CLUSTER)}\n  and on (cluster, job_id) {largest}"), "percentunit"),
+            ),
+            size=Size(24),
             sort_by="ranks",
             descending=True,
-        ),
-        rows(
-            "Jobs, by age",
-            f"Since when the {LISTED} oldest jobs run: the start of their youngest run.",
-            Query(
-                f"1000 * bottomk({LISTED}, max by (job_id, cluster) (\n"
-                f"  job:rankwatch_run:time{{{CLUSTER}}} and on (cluster, job_id) {LIVE} > 0\n))"
-            ),
-            columns=("job_id", "cluster"),
-            value="since",
-            unit="dateTimeAsIso",
-            size=Size(6),
-            sort_by="since",
-        ),
-        rows(
-            "Jobs, by goodput",
-            f"Share of the last six hours' GPU time that went into work that lasts; the {LISTED} lowest.",
-            Query(f"bottomk({LISTED}, {goodput(CLUSTER)})"),
-            columns=("job_id", "cluster"),
-            value="goodput",
-            unit="percentunit",
-            size=Size(6),
-            sort_by="goodput",
-            nothing="not known: no iterations in logs",
         ),
     ]
 

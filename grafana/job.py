@@ -6,7 +6,7 @@ from itertools import chain
 
 from grafana import job_goodput, job_head, job_members, job_ras, job_speed
 from grafana.cells import grid
-from grafana.panels import Panel, Query, Size, Steps, fixed, rows, stats
+from grafana.panels import Panel, Query, Size, Steps, fixed, stats
 from grafana.queries import (
     CLUSTER,
     JOB,
@@ -17,6 +17,7 @@ from grafana.queries import (
     rank_state_code,
     rank_states_count,
 )
+from grafana.tables import rows
 
 FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' time goes", "Members"})
 """Rows that are closed at first: they send no query until a user opens them."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from grafana.cells import heat
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, rows, stats
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, stats
 from grafana.queries import JOB, firing, lateness, silence
+from grafana.tables import rows
 
 SMALL = 128
 """Jobs of at most so many ranks have a row for each rank, larger ones a row for each hundred."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, NONE_KNOWN, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, NONE_KNOWN, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import JOB
+from grafana.tables import rows
 
 LISTED_RANKS = 256
 LISTED = 32

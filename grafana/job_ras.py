@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import NO_REPORT, Panel, Query, Size, lines, rows
+from grafana.panels import NO_REPORT, Panel, Query, Size, lines
 from grafana.queries import CLUSTER, JOB, WINDOW
+from grafana.tables import rows
 
 LISTED = 32
 

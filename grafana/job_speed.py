@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
 from grafana.queries import JOB, WINDOW, bus_bandwidth, firing, lateness, most, named, over_time, ratio
+from grafana.tables import rows
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5

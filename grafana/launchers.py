@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import chain
 
 from grafana import job_members, job_ras
-from grafana.panels import BAD_FROM_ONE, NO_RECORDS, NONE_KNOWN, Panel, Query, Size, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, NO_RECORDS, NONE_KNOWN, Panel, Query, Size, lines, stats
 from grafana.queries import JOB, coverage, rate_of
+from grafana.tables import rows
 
 LISTED = 64
 SHOWN_RANKS = 8

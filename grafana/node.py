@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from grafana import node_history, node_links
 from grafana.node_links import ACTIVE
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import CLUSTER, NODE, Value
+from grafana.tables import rows
 
 THIRD = Size(8)
 HALF = Size(12)

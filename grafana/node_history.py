@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from grafana.panels import Panel, Query, Size, rows
+from grafana.panels import Panel, Query, Size
 from grafana.queries import NODE, latest
+from grafana.tables import rows
 
 MEMORY = "[7d]"
 

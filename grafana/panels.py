@@ -1,4 +1,4 @@
-"""The house style: numbers, curves and tables, and what all panels have in common. Cells are in cells.py."""
+"""The house style: numbers and curves, and what all panels have in common. Tables: tables.py. Cells: cells.py."""
 
 from __future__ import annotations
 
@@ -29,12 +29,8 @@ TABLE_LEGEND_FROM = 12
 """A panel at least so wide lists its series in a table with their last and mean values."""
 LEGEND_BESIDE_FROM = 16
 """A panel at least so wide has the table beside it, narrower ones below."""
-WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
-"""Columns of short and of long names, in pixels; the others share the rest."""
 COUNTED = frozenset({"cps", "none", "ops", "short"})
 """Units of whole things: a curve of nothing but 0 has an axis up to 1, not to 100."""
-TIME_WIDTH = 180
-"""Of a column of times, in pixels."""
 NO_RECORDS = "no records of Inspector"
 NO_REPORT = "no report of RAS"
 RUNBOOKS = "RUNBOOKS"
@@ -95,27 +91,6 @@ def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.Dashboar
     """
     keep = f"${{datasource:queryparam}}&${{cluster:queryparam}}&{job}&${{__url_time_range}}"
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
-
-
-def job_link(job: str) -> builders.DashboardLink:
-    """Return a link to the Job dashboard for the job that the column ``job`` of the panel's data holds."""
-    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{__data.fields.{job}}}")
-
-
-def node_link(node: str) -> builders.DashboardLink:
-    """Return a link to the Node dashboard, likewise."""
-    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{__data.fields.{node}}}")
-
-
-def runbook_link(alert: str) -> builders.DashboardLink:
-    """Return a link to the runbook of the alert that the column ``alert`` of the panel's data holds."""
-    return builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.{alert}}}").target_blank(True)
-
-
-LINKS = {"alertname": runbook_link, "job_id": job_link, "node": node_link}
-"""Where the cells of a table's columns lead, by the column."""
 
 
 def fixed(color: str) -> dict[str, str]:
@@ -224,60 +199,6 @@ def lines(
     return panel.targets(targets(queries))
 
 
-def rows(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    columns: Sequence[str],
-    value: str = "",
-    unit: str = "none",
-    size: Size,
-    sort_by: str,
-    descending: bool = False,
-    links_to_rank: bool = False,
-    nothing: str = NONE_KNOWN,
-) -> table.Panel:
-    """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
-
-    Jobs, nodes and alerts are links. ``nothing`` stands there where there are no rows.
-    """
-    hidden = {"Time": True} if value else {"Time": True, "Value": True}
-    order = {name: index for index, name in enumerate((*columns, "Value"))}
-    organize = models.DataTransformerConfig(
-        id_val="organize", options={"excludeByName": hidden, "indexByName": order, "renameByName": {"Value": value}}
-    )
-    # A label that is not there would become 0: only what every row has may be a number.
-    numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
-    numbers = [convert(name, "number") for name in columns if name in numeric]
-    panel = (
-        table.Panel()
-        .transformations([*numbers, organize])
-        .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
-        .show_header(True)
-        .align(common_models.FieldTextAlignment.LEFT)
-        .no_value(nothing)
-        .override_by_regexp("/.*/", [models.DynamicConfigValue("noValue", "")])  # a cell without a value stays empty
-    )
-    for name in columns:
-        if name in WIDTHS:
-            panel = panel.override_by_name(name, [models.DynamicConfigValue("custom.width", WIDTHS[name])])
-    if value:
-        properties = [models.DynamicConfigValue("unit", unit)]
-        if unit == "dateTimeAsIso":
-            properties.append(models.DynamicConfigValue("custom.width", TIME_WIDTH))
-        panel = panel.override_by_name(value, properties)
-    if links_to_rank:
-        of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
-        link = rank_link("__data.fields.rank", *of_row).build()
-        panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
-    for name, leads in LINKS.items():
-        if name in columns:
-            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [leads(name).build()])])
-    dress(panel, title, description, "none", size)
-    return panel.targets(targets([query], instant=True, as_table=True))
-
-
 def dress(panel: Panel, title: str, description: str, unit: str, size: Size) -> None:
     """Give a panel what every panel has."""
     panel.title(title).description(description).datasource(DATASOURCE).unit(unit).span(size.width).height(size.height)
@@ -292,14 +213,3 @@ def targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool =
         target = target.format(PromQueryFormat.TABLE if as_table else PromQueryFormat.TIME_SERIES)
         targets.append(target.legend_format(query.legend) if query.legend else target)
     return targets
-
-
-def convert(field: str, kind: str) -> models.DataTransformerConfig:
-    """Return what makes a column another type."""
-    conversion = {"targetField": field, "destinationType": kind}
-    return models.DataTransformerConfig(id_val="convertFieldType", options={"conversions": [conversion], "fields": {}})
-
-
-def sort(field: str) -> models.DataTransformerConfig:
-    """Return what sorts rows by a column."""
-    return models.DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": field}]})

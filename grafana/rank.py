@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from grafana import rank_node, rank_speed
 from grafana.cells import timeline
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, rows, stats
+from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import (
     JOB,
     PROCESS_STATES,
@@ -19,6 +19,7 @@ from grafana.queries import (
     rate_of,
     ratio,
 )
+from grafana.tables import rows
 
 TOP = Size(6, 4)
 STATES_INTERVAL = "15s"

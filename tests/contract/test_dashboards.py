@@ -210,7 +210,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
         joins = [set(found.split(", ")) for found in re.findall(r" on \(([^)]*)\)", expression)]
         assert all("cluster" in labels for labels in joins if labels & {"job_id", "node", "instance"}), expression
         assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
-        assert len(targets) == 1 or target["legendFormat"]
+        assert len(targets) == 1 or panel["type"] == "table" or target["legendFormat"]
     assert len({target["refId"] for target in targets}) == len(targets)
 
 
