@@ -10,7 +10,7 @@ import pytest
 from full import FULL
 from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
-from rulers import built, firing, texts
+from rulers import PROMTOOL, VMALERT_TOOL, built, firing, texts
 from truth_table import SITUATIONS
 
 REST_SECONDS = 240.0
@@ -33,15 +33,28 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.parametrize(("situation", "interval"), PLAYS)
 def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
     """Exactly the alerts that are due fire, in time and without a gap, also in the worst order of rules."""
+    judge(situation, interval, seed, tmp_path, PROMTOOL)
+
+
+@pytest.mark.skipif(not (FULL and VMALERT_TOOL.exists()), reason="asks VictoriaMetrics with RANKWATCH_TEST_FULL=1")
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
+def test_what_fires_by_vmalert(situation: Situation, tmp_path: Path) -> None:
+    """VictoriaMetrics evaluates the rules to the same alerts."""
+    judge(situation, 5, 0, tmp_path, VMALERT_TOOL)
+
+
+def judge(situation: Situation, interval: int, seed: int, scratch: Path, ruler: Path) -> None:
+    """Play a situation and check which alerts the rules raise, and when."""
     play = Play(seed, situation, interval)
     situation.happens(play)
     play.run(REST_SECONDS)
     rules = []
     for name, text in built(interval, worst_order=interval > 5).items():
-        rules.append(tmp_path / name)
+        rules.append(scratch / name)
         rules[-1].write_text(text)
     seen: dict[str, list[float]] = {}
-    for time, alerts in sorted(firing(play.sites, rules, tmp_path, interval).items()):
+    for time, alerts in sorted(firing(play.sites, rules, scratch, interval, ruler).items()):
         for alert in alerts:
             words = [alert.get(label, "") for label in ("alertname", "rank", "node", "class")]
             words.append(alert["severity"].replace("page", ""))

@@ -96,10 +96,10 @@ def one_rank_begins_anew(play: Play) -> None:
 
 
 def restarts_without_its_last_node(play: Play) -> None:
-    """A rank crashes; torchrun starts all anew on two of three nodes, as a job of eight."""
+    """A rank crashes; a minute later torchrun starts all anew on two of three nodes, as a job of eight."""
     play.ranks[9].exit(SIGSEGV)
     play.job.tear_down()
-    play.run(20.0)
+    play.run(60.0)
     play.job.world = 8
     for rank in play.ranks[:8]:
         rank.start()
@@ -173,5 +173,5 @@ SITUATIONS = (
     Situation(dead_for_long_after_a_requeue, {"RankDead 5 n1 crash": Due(1318, 1340)}),
     Situation(power_after_a_requeue, {"NodeLost n1": Due(278, 318)}),
     Situation(killed_with_restarts_left, nodes=3, per_node=1),
-    Situation(restarts_without_its_last_node, {"RankDead 9 n2 crash": Due(0, 22, 20)}, nodes=3),
+    Situation(restarts_without_its_last_node, {"RankDead 9 n2 crash": Due(0, 22, 60)}, nodes=3),
 )

@@ -26,6 +26,9 @@ READ = frozenset(
     }
 )  # fmt: skip
 """The families that rules on deaths read."""
+PROMTOOL = Path("promtool")
+VMALERT_TOOL = Path(__file__).parents[2] / ".cache/victoria-metrics/trixie/usr/bin/vmalert-tool"
+"""VictoriaMetrics' counterpart of promtool: rules by MetricsQL."""
 _TIME = re.compile(r"time: (\w+),")
 _LABEL = re.compile(r'(\w+)=\\?"((?:[^"\\]|\\.)*?)\\?"')
 
@@ -45,23 +48,25 @@ def _reversed(text: str) -> str:
     return yaml.dump({"groups": [{**group, "rules": group["rules"][::-1]} for group in groups]}, sort_keys=False)
 
 
-def firing(sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 5) -> dict[int, list[Firing]]:
-    """Return the alerts that fire at each time, every ``step`` seconds, as promtool evaluates ``rules``."""
+def firing(
+    sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 5, ruler: Path = PROMTOOL
+) -> dict[int, list[Firing]]:
+    """Return the alerts that fire at each time, every ``step`` seconds, as ``ruler`` evaluates ``rules``."""
     end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     questions = [
         {
             "expr": 'ALERTS{alertstate="firing"}',
             "eval_time": f"{time}s",
-            "exp_samples": [{"labels": "none", "value": 0}],
+            "exp_samples": [{"labels": '{is="none"}', "value": 0}],  # then it prints what there is
         }
         for time in range(0, end, step)
     ]
     test = {
         "interval": f"{step}s",
         "input_series": [series for site in sites for series in _input(site, end, step)],
-        "promql_expr_test": questions,
+        "promql_expr_test" if ruler == PROMTOOL else "metricsql_expr_test": questions,
     }
-    return dict(_parsed(_judged(test, rules, scratch, step)))
+    return dict(_parsed(_judged(test, rules, scratch, step, ruler)))
 
 
 def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, at: int, step: int = 5) -> str:
@@ -75,12 +80,14 @@ def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, a
     return _judged(test, rules, scratch, step)
 
 
-def _judged(test: dict[str, Any], rules: list[Path], scratch: Path, step: int) -> str:
+def _judged(test: dict[str, Any], rules: list[Path], scratch: Path, step: int, ruler: Path = PROMTOOL) -> str:
     document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
-    calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
-    command = ["promtool", "test", "rules", str(file)]
+    calm = os.environ | {"GOGC": "400", "TMPDIR": str(scratch)}  # promtool's garbage is a third of its time otherwise
+    command = [ruler, "unittest", f"--files={file}", "-loggerLevel=ERROR", "-disableAlertgroupLabel"]
+    if ruler == PROMTOOL:
+        command = [ruler, "test", "rules", file]
     output = subprocess.run(command, capture_output=True, text=True, check=False, env=calm)
     return output.stdout + output.stderr
 
