@@ -1,8 +1,10 @@
-"""docs/pages.md: a notification of RankDead, as the shipped templates have PagerDuty and Slack show it."""
+"""docs/pages.md: a notification of RankDead, as the shipped templates make it for each receiver, and on a phone."""
 
 from __future__ import annotations
 
+import html
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from alerting import ROOT, SHIPPED, why_no_alertmanager
+from browser import Browser, why_no_browser
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -47,10 +50,23 @@ def slack(directory: Path, config: dict[str, Any]) -> str:
     return "".join(f"{render(directory, config[name])}\n" for name in ("title", "title_link", "text"))
 
 
+def opsgenie(directory: Path, config: dict[str, Any]) -> str:
+    """Return the lines of an alert."""
+    named = f"priority: {config['priority']}\ntags: {render(directory, config['tags'])}\n"
+    return f"{render(directory, config['message'])}\n{named}{render(directory, config['description'])}\n"
+
+
+def email(directory: Path, config: dict[str, Any]) -> str:
+    """Return the lines of a mail."""
+    return f"Subject: {render(directory, config['headers']['Subject'])}\n\n{render(directory, config['text'])}\n"
+
+
 def test_a_page_is_shown_as_the_documentation_has_it(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The two texts of docs/pages.md are what the shipped templates make of the captured notification."""
+    """The texts of docs/pages.md are what the shipped templates make of the captured notification."""
     shown = [
         pagerduty(tmp_path, RECEIVERS["page"]["pagerduty_configs"][0]),
+        opsgenie(tmp_path, RECEIVERS["page-opsgenie"]["opsgenie_configs"][0]),
+        email(tmp_path, RECEIVERS["page-email"]["email_configs"][0]),
         slack(tmp_path, RECEIVERS["ticket"]["slack_configs"][0]),
     ]
     text = SHOWN.read_text()
@@ -60,3 +76,29 @@ def test_a_page_is_shown_as_the_documentation_has_it(tmp_path: Path, request: py
         SHOWN.write_text(text)
     assert FENCED.findall(text) == shown
     assert json.loads(CAPTURED.read_text())["receiver"] == "page"
+
+
+HALF_A_PHONE = 390, 422
+PHONE = """<!doctype html><meta name="viewport" content="width=device-width"><style>
+body {{ margin: 0; background: #1c1c1e; color: #fff; font: 17px/1.35 sans-serif }}
+main {{ margin: 16px; padding: 12px 14px; border-radius: 16px; background: #2c2c2e }}
+small {{ color: #aeaeb2 }} b {{ display: block; margin: 4px 0 8px }} p {{ margin: 0 0 6px; overflow-wrap: anywhere }}
+</style><main><small>PagerDuty, now</small><b>{title}</b>{lines}</main>"""
+
+
+@pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or "")
+def test_a_page_fits_on_a_phone(tmp_path: Path) -> None:
+    """Title and text of a page need less than half of a phone's screen; RANKWATCH_PICTURES keeps the picture."""
+    config = RECEIVERS["page"]["pagerduty_configs"][0]
+    title, text = (render(tmp_path, template) for template in (config["description"], config["details"]["what"]))
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in text.splitlines())
+    page = tmp_path / "phone.html"
+    page.write_text(PHONE.format(title=html.escape(title), lines=lines))
+    with Browser(tmp_path) as browser:
+        screen = {"width": HALF_A_PHONE[0], "height": HALF_A_PHONE[1], "deviceScaleFactor": 2, "mobile": True}
+        browser.developer("Emulation.setDeviceMetricsOverride", screen)
+        browser.open(page.as_uri())
+        bottom = browser.run("return document.querySelector('main').getBoundingClientRect().bottom")
+        assert bottom < HALF_A_PHONE[1]
+        if pictures := os.environ.get("RANKWATCH_PICTURES"):
+            browser.picture(Path(pictures) / "phone.png")
