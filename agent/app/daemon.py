@@ -88,7 +88,6 @@ class Daemon:
         self._reload_asked = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._refused = ""
-        self._reload_seconds = self._clock.time()
 
     async def run(self, plan: ExporterPlan) -> int:
         """Run until SIGTERM or SIGINT."""
@@ -157,7 +156,6 @@ class Daemon:
                 self._log.error("configuration refused, the old one stays", error=_reason(error))
             else:
                 self._refused = ""
-                self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
             self._notifier.send("READY=1")
 
@@ -250,12 +248,8 @@ class Daemon:
             ),
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=not self._refused and not self._terms.refused,
-            reload_seconds=self._reload_seconds,
-            saved_seconds=self._state.last_saved_seconds,
             save_errors=self._state.save_errors,
-            responses=dict(self._web.stats.responses),
-            closed={str(reason): count for reason, count in self._web.stats.closed.items()},
-            web_failures=self._web.stats.failures,
+            responses=dict(self._web.responses),
         )
 
     def _document(self) -> NodeDocument:

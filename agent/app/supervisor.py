@@ -197,9 +197,9 @@ class Supervisor:
             self._log.error("the {what} cannot be saved, its last checkpoint stays", what=what, error=error)
 
     async def _save(self) -> None:
-        draft, now = self._state.encode(), self._clock.time()
+        draft = self._state.encode()
         written = await self._state_thread.call(lambda: self._state.write(draft))
-        self._state.note(draft, now, written=written)
+        self._state.note(draft, written=written)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -47,10 +47,6 @@ class Logger:
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(_PREFIX + name)
 
-    def debug(self, message: str, /, **fields: object) -> None:
-        """Log at DEBUG: for developers."""
-        self._log(logging.DEBUG, message, fields)
-
     def info(self, message: str, /, **fields: object) -> None:
         """Log at INFO: something changed, as it may."""
         self._log(logging.INFO, message, fields)

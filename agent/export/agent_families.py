@@ -23,25 +23,16 @@ LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
     aggregate="max")
 RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
     "1 when the configuration in use is the one last read, 0 when that one was refused.")
-RELOAD_TIME = Family("rankwatch_config_last_reload_success_timestamp_seconds", "gauge",
-    "When a configuration was last taken into use.")
-CHECKPOINT_TIME = Family("rankwatch_checkpoint_last_save_timestamp_seconds", "gauge",
-    "When the checkpoint was last written; absent before the first time and without a checkpoint.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
     "Times the checkpoint could not be written.")
 WEB_RESPONSES = Family(
     "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
 )
-WEB_CLOSED = Family("rankwatch_web_connections_closed_total", "counter",
-    "Connections that the agent closed, or lost in mid-request, by reason.",
-    ("reason",), "1 per reason seen, at most 10")
-WEB_FAILURES = Family("rankwatch_web_failures_total", "counter",
-    "Answers and connections that ended in an error of the agent's own, or too late.")
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
     BUILD_INFO, *exporter_families.FAMILIES, SERIES_REFUSED, *usage_families.FAMILIES, LOOP_LAG, START_AGE, RELOAD_OK,
-    RELOAD_TIME, CHECKPOINT_TIME, CHECKPOINT_ERRORS, WEB_RESPONSES, WEB_CLOSED, WEB_FAILURES,
+    CHECKPOINT_ERRORS, WEB_RESPONSES,
 )  # fmt: skip
 
 
@@ -55,12 +46,8 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     helpers: tuple[HelperStatus, ...]
     loop_lag_seconds: float
     reload_ok: bool
-    reload_seconds: float
-    saved_seconds: float | None
     save_errors: int
     responses: Mapping[int, int]
-    closed: Mapping[str, int]
-    web_failures: int
 
 
 def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
@@ -85,10 +72,5 @@ def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
     yield from usage_families.render_helpers(snapshot.helpers, usage.children)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
-    yield RELOAD_TIME.single(snapshot.reload_seconds)
-    if snapshot.saved_seconds is not None:
-        yield CHECKPOINT_TIME.single(snapshot.saved_seconds)
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
     yield WEB_RESPONSES.by_label({str(code): count for code, count in sorted(snapshot.responses.items())})
-    yield WEB_CLOSED.by_label({reason: count for reason, count in snapshot.closed.items() if count})
-    yield WEB_FAILURES.single(snapshot.web_failures)

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,8 +43,12 @@ class Serving:
         self._server = WebServer(self._answer, log, tls=lambda: terms().tls)
         self._next: tuple[list[socket.socket], tuple[str, ...]] | None = None
         self._deaf = False
-        self.stats = self._server.stats
-        self._local = WebServer(handler, log, stats=self.stats)
+        self._local = WebServer(handler, log)
+
+    @property
+    def responses(self) -> Counter[int]:
+        """Return how often each status was answered."""
+        return self._server.responses + self._local.responses
 
     async def start(self, addresses: Sequence[str]) -> None:
         """Listen at ``addresses`` (as in the configuration); OSError, with the address in its text, if that cannot be.

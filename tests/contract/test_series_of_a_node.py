@@ -88,12 +88,8 @@ def agents_own(series: dict[str, int]) -> int:
         helpers=tuple(HelperStatus(name, called, {}, 7 if called else None) for name, called in CALLED.items()),
         loop_lag_seconds=0.0,
         reload_ok=True,
-        reload_seconds=1.0,
-        saved_seconds=2.0,
         save_errors=0,
         responses={200: 1, 503: 1},
-        closed=dict.fromkeys(("malformed", "too_large"), 0),
-        web_failures=0,
     )
     process = ProcessUsage(1.0, 1)
     return sum(len(metric.labels) for metric in families(snapshot, Usage(OwnUsage(process, 9, 1.0), {7: process})))

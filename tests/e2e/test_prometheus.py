@@ -55,12 +55,11 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
         began = time.time()
         agent.wait_for_states(alive(8))
         # A kill before the first checkpoint that knows the files is another matter: it loses what was before it.
-        saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
-        wait_until(lambda: (agent.value(saved) or 0) > began + 6, 20.0, "a checkpoint")
+        wait_until(lambda: agent.saved_at() > began + 6, 20.0, "a checkpoint")
         started = time.time()
         for number in range(KILLS):
             if number % 5 == 4:  # most kills come before the next checkpoint, some after one
-                wait_until(lambda t=started: (agent.value(saved) or 0) > t, 20.0, "another checkpoint")
+                wait_until(lambda t=started: agent.saved_at() > t, 20.0, "another checkpoint")
             agent.kill9()
             agent.start()
             started = time.time()

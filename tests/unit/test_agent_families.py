@@ -25,8 +25,7 @@ SNAPSHOT = SelfSnapshot(
     age_seconds=90.0, exporters=(ExporterStatus("process", up=True, present=True, last_success_seconds=5.0),),
     counts={"process": SourceCounts(3, 2, 1, 0)}, refused=0,
     helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}, pid=11), HelperStatus("ras", None, {})),
-    loop_lag_seconds=0.0, reload_ok=True, reload_seconds=1.0, saved_seconds=2.0, save_errors=0, responses={200: 1},
-    closed={"malformed": 0}, web_failures=0,
+    loop_lag_seconds=0.0, reload_ok=True, save_errors=0, responses={200: 1},
 )  # fmt: skip
 OWN = OwnUsage(ProcessUsage(1.5, 30_000_000), 17, 1000.25)
 
@@ -108,19 +107,13 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 
 def test_series_left_out_are_one_count() -> None:
-    """Those over the cap and those given twice are added up; renders that failed show once one did."""
+    """Those over the cap and those given twice are added up; updates and renders that failed are, too."""
     counts = {"flood": SourceCounts(5, 2, 6, 0), "broken": SourceCounts(0, 0, 0, 3)}
-    found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts), Usage(OWN))
+    statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
+    found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses), Usage(OWN))
     assert found["rankwatch_exporter_series_dropped_total", "flood"] == 8
-    failed = {key: value for key, value in found.items() if key[0] == "rankwatch_exporter_renders_failed_total"}
-    assert failed == {("rankwatch_exporter_renders_failed_total", "broken"): 3}
-
-
-def test_connections_closed_show_by_the_reasons_seen() -> None:
-    """A reason for which no connection was closed has no series."""
-    found = shown(msgspec.structs.replace(SNAPSHOT, closed={"malformed": 0, "slow": 2}), Usage(OWN))
-    closed = {key: value for key, value in found.items() if key[0] == "rankwatch_web_connections_closed_total"}
-    assert closed == {("rankwatch_web_connections_closed_total", "slow"): 2}
+    failed = {key: value for key, value in found.items() if key[0] == "rankwatch_exporter_updates_failed_total"}
+    assert failed == {("rankwatch_exporter_updates_failed_total", "broken"): 5}
 
 
 def test_a_helper_that_was_never_called_has_no_series() -> None:

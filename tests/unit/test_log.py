@@ -115,7 +115,7 @@ def test_level_is_a_floor(sink: Sink) -> None:
     """Events below the level are not written."""
     sink.configure(level="warn")
     logger = log.Logger("x")
-    logger.debug("no")
+    logging.getLogger("rankwatch.test").debug("no")
     logger.info("no")
     logger.warning("yes")
     assert len(sink.lines()) == 1

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 def save(state: StateFile) -> None:
     """Encode and write."""
     draft = state.encode()
-    state.note(draft, 1.0, written=state.write(draft))
+    state.note(draft, written=state.write(draft))
 
 
 def test_sections_come_back(path: Path) -> None:
@@ -41,7 +41,6 @@ def test_sections_come_back(path: Path) -> None:
     assert state.changed()
     save(state)
     assert not state.changed()
-    assert state.last_saved_seconds == 1.0
     again = opened(path)
     assert (again.section("a").restored, again.section("b").restored) == (b"one", b"two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -152,16 +151,16 @@ def test_unwritable_path_is_counted(tmp_path: Path) -> None:
     state = opened(tmp_path / "file" / "checkpoint")
     state.section("a").publish(b"one")
     save(state)
-    assert (state.save_errors, state.last_saved_seconds) == (1, None)
+    assert state.save_errors == 1
 
 
 def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
     """Content of one byte over the bound leaves the older file in place and is counted."""
     state = opened(path)
-    for seconds, size_bytes in ((1.0, MAX_BYTES), (2.0, MAX_BYTES + 1)):
+    for size_bytes in (MAX_BYTES, MAX_BYTES + 1):
         draft = Draft(b"x" * size_bytes, {}, 0)
-        state.note(draft, seconds, written=state.write(draft))
-    assert (path.stat().st_size, state.last_saved_seconds, state.save_errors) == (MAX_BYTES, 1.0, 1)
+        state.note(draft, written=state.write(draft))
+    assert (path.stat().st_size, state.save_errors) == (MAX_BYTES, 1)
 
 
 def test_no_path_keeps_nothing() -> None:
@@ -181,9 +180,9 @@ def test_durable_is_what_is_on_disk(path: Path) -> None:
     draft = state.encode()
     section.publish(b"two")
     assert section.durable is None
-    state.note(draft, 1.0, written=state.write(draft))
+    state.note(draft, written=state.write(draft))
     assert section.durable == b"one"
-    state.note(state.encode(), 2.0, written=False)
+    state.note(state.encode(), written=False)
     assert section.durable == b"one"
     assert opened(path).section("a").durable == b"one"
 
@@ -269,10 +268,10 @@ def test_durable_is_what_each_save_wrote(path: Path) -> None:
     first = state.encode()
     section.publish(b"two")
     second = state.encode()
-    state.note(first, 1.0, written=state.write(first))
+    state.note(first, written=state.write(first))
     assert section.durable == b"one"
     assert state.changed()
-    state.note(second, 2.0, written=state.write(second))
+    state.note(second, written=state.write(second))
     assert section.durable == b"two"
     assert not state.changed()
 
@@ -284,7 +283,7 @@ def test_writing_touches_nothing_of_the_owners(path: Path) -> None:
     section.publish(b"one")
     draft = state.encode()
     assert state.write(draft)
-    assert (section.durable, state.last_saved_seconds, state.changed()) == (None, None, True)
+    assert (section.durable, state.changed()) == (None, True)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def watch(answers: Answers, *, terminal: bool) -> str:
         shown = b""
         deadline = time.monotonic() + 20
         try:
-            while b"exited 0" not in shown and time.monotonic() < deadline:
+            while b"exited with status 0" not in shown and time.monotonic() < deadline:
                 shown += os.read(reader, 65536)
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0
