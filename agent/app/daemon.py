@@ -13,7 +13,7 @@ from typing import Any
 from agent import __version__
 from agent.app.config import Loaded, Options, parsed, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
-from agent.app.front import STATIC, Front, exporter_views, node_document
+from agent.app.front import STATIC, Held, exporter_views, node_document
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -28,7 +28,8 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source, SourceCounts
 from agent.export.usage import HelperStatus
-from agent.page.document import Configuration, NodeDocument
+from agent.page.document import Configuration, NodeDocument, write
+from agent.page.front_page import SiteLinks, front_page
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
 from agent.web.serving import Serving
@@ -68,13 +69,12 @@ class Daemon:
         self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
-        self._front = Front(self._clock, self._document, supervisor.ranks.speeds.view, lambda: self._loaded.config.web)
         self._pages = Pages(
             self._registry.render,
             self._registry.names,
             self._ready,
-            self._front.text,
-            self._front.json,
+            Held(self._clock, self._page),
+            Held(self._clock, lambda: write(self._document())),
             supervisor.may_show,
             STATIC,
             supervisor.evidence_file,
@@ -251,6 +251,10 @@ class Daemon:
             save_errors=self._state.save_errors,
             responses=dict(self._web.responses),
         )
+
+    def _page(self) -> str:
+        web = self._loaded.config.web
+        return front_page(self._document(), SiteLinks(web.dashboards, web.runbooks))
 
     def _document(self) -> NodeDocument:
         path = self._options.config_path
