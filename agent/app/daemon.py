@@ -13,7 +13,7 @@ from typing import Any
 from agent import __version__
 from agent.app.config import Loaded, Options, parsed, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
-from agent.app.front import STATIC, Held, exporter_views, node_document
+from agent.app.front import STATIC, HeldAnswer, exporter_views, node_document
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -73,8 +73,8 @@ class Daemon:
             self._registry.render,
             self._registry.names,
             self._ready,
-            Held(self._clock, self._page),
-            Held(self._clock, lambda: write(self._document())),
+            HeldAnswer(self._clock, self._page),
+            HeldAnswer(self._clock, lambda: write(self._document())),
             supervisor.may_show,
             STATIC,
             supervisor.evidence_file,

@@ -27,7 +27,7 @@ STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEAD
 """What the page needs besides, by path."""
 
 
-class Held(Generic[T]):
+class HeldAnswer(Generic[T]):
     """Returns what ``make`` made, HOLD_SECONDS old at most."""
 
     def __init__(self, clock: Clock, make: Callable[[], T]) -> None:

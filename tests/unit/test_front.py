@@ -2,14 +2,14 @@
 
 from fake_clock import FakeClock
 
-from agent.app.front import HOLD_SECONDS, STATIC, Held
+from agent.app.front import HOLD_SECONDS, STATIC, HeldAnswer
 from agent.page.static import SCRIPT, STYLE
 
 
 def test_it_is_made_at_most_twice_a_second() -> None:
     """However many look, the page is made anew after HOLD_SECONDS and not before."""
     clock, made = FakeClock(), iter(("first", "second"))
-    page = Held(clock, lambda: next(made))
+    page = HeldAnswer(clock, lambda: next(made))
     assert {page() for _ in range(100)} == {"first"}
     clock.advance(HOLD_SECONDS)
     assert page() == "second"
