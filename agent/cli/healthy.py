@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.terminal import plain
+from agent.cli.terminal import plain, say
 from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {place}: {error}")
     except Exception as error:  # noqa: BLE001  # uncaught it would leave with the status of a node that is not healthy
         answer = Answer(CANNOT_TELL, f"cannot tell: what {place} says cannot be read: {error!r}")
-    print(plain(answer.text))  # noqa: T201  # its answer
+    say(plain(answer.text))
     return answer.status
 
 

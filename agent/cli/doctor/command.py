@@ -4,12 +4,10 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.doctor.facts import Facts, gather
-from agent.cli.terminal import plain, plain_json
+from agent.cli.terminal import as_json, plain, say
 from agent.page.describe import WITHOUT_NCCL
 from agent.page.document import NodeDocument
 
@@ -271,10 +269,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError:  # said by the configuration's own check
         place = own_agent.DEFAULT_PLACE
     diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
-    if flags.json:
-        print(plain_json(msgspec.json.encode([each._asdict() for each in diagnoses]).decode()))  # noqa: T201  # its answer
-    else:
-        print(told(diagnoses))  # noqa: T201  # its answer
+    say(as_json([each._asdict() for each in diagnoses]) if flags.json else told(diagnoses))
     return 1 if any(each.level == "wrong" for each in diagnoses) else 0
 
 
