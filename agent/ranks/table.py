@@ -63,9 +63,7 @@ class RankTable(WrittenRanks):
     def observe_process(self, facts: ProcessFacts) -> bool:
         """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
         now = self._clock.monotonic()
-        if (known := self._processes.get(facts.key)) is not None:
-            if known.learn(facts):
-                self._binder.owners.learn(known)
+        if facts.key in self._processes:
             return True
         if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
             self._counts.refused += 1

@@ -192,9 +192,6 @@ def decode(section: bytes) -> SavedTable:
     for process in saved.processes:
         process.confirmed = process.exited_at is not None
         process.silence = None
-        if process.slots and not process.shown_job_id:  # from before ids had owners
-            shown = next((label.job_id for label in process.slots if label is not None), "")
-            process.plain_job_id = process.shown_job_id = shown
         if process.exited_at is None and process.unproven_since is None:
             process.unproven_since = saved.saved_at
     return saved

@@ -4,7 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from proc_tree import ProcTree
 from rank_table import KILLED, Table, environment, owned
@@ -155,45 +154,6 @@ def test_pbs_hook_escapes_the_job_id() -> None:
     """OpenPBS: 'pbspro-%s.slice' % systemd_escape(jobid): a server's hyphen, an array's brackets."""
     found = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
     assert [group.name for group in found if group] == ["12.pbs-server", "12[3].server"]
-
-
-def dumped_before(table: Table) -> bytes:
-    """What the version before would have saved of the table."""
-    saved = msgspec.msgpack.decode(table.ranks.dump())
-    for process in saved["processes"]:
-        for name in ("owner", "uid", "parent_pid", "session", "title"):
-            process["facts"].pop(name, None)
-        process.pop("plain_job_id", None)
-        for name in ("scheduler", "task", "tasks", "local_tasks"):
-            process["claim"].pop(name, None)
-    for name in ("schedulers", "owner_conflicts"):
-        saved.pop(name)
-    return msgspec.msgpack.encode(saved)
-
-
-def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
-    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
-    old = table.add_facts(owned(1, environment(0), SLURM), then=1.0)
-    again = RankTable(table.clock, "here")
-    again.load(dumped_before(table))
-    again.confirm(old)
-    again.observe_process(owned(1, environment(0), SLURM))  # what a look finds of it now
-    again.observe_process(owned(2, environment(1), SLURM))
-    table.clock.advance(1.0)
-    again.tick()
-    assert proofs(again) == {RankLabel("4711", "0"): "cgroup", RankLabel("4711", "1"): "cgroup"}
-
-
-def test_after_an_upgrade_nobody_joins_the_job_that_runs(table: Table) -> None:
-    """Who held an id before the upgrade holds it after."""
-    old = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
-    again = RankTable(table.clock, "here")
-    again.load(dumped_before(table))
-    again.confirm(old)
-    again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
-    table.clock.advance(1.0)
-    again.tick()
-    assert {view.label for view in again.snapshot().ranks} == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
 
 
 def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:

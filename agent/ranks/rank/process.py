@@ -134,16 +134,6 @@ class RankProcess(msgspec.Struct):
         """Its rank on the node, as its own environment says; empty where that does not."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
-    def learn(self, facts: ProcessFacts) -> bool:
-        """Take over whose it is, where it is from a checkpoint that did not know that; False when nothing is new."""
-        if self.facts is None or self.facts.owner.name or not facts.owner.name:
-            return False
-        named = {name: getattr(facts, name) for name in ("owner", "uid", "parent_pid", "session", "title")}
-        self.facts = msgspec.structs.replace(self.facts, **named)
-        if self.claim.job_id == facts.owner.job_id:
-            self.claim = msgspec.structs.replace(self.claim, scheduler=facts.owner.scheduler)
-        return True
-
     def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
         """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""
         place = (membership.comm, membership.comm_rank)
