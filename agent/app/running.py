@@ -140,7 +140,6 @@ class Running:
             self.ok,
             self.present,
             self.last_duration_seconds,
-            self.last_success_seconds,
             self.late,
             self.failures,
             self._lease.context.guard.skipped,

@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 def refuse(command: str, why: str, status: int = 1) -> int:
-    """Print on standard error why a command does not do what was asked; return its exit status."""
+    """Print on standard error why a command failed; return its exit status."""
     print(f"rankwatch {command}: {plain(why)}", file=sys.stderr)  # noqa: T201  # its answer
     return status
 
@@ -46,7 +46,7 @@ def no_answer(command: str, url: str, error: Exception) -> int:
 
 
 def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "where one Prometheus watches several") -> None:
-    """Add the flags that say which Prometheus to ask, and of which cluster."""
+    """Add the flags for a Prometheus and a cluster."""
     parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
 

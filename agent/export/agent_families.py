@@ -4,13 +4,14 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+import psutil
 
 from agent import __version__
 from agent.core.metrics import Family, Metric
 from agent.export import exporter_families, usage as usage_families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts, TableSource
-from agent.export.usage import HelperStatus, ProcessReader, Usage
+from agent.export.usage import HelperStatus
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
 # fmt: off
@@ -51,25 +52,21 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
 
 
 def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
-    """Return the agent as a source of series. Rendering reads what its processes use, which blocks for a moment."""
-    processes = ProcessReader()
-
-    def render(snapshot: SelfSnapshot) -> Iterable[Metric]:
-        return families(snapshot, processes.read([each.pid for each in snapshot.helpers if each.pid is not None]))
-
-    return TableSource("agent", 10_000, read, render)
+    """Return the agent as a source of series."""
+    own = psutil.Process()
+    return TableSource("agent", 10_000, read, lambda snapshot: families(snapshot, own))
 
 
-def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
-    """Render what the agent says of itself; pure."""
+def families(snapshot: SelfSnapshot, own: psutil.Process) -> Iterable[Metric]:
+    """Render what the agent says of itself, and read what its process uses, which blocks for a moment."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
     yield START_AGE.single(snapshot.age_seconds)
-    yield from usage_families.render_own(usage.own)
+    yield from usage_families.render_own(own)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
-    yield from usage_families.render_helpers(snapshot.helpers, usage.children)
+    yield from usage_families.render_helpers(snapshot.helpers)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)

@@ -19,9 +19,6 @@ EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
 EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
     "How long the exporter's last update took; absent where its source is not there.",
     ("exporter",), "1 per exporter with a source")
-EXPORTER_LAST_SUCCESS = Family("rankwatch_exporter_last_success_timestamp_seconds", "gauge",
-    "When the exporter's last successful update ended; absent before the first.",
-    ("exporter",), "1 per exporter with a source")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
     "Absent where the exporter has no source and was never late.",
@@ -44,7 +41,7 @@ EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    EXPORTER_UP, EXPORTER_PRESENT, EXPORTER_DURATION, EXPORTER_LAST_SUCCESS, EXPORTER_LATE, EXPORTER_FAILED,
+    EXPORTER_UP, EXPORTER_PRESENT, EXPORTER_DURATION, EXPORTER_LATE, EXPORTER_FAILED,
     EXPORTER_SKIPPED, EXPORTER_SERIES, EXPORTER_DROPPED,
 )  # fmt: skip
 
@@ -56,7 +53,6 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     up: bool
     present: bool
     duration_seconds: float = 0.0
-    last_success_seconds: float | None = None
     late: int = 0
     failures: int = 0
     skipped: int = 0
@@ -66,7 +62,6 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
     (EXPORTER_UP, lambda each: float(each.up)),
     (EXPORTER_PRESENT, lambda each: None if each.present else 0.0),
     (EXPORTER_DURATION, lambda each: each.duration_seconds if each.present or not each.up else None),
-    (EXPORTER_LAST_SUCCESS, lambda each: each.last_success_seconds),
     (EXPORTER_LATE, lambda each: each.late if each.present or not each.up or each.late else None),
     (EXPORTER_SKIPPED, lambda each: each.skipped or None),
 )

@@ -65,11 +65,6 @@ NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
     "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
     "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
     "starts).")
-UNREAD = Family("rankwatch_rank_usage_unread", "gauge",
-    "Live ranks without data from a source: the kernel lacks it, or it needs a right. schedstat (waits for a "
-    "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
-    "for). Absent while none.",
-    ("source",), "up to 4 per node", "sum")
 JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")
@@ -89,7 +84,7 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
 
 FAMILIES: tuple[Family, ...] = (
     RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS, RANK_IDENTITY_SOURCE,
-    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, UNREAD, NODE_TIME,
+    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, NODE_TIME,
     JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
 )  # fmt: skip
 
@@ -104,7 +99,6 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
-    yield UNREAD.by_label(dict(sorted(snapshot.usage_unread.items())))
     yield NODE_TIME.single(snapshot.taken_seconds)
 
 

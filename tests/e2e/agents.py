@@ -170,6 +170,11 @@ class Agent(Closing):
 
     # -- what it shows ---------------------------------------------------------------------------------------------
 
+    def looked_at(self, exporter: str) -> float:
+        """Return when an exporter looked well last (s since the epoch), 0 before it did."""
+        exporters = json.loads(self.get("/api/v1/ranks").body)["exporters"]
+        return float(next((each["last_success_seconds"] for each in exporters if each["name"] == exporter), None) or 0)
+
     def get(self, path: str, timeout: float = 5.0) -> Reply:
         """Return the answer to a GET; raises OSError when nobody answers."""
         if self._node is not None:

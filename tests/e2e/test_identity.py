@@ -158,10 +158,10 @@ def ranks_with_bandwidth(agent: Agent, job_id: str | None = None) -> set[str]:
 
 def wait_for_looks(agent: Agent) -> None:
     """Wait until the agent has looked at all processes twice from now on."""
-    seen: set[float | None] = set()
+    seen: set[float] = set()
 
     def looked() -> bool:
-        seen.add(agent.value("rankwatch_exporter_last_success_timestamp_seconds", exporter="process"))
+        seen.add(agent.looked_at("process"))
         return len(seen) > 2
 
     wait_until(looked, 10.0, "two looks at all processes")
