@@ -165,19 +165,17 @@ class Daemon:
         text = "" if path is None else await read_config_in(self._config_thread, path)
         loaded = await self._config_thread.call(lambda: parsed(self._options, text))
         plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
-        if loaded.config.state != self._loaded.config.state:
-            raise loaded.error("$.state", "cannot change while the agent runs: restart it")
-        if self._options.web_file(loaded) != self._terms.path:
-            raise loaded.error("$.web.config_file", "cannot change while the agent runs: restart it")
-        await self._web.prepare(self._listen_addresses(loaded))
-        try:
-            if not await self._supervisor.apply(plan):
-                raise ConfigError("an exporter did not start")
-        except BaseException:
-            await self._web.take_back()
-            raise
+        fixed = {
+            "$.state": loaded.config.state == self._loaded.config.state,
+            "$.web.config_file": self._options.web_file(loaded) == self._terms.path,
+            "$.web.listen_address": self._listen_addresses(loaded) == self._listen_addresses(self._loaded),
+        }
+        for place, is_same in fixed.items():
+            if not is_same:
+                raise loaded.error(place, "cannot change while the agent runs: restart it")
+        if not await self._supervisor.apply(plan):
+            raise ConfigError("an exporter did not start")
         self._loaded = loaded
-        await self._web.commit()
 
     async def _watch_config(self) -> None:
         """Ask for a reload when the file's text changes; an unreadable file is a SIGHUP's matter."""

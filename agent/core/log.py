@@ -94,13 +94,8 @@ def configure(
 ) -> None:
     """Send every log of the process, libraries' too, to ``stream`` (standard error) from ``level`` on.
 
-    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by. Raises
-    ValueError for a level or format that does not exist.
+    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by.
     """
-    if level not in LEVELS:
-        raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
-    if format not in FORMATS:
-        raise ValueError(f"log format {format!r} is none of {', '.join(FORMATS)}")
     root = logging.getLogger()
     for old in _own_handlers():
         root.removeHandler(old)

@@ -70,15 +70,11 @@ class WebServer:
                 await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
             )
 
-    def stop_listening(self) -> None:
-        """Close the listeners; connections that there are go on, and ``listen`` may be called again."""
-        while self._servers:
-            self._servers.pop().close()
-
     async def stop(self, deadline_seconds: float) -> None:
         """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
         self._stopping = True
-        self.stop_listening()
+        for server in self._servers:
+            server.close()
         for connection in list(self._waiting):
             self._close(connection, "stopped")
         if self._tasks:

@@ -90,20 +90,6 @@ def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.failed == ("1 files: more than 2 are not read",)
 
 
-def test_many_bad_files_are_counted(tmp_path: Path) -> None:
-    """Eight are named, the others are counted."""
-    for number in range(bundles.MAX_NAMED + 3):
-        (tmp_path / f"{number:02}.json").write_text("{")
-    failed = bundles.read(tmp_path, "7").failed
-    assert (len(failed), failed[-1]) == (bundles.MAX_NAMED + 1, "3 more files")
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """It is an OSError, not an empty story."""
-    with pytest.raises(OSError):
-        bundles.read(tmp_path / "none", "7")
-
-
 def test_a_bundle_of_the_incident() -> None:
     """Its words and events count, and when it was taken is told."""
     found = bundles.weigh([summary()], JOB, INCIDENT)

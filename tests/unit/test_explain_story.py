@@ -337,12 +337,3 @@ def test_hostile_words() -> None:
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)
     assert "href" not in as_html(page)
-
-
-def test_no_witness_and_no_rules() -> None:
-    """It is said that nobody is blamed, and that the rules are not there."""
-    incident = Incident(0.0, 1.0, 0.0, None, "hung")
-    spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
-    page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
-    assert "no witness blames a rank" in as_text(page)
-    assert "the shipped rules say nothing of this job" in as_text(page)

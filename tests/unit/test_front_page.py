@@ -120,13 +120,6 @@ def test_links_are_those_of_the_configuration() -> None:
     assert "http://grafana:3000/d/rankwatch-job?var-job_id=1%22%26x" in page.links
 
 
-def test_page_tells_of_a_refused_configuration() -> None:
-    """The page says why the configuration was refused, and nothing where it was not."""
-    assert "configuration refused" not in front_page(document([]))
-    html = front_page(document([], configuration=Configuration("/etc/r.yml", "line 3: <no such key>")))
-    assert "configuration refused</span> line 3: &lt;no such key&gt;; the one before stays" in html
-
-
 def test_the_page_fetches_its_own_files_alone() -> None:
     """The page has one style and one script, both the agent's; with 8 ranks all are below 40 kB."""
     ranks = [Rank(job_id="1", rank=str(i), state="alive", pid=i, last_progress_seconds=NOW) for i in range(8)]

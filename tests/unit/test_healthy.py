@@ -100,23 +100,6 @@ def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
 
 
-@pytest.mark.parametrize("answer", [
-    b"HTTP/1.1 503 Not yet\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{{{ 1 1",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\nhalf", b"nonsense\r\n\r\n", b"",
-])  # fmt: skip
-def test_an_agent_without_metrics(answer: bytes) -> None:
-    """An agent that is not ready, or answers with something else, tells nothing."""
-    with server(answer) as (address, _):
-        assert main(["--web.listen-address", address]) == CANNOT_TELL
-
-
-def test_metrics_without_their_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    """A page of something else, or of another version, is no verdict against a node."""
-    with server(http("rankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds 1\n")) as (address, _):
-        assert main(["--web.listen-address", address]) == CANNOT_TELL
-    assert "cannot tell" in capsys.readouterr().out
-
-
 def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that trickles in is given up after its time, however often a byte of it comes."""
     monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)

@@ -90,15 +90,6 @@ def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
     assert restored.states()["0"] == "finished"
 
 
-def test_the_word_on_another_job_changes_nothing() -> None:
-    """Only ranks of the job are judged by its end; no word at all is none on any job."""
-    table = Table(once=True)
-    killed_rank(table)
-    for ends in (cancelled(table, "4712"), cancelled(table, ""), []):
-        table.ranks.observe_job_ends(ends)
-        assert table.states()["0"] == "dead"
-
-
 def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:
     """A rank that claims the id of a cancelled job, and is proven to be of another, is judged by its own."""
     table = Table(once=True)

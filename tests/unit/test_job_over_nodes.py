@@ -11,7 +11,7 @@ import pytest
 
 from agent.cli.job.command import main, told
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
-from agent.core.prometheus import Sample, get, shown
+from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
 NOW = 10_000.0
@@ -91,11 +91,6 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     assert told(facts) == "clusters x, y each have a job 1: choose one by --cluster"
 
 
-def test_a_job_that_nobody_knows() -> None:
-    """It is said so."""
-    assert told(asked(asking({}), "nope", None)) == "job nope: no rank was seen in the last hour"
-
-
 def test_hostile_names() -> None:
     """A label can neither leave its string in an expression nor command the terminal."""
     assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
@@ -143,15 +138,3 @@ def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "no answer from http://127.0.0.1:1: " in said
     assert "secret" not in said
-
-
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://a:b:c"])
-def test_no_address(url: str) -> None:
-    """What is no address is refused with ValueError."""
-    with pytest.raises(ValueError):
-        get(url, "/api/v1/query", {})
-
-
-def test_addresses_are_shown_without_passwords() -> None:
-    """User and password are left out, the path stays."""
-    assert (shown("https://u:p@h:1/x@y"), shown("h:9090")) == ("https://h:1/x@y", "h:9090")

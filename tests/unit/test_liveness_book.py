@@ -16,12 +16,10 @@ from agent.ranks.liveness.job_line import (
     MAX_LEADS,
     MAX_RETRACTED,
     RETRACTED_SECONDS,
-    JobLine,
 )
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.process import RankProcess
 from exporters.job_log.catalogue import failures
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
@@ -412,14 +410,6 @@ def test_a_planned_exit_is_ok() -> None:
     writer.close()
     job.tick()
     assert job.leads() == {("3", "ok"): SETTLED}
-
-
-def test_a_start_to_come_counts_as_now() -> None:
-    """A damaged checkpoint may give a process a start in a thousand years: the line keeps a time that it can save."""
-    line, process = JobLine("ann"), RankProcess(found_at=0.0)
-    process.slots = [RankLabel("7", "0")]
-    line.note_ranks([process], 2.0**63, 50.0)
-    assert line.started_at == 50.0
 
 
 def test_an_exporter_that_has_ended_writes_no_causes() -> None:

@@ -111,23 +111,6 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
     assert "…" in cut or "\\u2026" in cut
 
 
-def test_level_is_a_floor(sink: Sink) -> None:
-    """Events below the level are not written."""
-    sink.configure(level="warn")
-    logger = log.Logger("x")
-    logging.getLogger("rankwatch.test").debug("no")
-    logger.info("no")
-    logger.warning("yes")
-    assert len(sink.lines()) == 1
-
-
-@pytest.mark.parametrize(("level", "form"), [("loud", "logfmt"), ("info", "xml")])
-def test_unknown_setting_is_refused(level: log.Level, form: log.Format) -> None:
-    """A level or format that does not exist is an error that names it."""
-    with pytest.raises(ValueError, match=r"loud|xml"):
-        log.configure(level, form)
-
-
 def test_repeats_are_held_back_and_told(sink: Sink) -> None:
     """Of one message N pass per window; the first of the next window says how many did not."""
     logger = log.Logger("x")
@@ -271,23 +254,6 @@ def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
     assert len(sink.lines()) == 1001
     logger.info("last")
     assert sink.lines()[-1].endswith("msg=last lines_lost=1")
-
-
-def test_closed_stream_is_survived(sink: Sink) -> None:
-    """A stream that was closed costs lines, not the agent."""
-    log.Logger("x").info("one")
-    sink.lines()
-    sink.stream.close()
-    log.Logger("x").info("two")
-    log.flush()
-
-
-def test_configuring_again_replaces(sink: Sink) -> None:
-    """After a second configuration an event is written once, in the new form."""
-    sink.configure(format="json")
-    sink.configure(format="json")
-    log.Logger("x").info("once")
-    assert [json.loads(line)["msg"] for line in sink.lines()] == ["once"]
 
 
 class FlakyStream(io.StringIO):

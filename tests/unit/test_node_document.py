@@ -86,18 +86,6 @@ def test_sentences(members: list[Rank], expected: str) -> None:
     assert describe.sentence(members, 1000.0) == expected
 
 
-def test_jobs_in_trouble_come_first() -> None:
-    """A job with a dead rank stands before one whose ranks all run, whatever their ids."""
-    table = Table()
-    table.add(1, environment(0, job="1"))
-    key = table.add(2, environment(0, job="2"))
-    table.add(3, environment(1, job="2"))
-    table.tick(1.0)
-    table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
-    table.ranks.judge_changed()
-    assert [job.job_id for job in document(table).jobs] == ["2", "1"]
-
-
 def test_no_more_ranks_than_the_bound() -> None:
     """One rank more than the bound is counted and left out: the last, never one in trouble."""
     found = ranks("dead", 1) + ranks("alive", MAX_RANKS)
@@ -126,9 +114,3 @@ def test_what_is_no_document(text: bytes, expected: str) -> None:
     """The answer of another program, of another version, or a damaged one is refused, in words."""
     with pytest.raises(ValueError, match=expected):
         read(text)
-
-
-def test_fields_of_a_later_version_are_left_out() -> None:
-    """What a newer agent adds within the version does not disturb."""
-    text = b'{"rankwatch": "9", "api": 1, "hostname": "h", "now_seconds": 1, "up_seconds": 1, "ready": true, "new": 1}'
-    assert read(text).rankwatch == "9"

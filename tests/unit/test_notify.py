@@ -46,15 +46,6 @@ async def test_notifying_does_not_block_the_loop(
     notifier.close()
 
 
-@pytest.mark.parametrize("address", [None, ""])
-def test_without_systemd_nothing_happens(address: str | None, caplog: pytest.LogCaptureFixture) -> None:
-    """Outside systemd every message goes nowhere without a word."""
-    notifier = Notifier(address, LOG)
-    notifier.send("READY=1")
-    notifier.close()
-    assert caplog.text == ""
-
-
 @pytest.mark.parametrize("address", ["/nonexistent/socket", "@rankwatch-nobody", "vsock:2:1", "x" * 200])
 def test_unreachable_systemd_is_logged(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """Messages to a socket that does not exist are logged, and raise nothing."""
@@ -105,9 +96,3 @@ def test_watchdog_is_fed_only_by_all() -> None:
     assert not gate.may_feed()
     now = 103.5
     assert gate.missing() == {"loop": 3.5, "render": 2.5, "supervisor": 2.5}
-
-
-def test_unknown_beat_is_refused() -> None:
-    """A beat that was not named is a mistake in the program, said at once."""
-    with pytest.raises(KeyError):
-        WatchdogGate(["loop"], lambda: 0.0).beat("lopp")

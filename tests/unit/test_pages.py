@@ -1,8 +1,6 @@
 import asyncio
 import gzip
 
-import pytest
-
 from agent.export.exposition import LIVENESS, Body, Rendered, Selection
 from agent.web.handlers import Pages
 from agent.web.messages import HttpRequest, HttpResponse
@@ -143,19 +141,6 @@ async def test_front_page_is_html_that_may_load_nothing() -> None:
     response = await Agent().pages(HttpRequest("/"))
     assert (response.status, response.content_type) == (200, "text/html; charset=utf-8")
     assert "default-src 'none'" in dict(response.headers)["Content-Security-Policy"]
-
-
-async def test_the_document_is_json_that_nobody_keeps() -> None:
-    """What scripts read is JSON, and as old as the request."""
-    response = await Agent().pages(HttpRequest("/api/v1/ranks"))
-    assert (response.status, response.content_type) == (200, "application/json")
-    assert dict(response.headers)["Cache-Control"] == "no-store"
-
-
-@pytest.mark.parametrize("path", ["/metrics/", "//metrics", "/favicon.ico", "/%6detrics", "/../etc/passwd"])
-async def test_anything_else_is_not_found(path: str) -> None:
-    """What is not a page is a 404."""
-    assert (await Agent().pages(HttpRequest(path))).status == 404
 
 
 async def test_evidence_is_for_private_requests() -> None:

@@ -144,21 +144,6 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     assert table.states() == {"1": "alive"}
 
 
-def test_what_ras_missed_does_not_outlive_the_agent(table: Table) -> None:
-    """A restarted agent has not heard RAS yet: it says nothing of who is missed."""
-    key = table.add(1, environment(1))
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_silences({key: RasSilence(table.clock.monotonic(), table.clock.time(), reports=9)})
-    table.tick(60.0)
-    assert table.states() == {"1": "unresponsive"}
-    again = Table()
-    again.clock.now = table.clock.now
-    again.ranks.load(table.ranks.dump())
-    again.ranks.confirm(key)
-    again.tick(1.0)
-    assert again.states() == {"1": "alive"}
-
-
 def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
     """A reload looks away and again: the rank is shown all the while; nobody looking, it goes after five seconds."""
     key = table.add(1, environment(1))

@@ -12,10 +12,8 @@ from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
-from agent.hardware.ledger import CheckState
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec
-from agent.sdk.hardware import NODE
 
 
 class Scripted:
@@ -164,14 +162,3 @@ async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
     async with asyncio.timeout(5):
         await bench.running.end()
     assert not bench.exporter.drained
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-async def test_levels_go_with_their_exporter(bench: Bench, hangs: bool) -> None:
-    """When it has ended nobody withdraws what it told: levels go, latched faults stay, a late update adds nothing."""
-    bench.exporter.drain_hangs = hangs
-    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
-    bench.checks.latch(NODE, "machine_check")
-    await bench.running.end()
-    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
-    assert [(each.check, each.finding.latched) for each in bench.ledger.entries()] == [("machine_check", True)]

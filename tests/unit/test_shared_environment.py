@@ -52,27 +52,6 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
     assert (sources(table), table.ranks.snapshot().duplicates) == ({"local_index"}, 0)
 
 
-def test_the_order_of_starts_counts_not_that_of_finding(table: Table) -> None:
-    """A worker that was recognised a second before others which started before it still has the last number."""
-    for pid in (1, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50))
-    table.tick(1.0)
-    for pid in (2, 3):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50))
-    table.tick(BINDING_SECONDS - 1.0)
-    assert ranks(table) == {"0": 1, "3": 4}
-    table.tick(1.0)
-    assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
-
-
-def test_tasks_of_several_nodes_do_not_meet(table: Table) -> None:
-    """With one task per node the index follows the task's number: rank 1 of this node is not rank 1 of the next."""
-    for pid in (1, 2):
-        table.add_facts(owned(pid, task(3, world=4), ALICE, parent=50))
-    table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"3": 1, "3.1": 2}
-
-
 def test_the_communicator_names_siblings_first(table: Table) -> None:
     """Siblings whose communicator tells within ten seconds have its ranks."""
     for pid in (1, 2):
@@ -84,14 +63,6 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
         each for each in liveness_page.families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")
     ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
-
-
-def test_titles_name_siblings(table: Table) -> None:
-    """vLLM's workers tell their place in their titles, whatever the order of their starts."""
-    for pid in (1, 2, 3, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
-    table.tick(BINDING_SECONDS)
-    assert (ranks(table), sources(table)) == ({"3": 1, "2": 2, "1": 3, "0": 4}, {"title"})
 
 
 def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
@@ -126,15 +97,6 @@ def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:
     assert ranks(table) == {"0": 1, "1": 2, "2": 3}
     table.add_facts(owned(9, task(0), ALICE, parent=50), then=BINDING_SECONDS)
     assert ranks(table) == {"0": 1, "1": 9, "2": 3}
-
-
-def test_one_that_dies_young_is_shown(table: Table) -> None:
-    """A sibling that dies before its name is decided has one at its death."""
-    key = table.add_facts(owned(1, task(0), ALICE, parent=50))
-    table.add_facts(owned(2, task(0), ALICE, parent=50), then=1.0)
-    table.ranks.observe_exit(key, KILLED)
-    table.tick(BINDING_SECONDS)
-    assert sorted(ranks(table).values()) == [1, 2]
 
 
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])

@@ -1,9 +1,8 @@
 """The simulated job's communicators."""
 
 import pytest
-from hypothesis import given, strategies as st
 
-from agent.simulate.layout import STEP, SimulatedCommunicator, make_layout
+from agent.simulate.layout import SimulatedCommunicator, make_layout
 
 
 def test_two_hosts_of_four_with_tp_two() -> None:
@@ -15,12 +14,6 @@ def test_two_hosts_of_four_with_tp_two() -> None:
     assert [each.name for each in groups["tp"]][1] == "tensor_model_parallel_group_1"
     assert {each.nodes for each in groups["tp"]} == {1}
     assert {each.nodes for each in (*groups["dp"], *groups["world"])} == {2}
-
-
-def test_on_one_host_only_dp_uses_the_network() -> None:
-    """Without other hosts the DP communicators stand for what leaves the NVLink domain."""
-    groups = make_layout(4, hosts=1, tp=2, job_id="7", seed=1).communicators
-    assert {kind: group[0].network for kind, group in groups.items()} == {"world": False, "tp": False, "dp": True}
 
 
 @pytest.mark.parametrize(("hash_", "printed"), [
@@ -41,12 +34,6 @@ def test_numbers_that_do_not_divide_are_refused(ranks: int, hosts: int, tp: int)
         make_layout(ranks, hosts, tp, "7", 1)
 
 
-def test_communicators_of_one_rank_do_not_exist() -> None:
-    """Without TP or DP partners the step has no such operation."""
-    assert {each.kind for each in make_layout(4, 1, 1, "7", 1).step} == {"dp", "world"}
-    assert {each.kind for each in make_layout(4, 1, 4, "7", 1).step} == {"tp", "world"}
-
-
 def test_hashes_follow_job_and_seed_alone() -> None:
     """Two processes agree on every hash; another seed or job id makes others; all are 64 bit and differ."""
 
@@ -56,16 +43,3 @@ def test_hashes_follow_job_and_seed_alone() -> None:
 
     assert (hashes("7", 1), len({*hashes("7", 1), *hashes("7", 2), *hashes("8", 1)})) == (hashes("7", 1), 3 * 7)
     assert max(hashes("7", 1)) < 2**64
-
-
-@given(hosts=st.integers(1, 4), groups=st.integers(1, 4), tp=st.integers(1, 8))
-def test_every_rank_is_once_in_each_kind(hosts: int, groups: int, tp: int) -> None:
-    """Each kind that exists holds every rank exactly once, and the world's operation ends the step."""
-    ranks = hosts * groups * tp
-    if ranks < 2:
-        return
-    layout = make_layout(ranks, hosts, tp, "7", 1)
-    for group in layout.communicators.values():
-        assert sorted(rank for each in group for rank in each.members) == list(range(ranks))
-    assert layout.step[-1] == STEP[-1]
-    assert {each.kind for rank in range(ranks) for each in layout.of(rank)} == {*layout.communicators}

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.simulate.board import END_OPERATION, FAILED, ProgressBoard
+from agent.simulate.board import ProgressBoard
 from agent.simulate.layout import make_layout
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
-from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
+from agent.simulate.progress import RankProgress, Timeline, orderly_end
 
 STEP = 8
 
@@ -68,27 +68,6 @@ def test_a_stuck_rank_completes_the_steps_before(tmp_path: Path) -> None:
     assert team.completed() == [STEP + 5, STEP + 5, STEP, STEP]
 
 
-def test_time_lost_in_a_stall_is_not_made_up(tmp_path: Path) -> None:
-    """After ten seconds of absence ranks go on at their rate: no burst of what was due meanwhile."""
-    team = Team(tmp_path / "board", plan())
-    team.run(ticks(0.0, 101))
-    team.run(ticks(1.0, 1000), who=(0, 1, 2))
-    before = team.completed()[3]
-    team.run(ticks(11.0, 201))
-    assert 20 <= team.completed()[3] - before <= 20 + 12  # two seconds at 10/s, and at most a second made up
-
-
-def test_all_end_at_the_end_operation(tmp_path: Path) -> None:
-    """Nobody goes beyond the given end and everybody reaches it, with one record per operation."""
-    team = Team(tmp_path / "board", plan(1000.0))
-    team.run(ticks(0.0, 100), end=3 * STEP)
-    assert team.completed() == [3 * STEP] * 4
-    kept = [record for log in team.ranks[1].logs for record in log.drain()]
-    assert len(kept) == 3 * STEP
-    gathers = [r.sequence for r in kept if r.collective == "AllGather" and r.size_bytes == 8 * 1024 * 1024]
-    assert gathers == list(range(6))
-
-
 @given(arrived=st.integers(0, 1000), run_ahead=st.integers(1, 100))
 def test_an_orderly_end_is_a_steps_end_that_nobody_passed(arrived: int, run_ahead: int) -> None:
     """The end is a whole step, beyond all that ranks can have arrived at, and at most a step further."""
@@ -96,32 +75,3 @@ def test_an_orderly_end_is_a_steps_end_that_nobody_passed(arrived: int, run_ahea
     beyond = (arrived // STEP + 1) * STEP - 1 + run_ahead
     assert end % STEP == 0
     assert beyond <= end < beyond + STEP
-
-
-def test_slow_jobs_run_one_operation_ahead() -> None:
-    """A rank of a slow job arrives at one operation at a time, one of a fast job at 30 ms of them."""
-    assert run_ahead_operations(plan(1.0)) == 1
-    assert run_ahead_operations(plan(1000.0)) == pytest.approx(31, abs=8)
-
-
-def test_the_timeline_forgets_finished_steps(tmp_path: Path) -> None:
-    """Steps before the given operation are dropped; those after stay the same."""
-    timeline, fresh = Timeline(plan()), Timeline(plan())
-    timeline.at(10 * STEP)
-    timeline.forget_before(5 * STEP + 3)
-    assert (timeline.at(5 * STEP), len(timeline._steps)) == (fresh.at(5 * STEP), 6)
-
-
-def test_the_board_is_shared(tmp_path: Path) -> None:
-    """Two openers see each other's words; a rank counts as initialised before it arrived anywhere."""
-    one, other = ProgressBoard(str(tmp_path / "board"), 2), ProgressBoard(str(tmp_path / "board"), 2)
-    one.show(0, 0)
-    assert not other.initialised()
-    other.show(1, 2**40)
-    assert one.initialised()
-    assert one.all_arrived((1,), 2**40)
-    assert not one.all_arrived((0, 1), 1)
-    assert list(one.header) == [0, 0, 0]
-    other.header[END_OPERATION] = 24
-    other.header[FAILED] = 1
-    assert list(one.header) == [0, 24, 1]

@@ -57,13 +57,6 @@ def test_unclaimed_sections_are_kept(path: Path) -> None:
     assert opened(path).section("a").restored == b"one"
 
 
-def test_reloaded_owner_finds_what_it_published(path: Path) -> None:
-    """An owner that starts anew in the same agent finds its newest section."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    assert state.section("a").restored == b"one"
-
-
 def test_other_boot_is_forgotten(path: Path) -> None:
     """After a reboot nothing is restored."""
     state = opened(path)
@@ -163,15 +156,6 @@ def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
     assert (path.stat().st_size, state.save_errors) == (MAX_BYTES, 1)
 
 
-def test_no_path_keeps_nothing() -> None:
-    """Without a path nothing is saved and nothing fails."""
-    state = opened(None)
-    state.section("a").publish(b"one")
-    assert not state.changed()
-    save(state)
-    assert state.save_errors == 0
-
-
 def test_durable_is_what_is_on_disk(path: Path) -> None:
     """A section is durable as of the last file written, not what was published since, nor what could not be written."""
     state = opened(path)
@@ -201,27 +185,6 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
     assert again.section("other").restored == b"new"
     assert again.section("large").restored == (b"small" if over else b"x" * 100)
     assert (large.durable, state.save_errors) == (again.section("large").restored, over)
-
-
-def test_a_section_over_its_budget_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Every refusal is counted, also over a reload of the owner, and a row of them is logged once."""
-    state = opened(path)
-    section = state.section("large", max_bytes=3)
-    for content in (b"1234", b"12345", b"123456", b"123", b"1234"):
-        section.publish(content)
-    assert (state.save_errors, len([record for record in caplog.records if "budget" in record.message])) == (4, 2)
-    state.section("large", max_bytes=3).publish(b"1234")
-    assert state.save_errors == 5
-
-
-def test_a_section_that_never_fitted_is_left_out(path: Path) -> None:
-    """An owner whose first section is too large starts from nothing next time, and nothing else is lost."""
-    state = opened(path)
-    state.section("large", max_bytes=3).publish(b"1234")
-    state.section("other").publish(b"new")
-    save(state)
-    again = opened(path)
-    assert (again.section("large").restored, again.section("other").restored) == (None, b"new")
 
 
 def test_a_restored_section_over_its_budget_is_set_aside(path: Path) -> None:
@@ -260,32 +223,6 @@ def test_a_save_that_fails_is_tried_again(tmp_path: Path) -> None:
     assert not state.changed()
 
 
-def test_durable_is_what_each_save_wrote(path: Path) -> None:
-    """Of two saves under way the first makes durable what it wrote, not what the second is to write."""
-    state = opened(path)
-    section = state.section("a")
-    section.publish(b"one")
-    first = state.encode()
-    section.publish(b"two")
-    second = state.encode()
-    state.note(first, written=state.write(first))
-    assert section.durable == b"one"
-    assert state.changed()
-    state.note(second, written=state.write(second))
-    assert section.durable == b"two"
-    assert not state.changed()
-
-
-def test_writing_touches_nothing_of_the_owners(path: Path) -> None:
-    """What runs in the thread that writes changes no section and no count: that is done where the sections live."""
-    state = opened(path)
-    section = state.section("a")
-    section.publish(b"one")
-    draft = state.encode()
-    assert state.write(draft)
-    assert (section.durable, state.changed()) == (None, True)
-
-
 @pytest.mark.parametrize(
     "error", [ValueError("v"), RecursionError("r"), MemoryError(), TypeError("t"), OverflowError()]
 )
@@ -303,11 +240,4 @@ def test_whatever_decoding_raises_sets_the_past_aside(
 
     monkeypatch.setattr(module.msgspec.msgpack, "decode", fail)
     assert section.restore(dict, Logger("test")) is None
-    assert opened(path).section("a").restored is None
-
-
-def test_deeply_nested_checkpoint_is_left_aside(path: Path) -> None:
-    """A file of lists in lists is damaged, and no end of the agent."""
-    path.parent.mkdir()
-    path.write_bytes(b"\x84\xa6format\x01\xa7boot_id\xa1b\xa8sections\x80\xa1x" + b"\x91" * 100_000 + b"\x00")
     assert opened(path).section("a").restored is None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.status import brief, main, of_job, table
+from agent.cli.status import brief, main, table
 from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
 from agent.ranks.rank.process import RankGpu
 
@@ -44,14 +44,6 @@ def test_table() -> None:
         "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
         "4712  0     finished                                                   exited with status 0",
     ]
-
-
-def test_colours() -> None:
-    """On a terminal states have colours, which take no room."""
-    plain, coloured = table(document()).splitlines(), table(document(), colour=True).splitlines()
-    assert coloured[1].replace("\x1b[1;31m", "").replace("\x1b[0m", "") == plain[1]
-    assert "\x1b[32malive" in coloured[2]
-    assert coloured[0] == plain[0]
 
 
 def test_nothing_that_a_terminal_obeys() -> None:
@@ -98,13 +90,6 @@ def test_what_is_not_known_stands_below() -> None:
         "2 more ranks are not shown",
     ]
     assert table(document(())) == "no ranks"
-
-
-def test_one_job() -> None:
-    """Only the ranks and the sentence of the job that is asked for stay."""
-    jobs = tuple(JobView(job_id=name, sentence="", states={}) for name in ("4711", "4712"))
-    found = of_job(document(jobs=jobs), "4712")
-    assert ([rank.job_id for rank in found.ranks], [job.job_id for job in found.jobs]) == (["4712"], ["4712"])
 
 
 class Answers:

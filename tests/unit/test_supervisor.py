@@ -1,7 +1,6 @@
 """Starting, reloading section by section, and stopping."""
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -113,16 +112,6 @@ async def test_reload_changes_the_numbers_of_verdicts(bench: Bench) -> None:
     assert bench.supervisor.ranks.liveness.numbers == numbers
 
 
-async def test_levels_of_what_is_replaced_or_removed_go(bench: Bench) -> None:
-    """A section that changed or went takes its levels along; those of the others and the new ones' stay."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(), c=Config()))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b0", "c0"}
-    assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1)))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
-
-
 async def test_all_start_or_none(bench: Bench) -> None:
     """When one of the changed sections refuses to start, all old ones run again from what they published."""
     await bench.supervisor.begin(bench.plan(a=Config(), b=Config()))
@@ -200,13 +189,3 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
     assert supervisor.ranks is not loaded[0]
     assert supervisor.ranks.snapshot().ranks == ()
     assert list(supervisor.ledger.entries()) == []
-
-
-async def test_an_exporters_budget_is_that_of_its_section(bench: Bench) -> None:
-    """What an exporter publishes beyond its own budget is not saved."""
-    plan = bench.plan(a=Config())
-    small = replace(plan.enabled["a"].spec, checkpoint_bytes=1)
-    await bench.supervisor.begin(ExporterPlan({"a": Prepared(small, Config())}, ()))
-    await bench.supervisor.stop()
-    await bench.supervisor.begin(bench.plan(a=Config()))
-    assert bench.take()[-1] == "start a0 from nothing"

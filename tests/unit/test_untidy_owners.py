@@ -56,22 +56,6 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
     assert mine == {RankLabel("4711", "1"): 11, RankLabel("4711", "2"): 12}
 
 
-def test_workers_of_one_job_that_come_late_are_in_it(table: Table) -> None:
-    """A second worker that starts after another job was proven is of the same job as the first."""
-    table.add_facts(owned(1, environment(1), DOCKER), then=1.0)
-    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
-    table.add_facts(owned(2, environment(2), DOCKER), then=1.0)
-    assert {label.job_id for label, pid in table.labels().items() if pid in (1, 2)} == {"4711"}
-
-
-def test_a_job_in_containers_of_one_task_each_is_one_job(table: Table) -> None:
-    """Slurm starts one container per rank: the ranks of one user's job on a node are peers of each other."""
-    for pid in (1, 2):
-        table.add_facts(owned(pid, environment(pid), Owner("container", f"{pid}" * 64), uid=1000))
-    table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"4711"}
-
-
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
     """Who took the plain id (any user, by TORCHELASTIC_RUN_ID) must not split the pods' job into one per pod."""
     table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001), then=1.0)
@@ -178,18 +162,6 @@ def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
     assert sorted(table.labels().values()) == list(range(1, 9))
 
 
-def test_two_servers_in_two_tasks_on_two_nodes_do_not_meet() -> None:
-    """The same with one task per node: rank 3 of this node's server is not rank 3 of the next one's."""
-    ranks = []
-    for task in range(2):
-        table = Table()
-        for place in range(4):
-            table.add_facts(vllm(1 + place, task, place))
-        table.tick(BINDING_SECONDS)
-        ranks.append({label.rank for label in table.labels()})
-    assert not ranks[0] & ranks[1]
-
-
 def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
     """A rank's child with NCCL of its own (an engine for evaluation) that the rank ends by SIGKILL: nobody died."""
     table.add_facts(owned(1, environment(0), SLURM, parent=40))
@@ -252,10 +224,3 @@ def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
         table.tick(2.0)
     table.tick(BINDING_SECONDS)
     assert len({label.job_id for label, pid in table.labels().items() if pid > 10}) == 1
-
-
-@pytest.mark.parametrize("path", [f"/../docker-{CONTAINER}.scope", f"/../../docker/{CONTAINER}", f"/../{CONTAINER}"])
-def test_containers_beside_the_agents_own(path: str, node: Node) -> None:
-    """An agent in a container with a control group namespace: containers of root are owners of their own there too."""
-    node.proc.add(100, parent=1, uid=0, cgroup=f"0::{path}\n")
-    assert node.owner(100, uid=0) == Owner("container", CONTAINER)

@@ -155,13 +155,6 @@ async def test_odd_request_is_refused_and_closed() -> None:
             assert served.log.faults == 0
 
 
-async def test_http_1_0_has_one_answer_per_connection() -> None:
-    """A connection of HTTP/1.0 ends after its answer, though its client would keep it."""
-    async with serving() as served:
-        answer = await served.ask(b"GET /small HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\nsmall\n")
-
-
 async def test_query_of_the_bound_is_served() -> None:
     """A query with as many fields as allowed is served."""
     async with serving() as served:
@@ -279,14 +272,6 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
                 assert served.connections() == 1
     async with serving(ServerLimits(held_bytes=1)) as served:
         assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
-
-
-async def test_a_body_that_answers_share_counts_once() -> None:
-    """Two unread answers of one body hold its bytes once."""
-    async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
-        with await stuck_reader(served, b"/shared"), await stuck_reader(served, b"/shared"):
-            await served.until(lambda: len(served.server._writing) == 2)
-            assert served.log.closed["evicted"] == 0
 
 
 def name_peers(served: Served) -> None:
