@@ -66,7 +66,7 @@ class RankTable(WrittenRanks):
         if facts.key in self._processes:
             return True
         if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
-            self._counts.refused += 1
+            self._refused += 1
             return False
         proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(self._hostname)
         claim = read_claim(facts.environment or {}, place, self._job_id_variables, proven)
@@ -112,7 +112,7 @@ class RankTable(WrittenRanks):
         """Note the places of a process in communicators, from another source than its own records."""
         if (process := self._processes.get(key)) is not None:
             for membership in memberships:
-                process.join(membership, self._clock.monotonic(), self._counts)
+                self._refused += not process.join(membership, self._clock.monotonic())
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt.
@@ -194,10 +194,8 @@ class RankTable(WrittenRanks):
         running = self.processes().values()
         return RankSnapshot(
             ranks=views_of(self._processes.values(), self._binder.labels),
-            conflicts=self._counts.conflicts,
-            owner_conflicts=self._counts.owner_conflicts,
             duplicates=len(self._binder.duplicates),
-            refused=self._counts.refused,
+            refused=self._refused,
             unidentified=sum(process.slots is None and process.is_surely_a_rank() for process in running),
             unreadable=sum(p.facts is not None and p.facts.environment is None for p in running),
             taken_seconds=self._clock.time(),
@@ -271,9 +269,7 @@ class RankTable(WrittenRanks):
         table = SavedTable(
             processes=list(self._processes.values()),
             writer_keys=list(self._writers.items()),
-            conflicts=self._counts.conflicts,
             saved_at=self._clock.monotonic(),
-            owner_conflicts=self._counts.owner_conflicts,
             schedulers=sorted(self._binder.owners.schedulers),
             jobs=self.liveness.jobs,
         )
@@ -285,7 +281,6 @@ class RankTable(WrittenRanks):
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
         saved = decode(section)
-        self._counts.conflicts, self._counts.owner_conflicts = saved.conflicts, saved.owner_conflicts
         self._binder.owners.schedulers.update(saved.schedulers)
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self._writers.update(saved.writer_keys)

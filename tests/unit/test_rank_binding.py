@@ -50,13 +50,14 @@ def test_death_publishes_what_is_known(table: Table) -> None:
     assert table.labels() == {RankLabel("4711", "3"): 1}
 
 
-def test_binding_is_frozen(table: Table) -> None:
-    """A world communicator that contradicts a published label is counted and changes nothing."""
+def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """A world communicator that contradicts a published label is logged and changes nothing."""
     key = table.add(1, environment(3))
     table.tick(1.0)
     table.record(1, [Membership(WORLD, 6, 8)], key)
     table.tick(60.0)
-    assert (table.labels(), table.ranks.snapshot().conflicts) == ({RankLabel("4711", "3"): 1}, 1)
+    assert table.labels() == {RankLabel("4711", "3"): 1}
+    assert [each.msg for each in caplog.records] == ["records call the process another rank: it keeps its own"]
 
 
 def test_node_rank_in_the_environment(table: Table) -> None:
@@ -133,8 +134,8 @@ def test_rank_that_cannot_be_told(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 0) == RankLabel("4711", "unknown")
 
 
-def test_unseen_writer_gives_way(table: Table) -> None:
-    """Records whose process is found late keep their label when it is the same, without a conflict."""
+def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """Records whose process is found late keep their label when it is the same, without a contradiction."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)
@@ -143,4 +144,4 @@ def test_unseen_writer_gives_way(table: Table) -> None:
     key = table.add(1, None)
     table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
-    assert (table.ranks.label(writer_key(1), WORLD, 5), table.ranks.snapshot().conflicts) == (label, 0)
+    assert (table.ranks.label(writer_key(1), WORLD, 5), caplog.records) == (label, [])
