@@ -23,8 +23,7 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts
 from agent.export.usage import HelperStatus
 from agent.simulate.layout import make_layout
-from agent.simulate.records import SimulatedRecord
-from agent.simulate.writer import CommunicatorLog, InspectorFile
+from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
 
 ROOT = Path(__file__).parents[2]
 RANKS = 8

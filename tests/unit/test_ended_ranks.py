@@ -11,8 +11,7 @@ from agent.ranks import expiry
 from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS, MAX_ENDED, MAX_ENDED_OF_JOB
 from agent.ranks.rank.evidence import RankVerdict, State
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.table import MAX_PROCESSES
 

@@ -16,7 +16,7 @@ from rank_table import owned
 
 from agent.helper.by_user import ByUser
 from agent.helper.client import HelperFailed
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import NoData
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ExitStatus

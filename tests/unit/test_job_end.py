@@ -6,8 +6,8 @@ import pytest
 from rank_table import Table, environment, facts, owned
 
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.numbers import NUMBERS
-from agent.ranks.rank.owner import Owner
 
 ENDED = 1.7e9
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)

@@ -8,7 +8,7 @@ from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.families import families
 from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.ranks.table import RankTable
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"

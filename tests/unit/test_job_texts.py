@@ -11,7 +11,7 @@ from rank_table import Table, environment, owned
 
 from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.files import JobTexts
 from agent.sdk.ranks import JobUsers
 from agent.system import outputs as file_holders

@@ -19,7 +19,7 @@ from agent.ranks.liveness.job_line import (
 )
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from exporters.job_log.catalogue import failures
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)

@@ -8,7 +8,7 @@ from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from exporters.ras.asking.jobs import local_processes
 
 ALICE = Owner("user", "1000")

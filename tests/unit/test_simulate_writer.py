@@ -7,8 +7,17 @@ from pathlib import Path
 import pytest
 
 from agent.simulate.layout import SimulatedCommunicator
-from agent.simulate.records import SimulatedRecord, escaped, line_end, line_middle, line_start
-from agent.simulate.writer import PIECE_BYTES, RING_RECORDS, CommunicatorLog, InspectorFile
+from agent.simulate.writer import (
+    PIECE_BYTES,
+    RING_RECORDS,
+    CommunicatorLog,
+    InspectorFile,
+    SimulatedRecord,
+    escaped,
+    line_end,
+    line_middle,
+    line_start,
+)
 
 CAPTURED = Path(__file__).parents[1] / "data/simulate/records.log"
 PAIR = SimulatedCommunicator("world", "world", 0xABC, (4, 9), 1, network=False)

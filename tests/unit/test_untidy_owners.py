@@ -12,8 +12,7 @@ from agent.core.identity import RankLabel
 from agent.ranks.families import families
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Roots
 from agent.sdk.system import ProcFS

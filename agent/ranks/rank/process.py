@@ -11,9 +11,8 @@ from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
 from agent.ranks.rank.evidence import RankVerdict, RasSilence, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
-from agent.ranks.rank.owner import Owner
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
