@@ -199,6 +199,7 @@ async def test_an_answer_is_bounded(bench: Bench) -> None:
     assert await bench.fails("answer at length", most + 1) == "exited with status 1"
 
 
+@pytest.mark.slow
 async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
     """From the second failure in a row on calls fail at once for a while, which doubles up to a most."""
     with pytest.raises(HelperFailed, match="exited with status 1"):

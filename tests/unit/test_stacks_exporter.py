@@ -321,4 +321,7 @@ async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> 
         return StackAnswer("read", Stack("wait #1", "text\n"))
 
     node.asked.call = call  # type: ignore[method-assign]  # the test's own helper
-    assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == ["rank-0.txt", "rank-1.txt"]
+    assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == [
+        "rank-0.txt",
+        "rank-1.txt",
+    ]

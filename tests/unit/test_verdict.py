@@ -329,6 +329,7 @@ JOBS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(JOBS)
 def test_judging_many_is_judging_each_with_each(
     raw: list[tuple[int | None, ExitStatus | None, int, int | None, bool]],
