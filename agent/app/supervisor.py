@@ -169,16 +169,13 @@ class Supervisor:
     async def run(self, beat: asyncio.Event) -> None:
         """Tick for ever at 1 Hz; each completed tick sets ``beat``. A checkpoint that hangs holds up no tick."""
         saving: asyncio.Task[None] | None = None
-        revision = -1
         while True:
             self.ranks.observe_gpus(self.hardware)
             self.ranks.tick()
             self._past.tick()
             now = self._clock.monotonic()
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
-                if self.ranks.processes() or self.ranks.revision != revision:
-                    revision = self.ranks.revision
-                    self._publish("rank table", self._ranks_section, self.ranks.dump)
+                self._publish("rank table", self._ranks_section, self.ranks.dump)
                 self._publish("health ledger", self._checks_section, self.ledger.dump)
                 if self._state.changed() or self._state.directory is None:
                     self._saved_at = now

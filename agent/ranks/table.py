@@ -45,7 +45,6 @@ class RankTable(WrittenRanks):
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
         self.without_nccl = 0
-        self.revision = 0
         self.speeds = SpeedBook(clock)
 
     def keep_variables(self, names: frozenset[str]) -> None:
@@ -74,7 +73,6 @@ class RankTable(WrittenRanks):
             settings = kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
         self._processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
-        self.revision += 1
         return True
 
     def observe_state(
@@ -124,9 +122,8 @@ class RankTable(WrittenRanks):
         if process.exited_at is None:
             process.leave(self._clock.monotonic(), self._clock.time())
             if process.slots is None:
-                self.revision += self._binder.bind(process, key, self._processes)
+                self._binder.bind(process, key, self._processes)
         process.note_status(status)
-        self.revision += 1
         if label := self._binder.labels.held(process):
             self._changed.add(label.job_id)
 
@@ -209,7 +206,7 @@ class RankTable(WrittenRanks):
         """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
         now = self._clock.monotonic()
         self.judge_changed()  # before a restarted rank takes the label of one that led to the end of others
-        self.revision += self._binder.bind_due(self._processes, self._unseen())
+        self._binder.bind_due(self._processes, self._unseen())
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
@@ -256,7 +253,6 @@ class RankTable(WrittenRanks):
     def _drop(self, key: ProcessKey) -> None:
         process = self._processes.pop(key)
         self._binder.release(key, process)
-        self.revision += 1
 
     def _make_room(self, owner: str) -> bool:
         self.judge_changed()
@@ -269,7 +265,7 @@ class RankTable(WrittenRanks):
         table = SavedTable(
             processes=list(self._processes.values()),
             writer_keys=list(self._writers.items()),
-            saved_at=self._clock.monotonic(),
+            saved_at=self._clock.monotonic() if self.processes() else 0.0,  # else equal tables are equal bytes
             schedulers=sorted(self._binder.owners.schedulers),
             jobs=self.liveness.jobs,
         )

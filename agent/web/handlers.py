@@ -75,11 +75,6 @@ class Pages:
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 
-    @property
-    def shared(self) -> int:
-        """Scrapes that got what was rendered for another."""
-        return self._shipped.shared + self._others.shared
-
     async def _evidence_file(self, request: HttpRequest) -> HttpResponse:
         if not request.is_private:
             return HttpResponse(403, TEXT, b"Only over TLS, with a password\n")

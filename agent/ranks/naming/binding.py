@@ -47,8 +47,8 @@ class RankBinder:
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
         self._log = Logger("ranks")
 
-    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
-        """Bind the processes and stand-ins that are due; return how many were bound."""
+    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
+        """Bind the processes and stand-ins that are due."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
@@ -56,11 +56,9 @@ class RankBinder:
         waiting.sort(key=lambda key: (key.start_ticks, key.pid))
         due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
         due += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
-        bound = 0
         for name, process in due:
             if self._is_due(process, now):
-                bound += self.bind(process, name, processes)
-        return bound
+                self.bind(process, name, processes)
 
     def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
