@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from agent.core.fair_lane import FairLane
@@ -126,7 +126,10 @@ def _pair(authorization: str) -> tuple[bytes, bytes] | None:
 
 
 class Secured:
-    """``passwords`` None: everybody is let in. ``headers`` go with every answer. Used on the event loop."""
+    """What clients must meet: at their connection (``tls``; None: plain HTTP), and at each request.
+
+    ``passwords`` None: everybody is let in. ``headers`` go with every answer. Used on the event loop.
+    """
 
     def __init__(
         self,
@@ -134,7 +137,9 @@ class Secured:
         headers: Mapping[str, str] | None = None,
         rate: RateLimit | None = None,
         monotonic: Callable[[], float] | None = None,
+        tls: TlsTerms | None = None,
     ) -> None:
+        self.tls = tls
         self._passwords = passwords
         self._headers = dict(headers or {})
         self._monotonic = monotonic
@@ -166,11 +171,3 @@ class Secured:
             return response
         kept = tuple(each for each in response.headers if each[0] not in self._headers)
         return replace(response, headers=(*kept, *self._headers.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What clients must meet: at their connection (``tls``; None: plain HTTP), and at each request."""
-
-    secured: Secured = field(default_factory=Secured)
-    tls: TlsTerms | None = None

@@ -11,7 +11,7 @@ from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.web.listen import ListenAddress, open_listeners, open_local_listener, parse_listen_address
 from agent.web.messages import HttpRequest, HttpResponse
-from agent.web.secured import Terms
+from agent.web.secured import Secured
 from agent.web.server import Handler, WebServer
 
 STOP_SECONDS = 5.0
@@ -29,7 +29,7 @@ class Serving:
         self,
         handler: Handler,
         log: Logger,
-        terms: Callable[[], Terms] = Terms,
+        terms: Callable[[], Secured] = Secured,
         inherited: Sequence[socket.socket] = (),
         local_path: Path | None = None,
     ) -> None:
@@ -74,7 +74,7 @@ class Serving:
         self._thread.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:
-        secured = self._terms().secured
+        secured = self._terms()
         refusal = await secured.refuse(request)
         is_private = request.scheme == "https" and secured.asks_for_passwords
         return refusal or secured.finish(await self._handler(replace(request, is_private=is_private)))

@@ -107,8 +107,9 @@ def test_what_is_written_can_be_read() -> None:
 @pytest.mark.parametrize(("text", "expected"), [
     (b"# HELP node_load1", "not rankwatch's"),
     (b'{"status": "success"}', "not rankwatch's"),
-    (b'{"rankwatch": "9.0", "api": 2}', "rankwatch 9.0, whose interface has version 2"),
-    (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "cannot be read"),
+    (b'{"rankwatch": "9.0", "api": 2, "hostname": "h", "now_seconds": 1, "up_seconds": 1, "ready": true}',
+     "rankwatch 9.0, whose interface has version 2"),
+    (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "another version's"),
 ])  # fmt: skip
 def test_what_is_no_document(text: bytes, expected: str) -> None:
     """The answer of another program, of another version, or a damaged one is refused, in words."""
