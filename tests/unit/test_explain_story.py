@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from http_answers import answering
 
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.command import explain, main
@@ -107,24 +107,12 @@ def server() -> Iterator[str]:
         samples = asked.at(query["query"][0], float(query["time"][0]))
         return {"result": [{"metric": each.labels, "value": [1, str(each.value)]} for each in samples]}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            body = json.dumps({"status": "success", "data": answer(parts.path, parse_qs(parts.query))}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(handler: BaseHTTPRequestHandler) -> bytes:
+        parts = urlsplit(handler.path)
+        return json.dumps({"status": "success", "data": answer(parts.path, parse_qs(parts.query))}).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{made.server_port}"
-        made.shutdown()
-        thread.join()
+    with answering(page) as address:
+        yield address
 
 
 PAGE = """\

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from http_answers import answering
 
 from agent.cli.job.command import main, told
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
@@ -104,26 +104,14 @@ def server() -> Iterator[tuple[str, list[str]]]:
     """Provide the address of a Prometheus that knows SITE (a fake: it only finds answers), and what it was sent."""
     sent: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            sent.append(self.headers.get("Authorization", ""))
-            [expression] = parse_qs(urlsplit(self.path).query)["query"]
-            found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
-            body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(handler: BaseHTTPRequestHandler) -> bytes:
+        sent.append(handler.headers.get("Authorization", ""))
+        [expression] = parse_qs(urlsplit(handler.path).query)["query"]
+        found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{made.server_port}", sent
-        made.shutdown()
-        thread.join()
+    with answering(page) as address:
+        yield address, sent
 
 
 def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:

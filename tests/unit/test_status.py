@@ -5,15 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_answers import answering
 
 from agent.cli.status import brief, main, table
 from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
@@ -93,35 +92,18 @@ def test_what_is_not_known_stands_below() -> None:
 
 
 class Answers:
-    """A server in an agent's place."""
+    """What a server in an agent's place answers, and its address."""
 
-    def __init__(self) -> None:
-        self.body = write(document())
-        answers = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(answers.body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
+    body = write(document())
+    address = ""
 
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
     """Provide a server that says what an agent would."""
     found = Answers()
-    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
+    with answering(lambda _: found.body) as found.address:
+        yield found
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
