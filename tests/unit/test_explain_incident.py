@@ -102,11 +102,3 @@ def test_a_lost_node() -> None:
     for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
         [found] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
         assert (found.what, found.since) == (what, 1000.0)
-
-
-def test_without_known_gpus() -> None:
-    """Each rank is taken for one GPU, until the last symptom, and it is said so."""
-    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,))
-    [found] = incidents(known)
-    assert cost(known, found, 72) == Cost(500.0, pytest.approx(10.0), None, 0.0, is_guess=True)
-    assert cost(known, found, None).stopped == 0.0

@@ -228,12 +228,6 @@ def test_the_most_points_of_a_range() -> None:
     assert (day.step, day.end) == (15.0, END)
 
 
-def test_times_of_a_wrong_clock() -> None:
-    """An end that is told for the future or for long ago is taken for when it was seen; else it is believed."""
-    assert (ask.believed(END + 50, END), ask.believed(END - ask.OLDEST_SECONDS, END)) == (END, END - ask.OLDEST_SECONDS)
-    assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
-
-
 def test_deaths_of_one_episode() -> None:
     """A time that moves with the scrapes is one death; of two within a minute one was first, a later one is another."""
     moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
@@ -293,16 +287,6 @@ def test_what_is_asked_for_exists() -> None:
     assert len(asked) > 25
     assert [each for each in sorted(asked) if each not in recorded and f"`{each}`" not in metrics] == []
     assert [each for each in NODE_ALERTS.split("|") if each not in recorded] == []
-
-
-def test_one_thing_told_twice_is_one_line() -> None:
-    """A death by two queries and an event of a bundle and of metrics are told once; another rank's is another."""
-    died = Happened(10.0, "died", "3", "a", "killed (SIGKILL): first to go", "verdict")
-    again = died._replace(at=10.1, what="killed (SIGKILL)")
-    other = died._replace(rank="4")
-    assert len(story.timeline([died, again, other])) == 2
-    far = died._replace(at=10.0 + story.SAME_SECONDS)
-    assert len(story.timeline([died, far])) == 2
 
 
 def test_a_long_time_line_keeps_both_ends() -> None:

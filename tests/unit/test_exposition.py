@@ -38,15 +38,6 @@ def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
     assert wants_openmetrics(accept) is openmetrics
 
 
-@pytest.mark.parametrize(
-    ("accept", "compress"),
-    [("gzip", True), ("deflate, GZIP;q=0.5", True), ("identity", False), ("gzip;q=0", False), ("", False)],
-)
-def test_compression_is_negotiated(accept: str, compress: bool) -> None:
-    """Only who accepts gzip gets gzip."""
-    assert select({}, {"accept-encoding": accept}, KNOWN).gzip is compress
-
-
 def test_query_makes_the_selection() -> None:
     """collect[] and exclude[] may be repeated, and their order does not matter."""
     one = select({"collect[]": ["nvml", "process"]}, {}, KNOWN)

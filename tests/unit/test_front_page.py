@@ -7,7 +7,6 @@ from hypothesis import given, strategies as st
 
 from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text, front_page as made_page
-from agent.page.static import SCRIPT, STYLE
 from agent.ranks.rank.process import RankGpu
 
 NOW = 1_700_000_000.0
@@ -118,17 +117,6 @@ def test_links_are_those_of_the_configuration() -> None:
     assert "http://grafana:3000/d/rankwatch-node?var-node=gpu-7" in page.links
     assert "https://wiki/runbooks" in page.links
     assert "http://grafana:3000/d/rankwatch-job?var-job_id=1%22%26x" in page.links
-
-
-def test_the_page_fetches_its_own_files_alone() -> None:
-    """The page has one style and one script, both the agent's; with 8 ranks all are below 40 kB."""
-    ranks = [Rank(job_id="1", rank=str(i), state="alive", pid=i, last_progress_seconds=NOW) for i in range(8)]
-    html = front_page(document(ranks))
-    page = Page(html)
-    assert page.links == ["data:,", STYLE.address, SCRIPT.address, "metrics", "api/v1/ranks"]
-    assert {"style", "img", "iframe"} & set(page.tags) == set()
-    assert " style=" not in html and " on" not in html.replace(" on this node", "")
-    assert len(html) + len(STYLE.text) + len(SCRIPT.text) < 40_000
 
 
 def odd(text: str) -> NodeDocument:

@@ -5,12 +5,10 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from rank_table import KILLED, Table, environment
 
-from agent.app.config import Loaded
-from agent.app.yaml_document import ConfigError
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
-from agent.ranks.health import CHECKS, HealthSnapshot, counted_checks, families
+from agent.ranks.health import HealthSnapshot, counted_checks, families
 from agent.ranks.naming.binding import BINDING_SECONDS
 
 DEFAULT = counted_checks([], [])
@@ -122,10 +120,3 @@ def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
     unhealthy = [key[1:] for key in machine.series() if key[0] == "rank_unhealthy"]
     assert ("9", "1", "gpu_xid") in unhealthy
     assert ("9", "0", "gpu_xid") not in unhealthy
-
-
-def test_a_check_that_there_is_not_is_refused_by_name() -> None:
-    """A misspelt check in the configuration is a mistake with its place; each there is may be chosen."""
-    with pytest.raises(ConfigError, match="'gpu_xids' is none of the checks"):
-        Loaded("health: {ignore: [gpu_xids]}", "test.yml")
-    assert Loaded(f"health: {{count: [{', '.join(CHECKS)}]}}", "test.yml").config.health.counted() == set(CHECKS)

@@ -39,12 +39,6 @@ def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explai
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
-@pytest.mark.parametrize("state", ["NODE_FAIL", "FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "UNKNOWN", "OTHER"])
-def test_other_ends_explain_nothing(state: str) -> None:
-    """A lost node, a failure and an end of which nobody knows explain no exit."""
-    assert not JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, TERMINATED)
-
-
 @pytest.mark.parametrize(("late", "explained"), [
     (-NUMBERS.end_seconds, True), (-NUMBERS.end_seconds - 1, False), (NUMBERS.after_end_seconds, True),
     (NUMBERS.after_end_seconds + 1, False),
@@ -52,11 +46,6 @@ def test_other_ends_explain_nothing(state: str) -> None:
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
     """What left long before the job was sent away, or after it, did so for another reason."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained
-
-
-def test_an_exit_of_the_run_before() -> None:
-    """A rank that left before the job began here is of another run."""
-    assert not JobEnd("4", ENDED - 10, ENDED, "CANCELLED").explains(ENDED - 11, KILLED)
 
 
 def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> None:

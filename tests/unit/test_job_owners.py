@@ -6,7 +6,6 @@ from rank_table import KILLED, Table, environment, owned
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.families import families
-from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
 from agent.ranks.table import RankTable
@@ -58,15 +57,6 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
     assert table.ranks.labels_of(squatter) == (RankLabel(expected, "0"),)
     disproved = owner is OTHER_JOB  # it never had the id
     assert (table.ranks.renamed, proofs(table)[RankLabel("4711", "0")]) == ([] if disproved else ["4711"], "cgroup")
-
-
-def test_a_group_keeps_its_hash_when_its_job_is_renamed(table: Table) -> None:
-    """A second group of the one who loses the id keeps the hash that tells it from his first."""
-    table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
-    table.add_facts(owned(2, environment(0, port="1"), MALLORY, uid=1001), then=10.0)
-    table.add_facts(owned(3, environment(0), SLURM), then=1.0)
-    second = group_job_id("4711", "node-a:1").replace("4711", "4711-u1001")
-    assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel("4711-u1001", "0"): 1, RankLabel(second, "0"): 2}
 
 
 def test_a_claim_that_the_scheduler_disproves(table: Table) -> None:
@@ -135,12 +125,6 @@ def test_two_containers_of_root_are_two_owners(table: Table) -> None:
         table.add_facts(owned(pid, environment(pid), Owner("container", container), uid=0))
     table.tick(1.0)
     assert {label.job_id for label in table.labels()} == {"4711", "4711-u0"}
-
-
-def test_the_scheduler_names_a_job_that_no_variable_does(table: Table) -> None:
-    """Where the environment says nothing of a job, or cannot be read, the scheduler's control group names it."""
-    table.add_facts(owned(1, {"RANK": "3"}, SLURM), then=10.0)
-    assert (table.labels(), proofs(table)) == ({RankLabel("4711", "3"): 1}, {RankLabel("4711", "3"): "cgroup"})
 
 
 def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:

@@ -114,12 +114,3 @@ def test_what_is_kept_goes_with_its_family_and_source() -> None:
     assert len(heads) == 1
     heads.keep_sources(())
     assert len(heads) == 0
-
-
-def test_a_family_declared_anew_has_its_own_labels() -> None:
-    """What was kept of another family of the same name is not used."""
-    heads = KeptHeads()
-    renamed = Family(FAMILY.name, "counter", "help", ("c", "d"))
-    for family in (FAMILY, renamed):
-        metric = Metric(family, [("1", "2")], [1.0])
-        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])

@@ -129,16 +129,6 @@ def test_repeats_are_held_back_and_told(sink: Sink) -> None:
     ]
 
 
-def test_repeats_are_counted_apart(sink: Sink) -> None:
-    """Another message, level or logger has its own allowance."""
-    for _ in range(REPEATS_PER_WINDOW + 1):
-        log.Logger("x").info("again")
-    log.Logger("x").info("other")
-    log.Logger("x").warning("again")
-    log.Logger("y").info("again")
-    assert len(sink.lines()) == 13
-
-
 def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     """Beside a user with ever new jobs, deaths of a neighbour's jobs are logged; what was suppressed is counted."""
     logger = log.Logger("x")
@@ -154,17 +144,6 @@ def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     for job_id, user in (("new", "eve"), ("a", "ann"), ("b", "ann")):
         logger.info("rank {rank} of job {job_id} left", rank=0, job_id=job_id, user=user)
     assert [line.partition("suppressed=")[2] for line in sink.lines()[-3:]] == ["170", "1", ""]
-
-
-def test_a_uid_is_a_user_and_a_job_alone_is_none(sink: Sink) -> None:
-    """Lines with a uid are counted by it; lines with a job and no user all together, as anybody may invent jobs."""
-    logger = log.Logger("x")
-    for number in range(REPEATS_PER_WINDOW + 5):
-        logger.info("refused", uid=7, job_id="a")
-        logger.info("refused", uid=8, job_id="a")
-        logger.info("odd", job_id=number)
-    lines = sink.lines()
-    assert [sum(word in line for line in lines) for word in ("uid=7", "uid=8", "odd")] == [10, 10, 10]
 
 
 def test_one_line_more_than_a_users_bound_is_held_back() -> None:
@@ -254,36 +233,6 @@ def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
     assert len(sink.lines()) == 1001
     logger.info("last")
     assert sink.lines()[-1].endswith("msg=last lines_lost=1")
-
-
-class FlakyStream(io.StringIO):
-    """Takes nothing until it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.works = False
-
-    def write(self, text: str) -> int:
-        if not self.works:
-            raise OSError(32, "Broken pipe")
-        return super().write(text)
-
-
-def test_lines_that_could_not_be_written_are_counted_once(sink: Sink) -> None:
-    """What the stream did not take is told with the next line that it takes, and not again."""
-    sink.stream = flaky = FlakyStream()
-    sink.configure()
-    logger = log.Logger("x")
-    for _ in range(3):
-        logger.info("lost")
-    log.flush()
-    flaky.works = True
-    logger.info("good")
-    logger.info("better")
-    assert [without_time(line) for line in sink.lines()] == [
-        "level=info logger=x msg=good lines_lost=3",
-        "level=info logger=x msg=better",
-    ]
 
 
 def test_a_message_names_fields(sink: Sink) -> None:

@@ -68,15 +68,6 @@ async def test_a_page_without_its_ranks_is_not_shown() -> None:
     assert (await agent.ask()).status == 200
 
 
-async def test_unknown_exporter_is_named() -> None:
-    """A scrape for an exporter that is not there is a 400 that names it, and nothing is rendered."""
-    agent = Agent()
-    response = await agent.pages(HttpRequest("/metrics", {"collect[]": ["gone\udc80"]}))
-    assert response.status == 400
-    assert b"gone" in response.body
-    assert agent.asked == []
-
-
 async def test_concurrent_scrapes_share_a_render() -> None:
     """Equal scrapes at the same time cost one render."""
     agent = Agent()

@@ -36,11 +36,6 @@ def test_addresses(address: str, peer: str) -> None:
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
 
 
-def test_a_socket_without_addresses() -> None:
-    """A client of a Unix socket has no name."""
-    assert Peers(no_channel).of("", "/run/web.sock") == ""
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1"])
 def test_the_user_of_a_client_on_this_node(host: str) -> None:
     """The kernel names the user of a client on this node, another one's too; of a closed one it names none."""

@@ -43,13 +43,6 @@ def test_without_environment_the_largest_communicator_names_the_rank(table: Tabl
     assert table.labels() == {RankLabel(communicator_job_id(WORLD), "5"): 1}
 
 
-def test_death_publishes_what_is_known(table: Table) -> None:
-    """A process that dies before it is bound is bound at its death."""
-    key = table.add(1, environment(3))
-    table.ranks.observe_exit(key, KILLED)
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-
-
 def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """A world communicator that contradicts a published label is logged and changes nothing."""
     key = table.add(1, environment(3))

@@ -127,10 +127,3 @@ def test_restarts_to_come(table: Table) -> None:
     again = Table()
     again.ranks.load(table.ranks.dump())
     assert "rankwatch_job_restarts_left{4711} 2" in exposition(again)
-
-
-def test_no_restarts_to_come_without_torchrun(table: Table) -> None:
-    """A job of another launcher has no series of restarts to come."""
-    table.add(1, environment(1))
-    table.tick(1.0)
-    assert not [line for line in exposition(table) if "restarts_left" in line]

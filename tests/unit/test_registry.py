@@ -104,11 +104,3 @@ async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
         await lines(made)
         assert len(made.heads) == 5
     assert made.counts["flood"].dropped == 3
-
-
-@pytest.mark.parametrize("wrong", [(1,), ("one", "more"), ()])
-async def test_bad_labels_cost_only_their_source(thread: OwnThread, wrong: tuple[str, ...]) -> None:
-    """A source whose labels cannot be written loses what follows them, and is counted; the others are rendered."""
-    bad = Metric(Family("bad", "gauge", "help", ("n",)), [wrong], [1.0])
-    made = registry(thread, Made("bad", gauge("before"), bad, gauge("after")), Made("good", gauge("good")))
-    assert (await lines(made), made.counts["bad"].failures) == (['before{n="0"} 0.0', 'good{n="0"} 0.0'], 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from pathlib import Path
 
 import pytest
 from http_answers import answering
@@ -23,15 +22,6 @@ def test_a_port_that_is_taken() -> None:
         said = rf"port {port} is taken by process {os.getpid()} \(.*\); choose another by --web.listen-address"
         with pytest.raises(OSError, match=said):
             open_listeners(ListenAddress("127.0.0.1", port))
-
-
-def test_a_tab_in_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the line and says that YAML wants spaces."""
-    path = tmp_path / "rankwatch.yml"
-    path.write_text("web:\n\tlisten_addresses: []\n")
-    assert command_line.main(["--config.file", str(path), "--check-config"]) != 0
-    assert ":2: not valid YAML" in (said := capsys.readouterr().err)
-    assert "a tab? Indent with spaces" in said
 
 
 def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,14 +92,6 @@ async def test_absent_source_is_well_in_mode_auto(bench: Bench) -> None:
     assert not bench.running.shown()
 
 
-async def test_absent_source_is_a_fault_when_enabled() -> None:
-    """NoData of an exporter that was expressly enabled is shown as down."""
-    bench = Bench(enabled=True)
-    bench.exporter.outcome = NoData()
-    await bench.running.update_once()
-    assert (bench.running.ok, bench.running.present) == (False, False)
-
-
 async def test_failure_is_counted_and_ages(bench: Bench) -> None:
     """A failing source keeps its series for a short while and is counted each time."""
     await bench.running.update_once()
@@ -141,15 +133,6 @@ async def test_what_an_update_waits_for_may_be_cancelled(bench: Bench) -> None:
 def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
     """After an update that took its whole interval or longer, half an interval passes before the next."""
     assert rest_seconds(took, interval_seconds=1.0) == pause
-
-
-async def test_end_drains(bench: Bench) -> None:
-    """Ending waits for the update under way and drains."""
-    bench.running.begin()
-    while bench.exporter.updates == 0:
-        await asyncio.sleep(0)
-    await bench.running.end()
-    assert bench.exporter.drained
 
 
 async def test_end_does_not_wait_for_ever(bench: Bench) -> None:

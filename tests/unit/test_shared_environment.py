@@ -88,17 +88,6 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
     assert {each.world_size for each in local_processes(table.ranks, 0).values()} == {None}
 
 
-def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:
-    """A worker started in the place of one that died gets the name that became free."""
-    keys = [table.add_facts(owned(pid, task(0), ALICE, parent=50)) for pid in (1, 2, 3)]
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_exit(keys[1], KILLED)
-    table.tick(1.0)
-    assert ranks(table) == {"0": 1, "1": 2, "2": 3}
-    table.add_facts(owned(9, task(0), ALICE, parent=50), then=BINDING_SECONDS)
-    assert ranks(table) == {"0": 1, "1": 9, "2": 3}
-
-
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])
 def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
     """More processes than a node has ranks are one rank and its duplicates."""
@@ -124,15 +113,6 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
     assert table.labels() == {RankLabel("01000000", "pid-1"): 1, RankLabel("01000000", "pid-2"): 2}
     table.ranks.observe_exit(keys[0], KILLED)
     assert (set(table.states()), sources(table)) == ({"pid-1", "pid-2"}, {"pid"})
-
-
-def test_ranks_without_a_number_and_a_job_are_a_sessions(table: Table) -> None:
-    """Without a job id the processes of one session of a user are one job, those of another session another."""
-    for pid, session in ((1, 7), (2, 7), (3, 8)):
-        table.add_facts(owned(pid, {}, ALICE, session=session))
-    table.tick(BINDING_SECONDS)
-    jobs = {pid: label.job_id for label, pid in table.labels().items()}
-    assert jobs[1] == jobs[2] != jobs[3]
 
 
 @pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])

@@ -52,16 +52,6 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "job-0.json is there already: give each job a --job-dir of its own" in capsys.readouterr().err
 
 
-def test_hosts_that_disagree_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A launcher with another seed than host 0's would make another job: refused, and host 0's stays."""
-    (tmp_path / "job-0.json").write_text(JOB._replace(host_index=0).encode())
-    with pytest.raises(SystemExit) as left:
-        main(["--job-dir", str(tmp_path), "--hosts", "2", "--host-index", "1", "--tp", "2", "--seed", "5"])
-    assert left.value.code == 2
-    assert "seed is not what" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["job-0.json"]
-
-
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """--help exits 0 and explains the signals and the accidents."""
     with pytest.raises(SystemExit) as left:

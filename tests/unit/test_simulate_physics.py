@@ -5,7 +5,7 @@ from statistics import mean
 import pytest
 
 from agent.simulate.layout import make_layout
-from agent.simulate.physics import Accidents, TimingPlan, bus_factor, make_plan, moved_bytes, step_times
+from agent.simulate.physics import Accidents, TimingPlan, make_plan, step_times
 
 STEPS = 40
 TP_OPERATIONS = range(5)
@@ -21,17 +21,6 @@ def means_us(of: TimingPlan, place: int, first: int = 0) -> list[float]:
     """Return each rank's mean kernel time of the step's operation ``place``."""
     steps = [step_times(of, step).operations[place].kernel_us for step in range(first, first + STEPS)]
     return [mean(kernel_us[rank] for kernel_us in steps) for rank in range(8)]
-
-
-@pytest.mark.parametrize(("collective", "moved", "factor"), [
-    ("AllReduce", 1000, 1.75),  # 2 * 7 / 8
-    ("AllGather", 8000, 0.875),  # 7 / 8 of eight parts
-    ("ReduceScatter", 8000, 0.875),
-])  # fmt: skip
-def test_bus_bandwidth_of_eight_ranks(collective: str, moved: int, factor: float) -> None:
-    """The numerator and the bus factor are nccl-tests' for 1000 bytes and 8 ranks."""
-    assert moved_bytes(collective, 1000, 8) == moved  # type: ignore[arg-type]
-    assert bus_factor(collective, 8) == factor  # type: ignore[arg-type]
 
 
 def test_the_straggler_has_the_shortest_time() -> None:

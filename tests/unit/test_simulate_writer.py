@@ -13,7 +13,6 @@ from agent.simulate.writer import (
     CommunicatorLog,
     InspectorFile,
     SimulatedRecord,
-    escaped,
     line_end,
     line_middle,
     line_start,
@@ -39,11 +38,6 @@ def test_lines_equal_the_plugins(captured: str) -> None:
         + line_end(record, header["n_ranks"])
     )
     assert made == captured
-
-
-def test_strings_are_escaped_as_the_plugin_does() -> None:
-    """Slash, quote and backslash are escaped, UTF-8 is left alone."""
-    assert escaped('a/b"c\\dé') == '"a\\/b\\"c\\\\dé"'
 
 
 def log_of(records: int) -> CommunicatorLog:
@@ -81,16 +75,3 @@ def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     assert file.bytes_written == len(data)
     if lines:
         assert (json.loads(lines[0])["header"]["rank"], json.loads(lines[0])["metadata"]["pid"]) == (1, 17)
-
-
-def test_the_newest_communicator_goes_first(tmp_path: Path) -> None:
-    """Within a pass communicators come newest first, records in order of completion, each counted from its own 0."""
-    newer = CommunicatorLog(PAIR._replace(name="newer"), 4)
-    newer.add(SimulatedRecord("AllGather", 0, 16384, 5))
-    file = InspectorFile(str(tmp_path), "host", 17)
-    file.dump([log_of(2), newer])
-    file.close()
-    lines = [json.loads(line) for line in (tmp_path / "host-pid17.log").read_text().splitlines()]
-    assert [line["header"]["comm_name"] for line in lines] == ["newer", "world", "world"]
-    stamps = [line["metadata"]["dump_timestamp_us"] for line in lines]
-    assert stamps == sorted(stamps)

@@ -53,18 +53,6 @@ async def test_thread_returns_and_raises() -> None:
     thread.stop()
 
 
-async def test_cancelled_caller_leaves_the_thread_usable() -> None:
-    """A caller that is cancelled gets no result, and the next caller is served."""
-    thread, gate = OwnThread("own"), threading.Event()
-    first = asyncio.ensure_future(thread.call(lambda: gate.wait(5)))
-    await asyncio.sleep(0)
-    first.cancel()
-    gate.set()
-    assert await thread.call(lambda: 7) == 7
-    assert first.cancelled()
-    thread.stop()
-
-
 async def test_stopped_thread_takes_no_calls() -> None:
     """A call after the stop is refused: nobody would ever answer it."""
     thread = OwnThread("own")
@@ -136,13 +124,3 @@ def test_the_daemon_does_without_openssl() -> None:
 def test_comm_label(text: str, label: str) -> None:
     """The same communicator gets the same label from every source."""
     assert comm_label(text) == label
-
-
-async def test_thread_call_that_runs_out_of_items() -> None:
-    """A StopIteration, which no future can carry, reaches the caller as an error and not as silence."""
-    thread = OwnThread("test")
-    async with asyncio.timeout(5):
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await thread.call(lambda: next(iter(())))
-        assert await thread.call(lambda: 1) == 1
-    thread.stop()

@@ -33,6 +33,14 @@ def save(state: StateFile) -> None:
     state.note(draft, written=state.write(draft))
 
 
+def saved(path: Path) -> None:
+    """Save a section."""
+    state = opened(path)
+    state.section("a").publish(b"one")
+    save(state)
+    assert state.save_errors == 0
+
+
 def test_sections_come_back(path: Path) -> None:
     """What owners published is what they find after a restart, each its own."""
     state = opened(path)
@@ -44,17 +52,6 @@ def test_sections_come_back(path: Path) -> None:
     again = opened(path)
     assert (again.section("a").restored, again.section("b").restored) == (b"one", b"two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_unclaimed_sections_are_kept(path: Path) -> None:
-    """A section whose owner is not running now is kept for the time that it is."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    save(state)
-    again = opened(path)
-    again.section("b").publish(b"two")
-    save(again)
-    assert opened(path).section("a").restored == b"one"
 
 
 def test_other_boot_is_forgotten(path: Path) -> None:
@@ -84,14 +81,6 @@ def test_bound_and_link(path: Path) -> None:
     path.unlink()
     path.symlink_to("/etc/hostname")
     assert opened(path).section("a").restored is None
-
-
-def saved(path: Path) -> None:
-    """Save a section."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    save(state)
-    assert state.save_errors == 0
 
 
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
@@ -187,14 +176,6 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
     assert (large.durable, state.save_errors) == (again.section("large").restored, over)
 
 
-def test_a_restored_section_over_its_budget_is_set_aside(path: Path) -> None:
-    """What another version of the agent saved, and this one has no room for, is left aside."""
-    state = opened(path)
-    state.section("large").publish(b"1234")
-    save(state)
-    assert opened(path).section("large", max_bytes=3).restored is None
-
-
 def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all sections together are too large, those of owners that are not running go."""
     state = opened(path)
@@ -209,18 +190,6 @@ def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: 
     assert (last.section("new").restored, last.section("older").restored) == (b"z" * 900, b"y" * 100)
     assert last.section("old").restored is None
     assert again.save_errors == 0
-
-
-def test_a_save_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """What could not be written still counts as changed; what was written does not, nor what came after it does."""
-    (tmp_path / "file").touch()
-    state = opened(tmp_path / "file" / "checkpoint")
-    state.section("a").publish(b"one")
-    save(state)
-    assert state.changed()
-    (tmp_path / "file").unlink()
-    save(state)
-    assert not state.changed()
 
 
 @pytest.mark.parametrize(

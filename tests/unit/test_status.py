@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,25 +112,6 @@ def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     message = capsys.readouterr().err
     assert message.startswith(f"rankwatch status: no answer from {address}: ")
     assert message.count("\n") == 1
-
-
-def test_another_programs_port(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    """A port that is not rankwatch's is refused in words."""
-    answers.body = b"# HELP node_load1"
-    assert main(["--web.listen-address", answers.address]) == 1
-    assert "the answer is not rankwatch's" in capsys.readouterr().err
-
-
-def test_no_proxy_is_asked(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The agent is asked directly even where the environment names a proxy for everything."""
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen keeps what it found in the environment once
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    assert main(["--web.listen-address", answers.address]) == 0
-    assert "SIGSEGV" in capsys.readouterr().out
 
 
 def test_the_address_is_that_of_the_configuration(

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from fake_clock import FakeClock
 
@@ -15,7 +14,6 @@ from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 from agent.sdk.hardware import Subject
@@ -103,15 +101,6 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
     assert set(bench.supervisor.running) == {"a", "b", "d"}
 
 
-async def test_reload_changes_the_numbers_of_verdicts(bench: Bench) -> None:
-    """Exits are judged by the numbers of the configuration that was taken last."""
-    await bench.supervisor.begin(bench.plan(a=Config()))
-    assert bench.supervisor.ranks.liveness.numbers == NUMBERS
-    numbers = Numbers(killed_behind_seconds=20.0)
-    assert await bench.supervisor.apply(msgspec.structs.replace(bench.plan(a=Config()), numbers=numbers))
-    assert bench.supervisor.ranks.liveness.numbers == numbers
-
-
 async def test_all_start_or_none(bench: Bench) -> None:
     """When one of the changed sections refuses to start, all old ones run again from what they published."""
     await bench.supervisor.begin(bench.plan(a=Config(), b=Config()))
@@ -124,17 +113,6 @@ async def test_all_start_or_none(bench: Bench) -> None:
         "a": Config(),
         "b": Config(),
     }
-
-
-async def test_old_refusal_blocks_no_reload(bench: Bench) -> None:
-    """A section that refused at the start and is unchanged stays down; the others take their new sections."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(refuse=True)))
-    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
-    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=2), b=Config(number=2, refuse=True)))
-    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
-    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config()))
-    assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a", "b"}, set())
 
 
 async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
