@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from agent.export.agent_families import SelfSnapshot, self_source
 from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, Source, SourceCounts
+from agent.export.registry import Registry, Source
 from agent.export.usage import HelperStatus
 from agent.page.document import Configuration, NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
@@ -153,7 +154,10 @@ class Daemon:
                 await self._reload()
             except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
                 self._refused = str(error) or type(error).__name__
-                self._log.error("configuration refused, the old one stays", error=_reason(error))
+                self._log.error(
+                    "configuration refused, the old one stays",
+                    error=str(error) if isinstance(error, ConfigError) else error,
+                )
             else:
                 self._refused = ""
                 self._log.info("configuration reloaded")
@@ -235,10 +239,7 @@ class Daemon:
         return SelfSnapshot(
             age_seconds=self._clock.monotonic() - self._started_at,
             exporters=exporters + broken,
-            counts={
-                name: SourceCounts(c.series, c.dropped, c.doubles, c.failures)
-                for name, c in self._registry.counts.items()
-            },
+            counts={name: replace(counts) for name, counts in self._registry.counts.items()},
             refused=self._supervisor.admission.refused,
             helpers=tuple(
                 HelperStatus(helper.spec.name, helper.ok, dict(helper.calls))
@@ -266,11 +267,6 @@ class Daemon:
             ready=self._ready(),
             configuration=Configuration("" if path is None else str(path), self._refused or self._terms.refused),
         )
-
-
-def _reason(error: Exception) -> object:
-    """What to say of a reload that failed: a mistake of the file by its text, all else whole."""
-    return str(error) if isinstance(error, ConfigError) else error
 
 
 def _state_file(loaded: Loaded, roots: Roots) -> StateFile:

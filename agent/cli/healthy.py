@@ -70,7 +70,8 @@ def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
     else:
         of_job = [sample for sample in samples if sample.labels.get("job_id") == job_id]
         verdicts = [sample.value for sample in of_job if sample.name == RANK_HEALTHY.name]
-        against = sorted(_stands_on(sample.labels) for sample in of_job if sample.name == RANK_UNHEALTHY.name)
+        failed = [sample.labels for sample in of_job if sample.name == RANK_UNHEALTHY.name]
+        against = sorted(f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}" for labels in failed)
         unknown = f"cannot tell: no rank of job {job_id} whose hardware is known is on this node"
     if not verdicts:
         return Answer(CANNOT_TELL, unknown)
@@ -90,10 +91,6 @@ def _failed(labels: dict[str, str]) -> str:
     """A check that has failed, and where: ``nvlink down on gpu GPU-1``."""
     place = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
     return f"{labels['check'].replace('_', ' ')}{place}"
-
-
-def _stands_on(labels: dict[str, str]) -> str:
-    return f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}"
 
 
 @contextmanager

@@ -76,4 +76,4 @@ def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCount
     failures.update({name: each.failures for name, each in counts.items()})
     yield EXPORTER_FAILED.by_label({name: count for name, count in sorted(failures.items()) if count})
     yield EXPORTER_SERIES.by_label({name: each.series for name, each in sorted(counts.items())})
-    yield EXPORTER_DROPPED.by_label({name: each.dropped + each.doubles for name, each in sorted(counts.items())})
+    yield EXPORTER_DROPPED.by_label({name: each.dropped for name, each in sorted(counts.items())})

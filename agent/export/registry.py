@@ -54,7 +54,6 @@ class SourceCounts:
 
     series: int = 0
     dropped: int = 0
-    doubles: int = 0
     failures: int = 0
 
 
@@ -111,8 +110,7 @@ class Registry:
     def _account(self, name: str, outcome: _Outcome) -> None:
         counts = self.counts.setdefault(name, SourceCounts())
         counts.series = outcome.series
-        counts.dropped += outcome.dropped
-        counts.doubles += outcome.doubles
+        counts.dropped += outcome.dropped + outcome.doubles
         if outcome.dropped or outcome.doubles:
             self._log.warning(
                 "of exporter {exporter} {dropped} series over its cap and {doubles} given twice are left out",

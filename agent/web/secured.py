@@ -140,7 +140,7 @@ class Secured:
         tls: TlsTerms | None = None,
     ) -> None:
         self.tls = tls
-        self._passwords = passwords
+        self.passwords = passwords
         self._headers = dict(headers or {})
         self._monotonic = monotonic
         self._bucket: _Bucket | None = None
@@ -151,19 +151,14 @@ class Secured:
         """Return the refusal of a request, None where it may go on."""
         if self._bucket is not None and self._monotonic is not None and not self._bucket.take(self._monotonic()):
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
-        if self._passwords is None or request.path in OPEN_PATHS:
+        if self.passwords is None or request.path in OPEN_PATHS:
             return None
-        verdict = await self._passwords.check(request.headers.get("authorization", ""), request.client)
+        verdict = await self.passwords.check(request.headers.get("authorization", ""), request.client)
         if verdict == "right":
             return None
         if verdict == "too_many":
             return self.finish(HttpResponse(429, TEXT, b"Too many wrong passwords\n", (("Retry-After", "1"),)))
         return self.finish(HttpResponse(401, TEXT, b"Unauthorized\n", _REALM))
-
-    @property
-    def asks_for_passwords(self) -> bool:
-        """Return whether all paths but OPEN_PATHS need a password."""
-        return self._passwords is not None
 
     def finish(self, response: HttpResponse) -> HttpResponse:
         """Return the answer with the file's headers, which take the place of those of the same name."""

@@ -76,7 +76,7 @@ class Serving:
     async def _answer(self, request: HttpRequest) -> HttpResponse:
         secured = self._terms()
         refusal = await secured.refuse(request)
-        is_private = request.scheme == "https" and secured.asks_for_passwords
+        is_private = request.scheme == "https" and secured.passwords is not None
         return refusal or secured.finish(await self._handler(replace(request, is_private=is_private)))
 
 

@@ -80,7 +80,7 @@ def agents_own(series: dict[str, int]) -> int:
     snapshot = SelfSnapshot(
         age_seconds=90.0,
         exporters=tuple(exporters),
-        counts={name: SourceCounts(count, 0, 0, 0) for name, count in [*series.items(), ("agent", 1)]},
+        counts={name: SourceCounts(count) for name, count in [*series.items(), ("agent", 1)]},
         refused=0,
         helpers=tuple(HelperStatus(name, called, {}) for name, called in CALLED.items()),
         loop_lag_seconds=0.0,

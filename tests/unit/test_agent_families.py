@@ -19,7 +19,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SNAPSHOT = SelfSnapshot(
     age_seconds=90.0, exporters=(ExporterStatus("process", up=True, present=True),),
-    counts={"process": SourceCounts(3, 2, 1, 0)}, refused=0,
+    counts={"process": SourceCounts(3, 3)}, refused=0,
     helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}), HelperStatus("ras", None, {})),
     loop_lag_seconds=0.0, reload_ok=True, save_errors=0, responses={200: 1},
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 def test_series_left_out_are_one_count() -> None:
     """Those over the cap and those given twice are added up; updates and renders that failed are, too."""
-    counts = {"flood": SourceCounts(5, 2, 6, 0), "broken": SourceCounts(0, 0, 0, 3)}
+    counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3)}
     statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
     found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))
     assert found["rankwatch_exporter_series_dropped_total", "flood"] == 8

@@ -91,7 +91,7 @@ async def test_cap(thread: OwnThread) -> None:
 async def test_doubles(thread: OwnThread) -> None:
     """A series given twice is shown once and counted: Prometheus would refuse the whole scrape."""
     made = registry(thread, Made("double", gauge("a"), gauge("a", 2)))
-    assert (sorted(await lines(made)), made.counts["double"].doubles) == (['a{n="0"} 0.0', 'a{n="1"} 1.0'], 1)
+    assert (sorted(await lines(made)), made.counts["double"].dropped) == (['a{n="0"} 0.0', 'a{n="1"} 1.0'], 1)
 
 
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
