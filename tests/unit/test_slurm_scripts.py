@@ -28,6 +28,7 @@ PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-r
 JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
 SHELLS = sorted({Path(found).resolve().name for shell in ("sh", "dash", "bash") if (found := shutil.which(shell))})
 """Each once: sh is one of the others."""
+EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 FOREGROUND_SECONDS = 0.1
 """Processor time that one script may take while Slurm waits for it."""
 AFTERWARDS_SECONDS = 20.0
@@ -125,7 +126,7 @@ def forget(runs: list[int], ended: int) -> None:
         os.close(ended)
 
 
-@pytest.fixture(params=SHELLS)
+@pytest.fixture(params=EACH)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
     """Provide a site of each shell that there is."""
     return Site(tmp_path, request.param)
