@@ -124,3 +124,13 @@ def test_the_daemon_does_without_openssl() -> None:
 def test_comm_label(text: str, label: str) -> None:
     """The same communicator gets the same label from every source."""
     assert comm_label(text) == label
+
+
+async def test_thread_call_that_runs_out_of_items() -> None:
+    """A StopIteration, which no future can carry, reaches the caller as an error and not as silence."""
+    thread = OwnThread("test")
+    async with asyncio.timeout(5):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await thread.call(lambda: next(iter(())))
+        assert await thread.call(lambda: 1) == 1
+    thread.stop()
