@@ -224,7 +224,8 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [self._self_source, *self._supervisor.tables, *self._supervisor.running.values()]
+        running = self._supervisor.running.values()
+        return [self._self_source, *self._supervisor.tables, *(each.source for each in running)]
 
     def _ready(self) -> bool:
         return self._supervisor.may_show() and self._supervisor.ready()

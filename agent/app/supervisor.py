@@ -15,7 +15,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exporter import ExporterConfig, Roots
-from agent.export.registry import TableSource
+from agent.export.registry import Source
 from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
 
@@ -52,14 +52,14 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.evidence_file = self._lender.evidence.file
         self._lender.evidence.of("health").offer(partial(health_part, self.health_snapshot))
-        self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
+        self._past = ShownPast(clock, lambda: [each.source for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
-            TableSource("ranks", 50_000, self.ranks.snapshot, families.families),
-            TableSource("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
-            TableSource("health", 50_000, self.health_snapshot, health.families),
+            Source("ranks", 50_000, self.ranks.snapshot, families.families),
+            Source("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
+            Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()

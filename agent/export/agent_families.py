@@ -10,7 +10,7 @@ from agent import __version__
 from agent.core.metrics import Family, Metric
 from agent.export import exporter_families, usage as usage_families
 from agent.export.exporter_families import ExporterStatus
-from agent.export.registry import SourceCounts, TableSource
+from agent.export.registry import Source, SourceCounts
 from agent.export.usage import HelperStatus
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
@@ -51,10 +51,10 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     responses: Mapping[int, int]
 
 
-def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
+def self_source(read: Callable[[], SelfSnapshot]) -> Source:
     """Return the agent as a source of series."""
     own = psutil.Process()
-    return TableSource("agent", 10_000, read, lambda snapshot: families(snapshot, own))
+    return Source("agent", 10_000, read, lambda snapshot: families(snapshot, own))
 
 
 def families(snapshot: SelfSnapshot, own: psutil.Process) -> Iterable[Metric]:

@@ -10,7 +10,7 @@ from agent.core.identity import Membership
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, TableSource
+from agent.export.registry import Registry, Source
 from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 
@@ -94,7 +94,7 @@ def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
     """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
     registry = Registry(
-        lambda: [TableSource("ranks", 50_000, table.ranks.snapshot, rank_families.families)],
+        lambda: [Source("ranks", 50_000, table.ranks.snapshot, rank_families.families)],
         Logger("registry"),
         OwnThread("render"),
     )
