@@ -8,7 +8,6 @@ from agent.ranks.rank.environment import (
     MAX_GROUP_CHARACTERS,
     MAX_LABEL_CHARACTERS,
     clean_label,
-    group_job_id,
     read_claim,
 )
 
@@ -66,14 +65,6 @@ def test_restarts_left(most: str | None, count: str | None, left: int | None) ->
     assert environment.keys() <= KEPT_VARIABLES
 
 
-def test_group_ids_differ() -> None:
-    """Two groups under one id get different ids that both begin with it."""
-    first, second = group_job_id("4711", "a:1"), group_job_id("4711", "a:2")
-    assert first != second
-    assert first.startswith("4711-")
-    assert second.startswith("4711-")
-
-
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
@@ -89,12 +80,6 @@ def test_hostile_environment(environment: dict[str, str]) -> None:
     for text in (claim.job_id, claim.job_name, claim.local_rank):
         assert len(text) <= MAX_LABEL_CHARACTERS
         assert text.isprintable()
-
-
-def test_local_rank_is_a_number() -> None:
-    """A local rank with blanks around it is that number, and one that is none is left out."""
-    assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"
-    assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"
 
 
 def test_bound_of_the_group() -> None:

@@ -153,15 +153,6 @@ def test_no_message_has_the_password(url: str, expected: str) -> None:
     assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))
 
 
-@pytest.mark.parametrize(("url", "shows"), [
-    ("http://u:p@prometheus:9090", True), ("https://u:p@prometheus:9090", False), ("http://prometheus:9090", False),
-    ("http://u:p@localhost:9090", False), ("u:p@[::1]:9090", False),
-])  # fmt: skip
-def test_a_password_on_the_way(url: str, shows: bool) -> None:
-    """One in an address of another host is seen on its way, unless TLS hides it."""
-    assert prometheus.shows_password(url) is shows
-
-
 def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The shipped rules that a Prometheus lacks are named, where the package is on this machine."""
     groups: list[dict[str, Any]] = [{"name": "rankwatch-agent", "rules": [{"name": "a:b"}, {"name": "Down"}]}]

@@ -46,20 +46,6 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
     assert table.states() == {"1": "exited", "2": "exited"}
 
 
-def test_death_outlives_its_peers(table: Table) -> None:
-    """A rank killed before its peers stays dead after they finished and their records of ended ranks are gone."""
-    killed, peer = (table.add(pid, environment(pid)) for pid in range(2))
-    table.tick(1.0)
-    table.ranks.observe_exit(killed, KILLED)
-    table.tick(20.0)
-    table.ranks.observe_state(peer, "S", None, kill_pending=False, finalized=True)
-    table.ranks.observe_exit(peer, ExitStatus(known=True))
-    assert table.states() == {"0": "dead", "1": "finished"}
-    table.tick(FINISHED_SECONDS + 1.0)
-    table.tick(1.0)
-    assert table.states() == {"0": "dead"}
-
-
 def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
     """A table full of ended ranks takes a live rank in place of the oldest; one full of live ranks refuses."""
     keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]

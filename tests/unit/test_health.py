@@ -3,7 +3,7 @@
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from rank_table import KILLED, Table, environment
+from rank_table import Table, environment
 
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
@@ -81,16 +81,6 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
     assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]
     found = machine.series(counted_checks([], ["gpu_xid"]))
     assert (found["node_healthy",], found["node_check_success", "gpu_xid"]) == (1, 0)
-
-
-def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
-    """A rank whose GPU fell off the bus is gone before anybody looks: its record of an ended rank names the cause."""
-    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
-    machine.table.ranks.observe_exit(machine.keys[1], KILLED)
-    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"]})
-    machine.table.ranks.observe_gpus(machine.hardware)
-    machine.table.tick(1.0)
-    assert machine.unhealthy() == [("1", "gpu_lost")]
 
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:

@@ -146,15 +146,6 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
     }
 
 
-def test_an_id_that_is_no_schedulers_is_its_users(table: Table) -> None:
-    """Two jobs of one user may meet under a launcher's id; another user's job may not."""
-    env = {"TORCHELASTIC_RUN_ID": "run", "WORLD_SIZE": "4"}
-    table.add_facts(owned(1, env | {"RANK": "0"}, SLURM))
-    table.add_facts(owned(2, env | {"RANK": "1"}, OTHER_JOB))
-    table.add_facts(owned(3, env | {"RANK": "2"}, OTHER_JOB, uid=1001), then=1.0)
-    assert table.labels() == {RankLabel("run", "0"): 1, RankLabel("run", "1"): 2, RankLabel("run-u1001", "2"): 3}
-
-
 def test_configured_variables_name_the_job_first(table: Table) -> None:
     """A configured variable comes before the known ones, for processes found from then on."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
@@ -162,14 +153,3 @@ def test_configured_variables_name_the_job_first(table: Table) -> None:
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.variables()
     table.add_facts(owned(1, env, SLURM), then=1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}
-
-
-@pytest.mark.parametrize("uid", [0, 1000])
-def test_tasks_of_an_array_may_be_one_job(uid: int, table: Table) -> None:
-    """Two Slurm jobs of one user, root's too, are one under an id that is asked for: the array's."""
-    table.ranks.take_job_ids_from(("SLURM_ARRAY_JOB_ID",))
-    for pid, owner in ((1, SLURM), (2, OTHER_JOB)):
-        env = environment(pid, job=owner.job_id) | {"SLURM_ARRAY_JOB_ID": "4700"}
-        table.add_facts(owned(pid, env, owner, uid=uid))
-    table.tick(1.0)
-    assert table.labels() == {RankLabel("4700", "1"): 1, RankLabel("4700", "2"): 2}

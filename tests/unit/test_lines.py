@@ -98,19 +98,3 @@ def test_what_is_kept_is_what_was_given_last() -> None:
         metric = Metric(FAMILY, given_now, [1.0] * len(given_now))
         assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
         assert len(heads) == len(given_now)
-
-
-def test_what_is_kept_goes_with_its_family_and_source() -> None:
-    """A family that its source gives no more, and a source that is shown no more, are forgotten."""
-    heads = KeptHeads()
-    other = Family("rankwatch_y", "gauge", "help", ("b", "a"))
-    for source in ("one", "two"):
-        for family in (FAMILY, other):
-            list(heads.text(source, Metric(family, [("1", "2")], [1.0]), openmetrics=False))
-    assert len(heads) == 4
-    heads.keep_families("one", {FAMILY.name})
-    assert len(heads) == 3
-    heads.keep_sources({"one"})
-    assert len(heads) == 1
-    heads.keep_sources(())
-    assert len(heads) == 0

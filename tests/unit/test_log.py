@@ -64,16 +64,6 @@ def test_line_in_logfmt(sink: Sink) -> None:
     )
 
 
-def test_line_in_json(sink: Sink) -> None:
-    """The json format carries the same fields with their types."""
-    sink.configure(format="json")
-    log.Logger("web").error("odd", count=3, peer="a\nb", ratio=float("nan"))
-    (line,) = sink.lines()
-    fields = json.loads(line)
-    del fields["ts"]
-    assert fields == {"level": "error", "logger": "web", "msg": "odd", "count": 3, "peer": "a\nb", "ratio": "nan"}
-
-
 @pytest.mark.parametrize(("value", "shown"), [
     ("", '""'),
     ("a b", '"a b"'),
@@ -166,18 +156,6 @@ def test_remembered_messages_are_bounded() -> None:
     assert limit.forgotten == 0
     assert (limit.admit(("x", 20, "one more")), limit.forgotten) == (0, 4)
     assert limit.admit(("x", 20, "0")) == 0
-
-
-def test_exception_shows_its_place(sink: Sink) -> None:
-    """An exception is logged with type, text and line, an OSError without the line."""
-    try:
-        raise KeyError("gone")
-    except KeyError as caught:
-        log.Logger("x").error("failed", error=caught)
-    log.Logger("x").error("failed", error=FileNotFoundError(2, "No such file", "/a"))
-    first, second = sink.lines()
-    assert "error=\"KeyError: 'gone' (test_log.py:" in first
-    assert "error=\"FileNotFoundError: [Errno 2] No such file: '/a'\"" in second
 
 
 def test_logs_of_libraries_take_the_same_form(sink: Sink) -> None:

@@ -22,19 +22,6 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
         yield end, address
 
 
-def test_every_message_arrives(systemd: tuple[socket.socket, str], caplog: pytest.LogCaptureFixture) -> None:
-    """Each step of the service's life is one datagram in systemd's words."""
-    end, address = systemd
-    notifier = Notifier(address, LOG)
-    said = ["READY=1", "RELOADING=1\nMONOTONIC_USEC=12500000", "WATCHDOG=1", "STOPPING=1"]
-    for message in said:
-        notifier.send(message)
-    notifier.close()
-    notifier.send("READY=1")
-    assert [end.recv(4096).decode() for _ in said] == said
-    assert caplog.text == ""
-
-
 async def test_notifying_does_not_block_the_loop(
     systemd: tuple[socket.socket, str], caplog: pytest.LogCaptureFixture
 ) -> None:

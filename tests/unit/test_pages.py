@@ -118,15 +118,6 @@ async def test_other_selections_take_turns_by_peer() -> None:
     assert agent.asked.index(Selection(collect=frozenset({"process"}))) <= 2
 
 
-async def test_health_and_readiness() -> None:
-    """The agent is healthy while it answers, and ready when it says so."""
-    agent = Agent()
-    assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200
-    assert (await agent.pages(HttpRequest("/-/ready"))).status == 503
-    agent.is_ready = True
-    assert (await agent.pages(HttpRequest("/-/ready"))).status == 200
-
-
 async def test_front_page_is_html_that_may_load_nothing() -> None:
     """The front page forbids the browser to load or run anything."""
     response = await Agent().pages(HttpRequest("/"))

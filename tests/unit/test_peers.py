@@ -77,11 +77,6 @@ def test_another_address_of_the_node_is_no_other_peer() -> None:
     assert Peers(no_channel).of(("10.0.0.1", 5), ("10.0.0.1", 19028)) == LOOPBACK
 
 
-def test_who_listens_at_the_clients_port_is_not_the_client() -> None:
-    """Where the kernel has no such connection, it names a listener at that port: the client counts by its address."""
-    assert Peers(lambda: Netlink(Kernel(0))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == "10.0.0.2"
-
-
 def test_a_question_that_fails_is_no_end() -> None:
     """Where the kernel refuses one question, the client counts by its address, and the next one is asked about."""
 

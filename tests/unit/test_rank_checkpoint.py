@@ -3,10 +3,9 @@
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, writer_key
+from rank_table import WORLD, Table, environment, writer_key
 
-from agent.core.identity import Membership, ProcessKey, RankLabel
-from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.core.identity import Membership, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.table import RankTable
 
@@ -35,19 +34,6 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     still.ranks.confirm(second)
     still.tick()
     assert still.states() == {"0": "dead", "1": "alive"}
-
-
-def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
-    """A duplicate is still one after a restart, and takes the label when its holder is gone."""
-    holder, _ = table.add(1, environment(0)), table.add(2, environment(0))
-    table.tick(BINDING_SECONDS)
-    again = Table()
-    again.ranks.load(table.ranks.dump())
-    assert again.ranks.snapshot().duplicates == 1
-    again.ranks.confirm(ProcessKey(2, 5000))
-    again.ranks.observe_exit(holder, KILLED)
-    again.tick(1.0)
-    assert again.labels() == {RankLabel("4711", "0"): 2}
 
 
 def test_checkpoint_keeps_everything(table: Table) -> None:

@@ -119,16 +119,6 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
     await bench.running.end()
 
 
-async def test_what_an_update_waits_for_may_be_cancelled(bench: Bench) -> None:
-    """An update that ends in a cancellation of something it waited for has failed, and the next one comes."""
-    bench.exporter.outcome = asyncio.CancelledError()
-    bench.running.begin()
-    while bench.exporter.updates < 2:
-        await asyncio.sleep(0.001)
-    assert bench.running.failures >= 1
-    await bench.running.end()
-
-
 @pytest.mark.parametrize(("took", "pause"), [(0.25, 0.75), (1.0, 0.5), (5.0, 0.5)])
 def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
     """After an update that took its whole interval or longer, half an interval passes before the next."""

@@ -95,16 +95,3 @@ def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine
     machine.setup("--with-other-users", "--slurm")
     machine.setup("--remove")
     assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"
-
-
-def test_an_upgrade_does_what_was_chosen(machine: Machine) -> None:
-    """--defaults obeys the file, whoever wrote it, and says nothing."""
-    (machine.root / "etc/default").mkdir(parents=True)
-    (machine.root / "etc/default/rankwatch").write_text('RANKWATCH_SETUP="--with-hardware --slurm"\n')
-    assert machine.setup("--defaults") == ""
-    assert machine.files() == {
-        "etc/default/rankwatch",
-        "etc/systemd/system/rankwatch.service.d/55-hardware.conf",
-        "etc/slurm/prolog.d/50-rankwatch",
-        "etc/slurm/epilog.d/50-rankwatch",
-    }

@@ -53,15 +53,6 @@ async def test_thread_returns_and_raises() -> None:
     thread.stop()
 
 
-async def test_stopped_thread_takes_no_calls() -> None:
-    """A call after the stop is refused: nobody would ever answer it."""
-    thread = OwnThread("own")
-    assert await thread.call(lambda: 7) == 7
-    thread.stop()
-    with pytest.raises(RuntimeError, match="own was stopped"):
-        await thread.call(lambda: 7)
-
-
 def test_loop_lag_is_the_last_minutes_worst() -> None:
     """The worst lag is shown for a minute, then the worst that came after it."""
     clock = FakeClock()

@@ -138,15 +138,6 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
     assert again.section("exporter a").restored == b"a0"
 
 
-async def test_what_is_not_started_is_not_ready(bench: Bench) -> None:
-    """Before every exporter has started and looked once nobody may rely on what is shown."""
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, False)
-    await bench.supervisor.begin(bench.plan(a=Config()), schedule=False)
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, True)
-    await bench.supervisor.update_once()
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (True, True, True)
-
-
 @pytest.mark.parametrize("name", ["ranks", "checks"])
 @pytest.mark.parametrize("error", [ValueError("v"), KeyError("k"), RecursionError(), TypeError("t"), OverflowError()])
 def test_a_table_that_cannot_be_loaded_is_begun_anew(
