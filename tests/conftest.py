@@ -7,16 +7,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from blockbuster import blockbuster_ctx
 from hypothesis import settings
 
 pytest_plugins = ["skips"]
+yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[misc, assignment]  # of safe_load: ten times as fast
 settings.register_profile("any-machine", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("any-machine")
+settings.register_profile("quick", deadline=None, max_examples=20)
 
 
 CHILD_SECONDS = 5.0
 """Within which a process that a test has killed must be gone and reaped."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw few examples where slow tests are left out."""
+    if config.getoption("markexpr") == "not slow":
+        settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -7,13 +7,14 @@ import signal
 import socket
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from agent import __version__
 from agent.app.config import Loaded, Options, parsed, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
-from agent.app.front import STATIC, Front, exporter_views, node_document
+from agent.app.front import STATIC, HeldAnswer, exporter_views, node_document
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -26,9 +27,10 @@ from agent.export.agent_families import SelfSnapshot, self_source
 from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, Source, SourceCounts
+from agent.export.registry import Registry, Source
 from agent.export.usage import HelperStatus
-from agent.page.document import Configuration, NodeDocument
+from agent.page.document import Configuration, NodeDocument, write
+from agent.page.front_page import SiteLinks, front_page
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
 from agent.web.serving import Serving
@@ -68,13 +70,12 @@ class Daemon:
         self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
-        self._front = Front(self._clock, self._document, supervisor.ranks.speeds.view, lambda: self._loaded.config.web)
         self._pages = Pages(
             self._registry.render,
             self._registry.names,
             self._ready,
-            self._front.text,
-            self._front.json,
+            HeldAnswer(self._clock, self._page),
+            HeldAnswer(self._clock, lambda: write(self._document())),
             supervisor.may_show,
             STATIC,
             supervisor.evidence_file,
@@ -88,7 +89,6 @@ class Daemon:
         self._reload_asked = asyncio.Event()
         self._stop_asked = asyncio.Event()
         self._refused = ""
-        self._reload_seconds = self._clock.time()
 
     async def run(self, plan: ExporterPlan) -> int:
         """Run until SIGTERM or SIGINT."""
@@ -154,10 +154,12 @@ class Daemon:
                 await self._reload()
             except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
                 self._refused = str(error) or type(error).__name__
-                self._log.error("configuration refused, the old one stays", error=_reason(error))
+                self._log.error(
+                    "configuration refused, the old one stays",
+                    error=str(error) if isinstance(error, ConfigError) else error,
+                )
             else:
                 self._refused = ""
-                self._reload_seconds = self._clock.time()
                 self._log.info("configuration reloaded")
             self._notifier.send("READY=1")
 
@@ -167,19 +169,17 @@ class Daemon:
         text = "" if path is None else await read_config_in(self._config_thread, path)
         loaded = await self._config_thread.call(lambda: parsed(self._options, text))
         plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
-        if loaded.config.state != self._loaded.config.state:
-            raise loaded.error("$.state", "cannot change while the agent runs: restart it")
-        if self._options.web_file(loaded) != self._terms.path:
-            raise loaded.error("$.web.config_file", "cannot change while the agent runs: restart it")
-        await self._web.prepare(self._listen_addresses(loaded))
-        try:
-            if not await self._supervisor.apply(plan):
-                raise ConfigError("an exporter did not start")
-        except BaseException:
-            await self._web.take_back()
-            raise
+        fixed = {
+            "$.state": loaded.config.state == self._loaded.config.state,
+            "$.web.config_file": self._options.web_file(loaded) == self._terms.path,
+            "$.web.listen_address": self._listen_addresses(loaded) == self._listen_addresses(self._loaded),
+        }
+        for place, is_same in fixed.items():
+            if not is_same:
+                raise loaded.error(place, "cannot change while the agent runs: restart it")
+        if not await self._supervisor.apply(plan):
+            raise ConfigError("an exporter did not start")
         self._loaded = loaded
-        await self._web.commit()
 
     async def _watch_config(self) -> None:
         """Ask for a reload when the file's text changes; an unreadable file is a SIGHUP's matter."""
@@ -224,7 +224,8 @@ class Daemon:
     # -- what is shown ---------------------------------------------------------------------------------------------
 
     def _sources(self) -> Sequence[Source]:
-        return [self._self_source, *self._supervisor.tables, *self._supervisor.running.values()]
+        running = self._supervisor.running.values()
+        return [self._self_source, *self._supervisor.tables, *(each.source for each in running)]
 
     def _ready(self) -> bool:
         return self._supervisor.may_show() and self._supervisor.ready()
@@ -239,24 +240,21 @@ class Daemon:
         return SelfSnapshot(
             age_seconds=self._clock.monotonic() - self._started_at,
             exporters=exporters + broken,
-            counts={
-                name: SourceCounts(c.series, c.dropped, c.doubles, c.failures)
-                for name, c in self._registry.counts.items()
-            },
+            counts={name: replace(counts) for name, counts in self._registry.counts.items()},
             refused=self._supervisor.admission.refused,
             helpers=tuple(
-                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls), helper.pid)
+                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls))
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=not self._refused and not self._terms.refused,
-            reload_seconds=self._reload_seconds,
-            saved_seconds=self._state.last_saved_seconds,
             save_errors=self._state.save_errors,
-            responses=dict(self._web.stats.responses),
-            closed={str(reason): count for reason, count in self._web.stats.closed.items()},
-            web_failures=self._web.stats.failures,
+            responses=dict(self._web.responses),
         )
+
+    def _page(self) -> str:
+        web = self._loaded.config.web
+        return front_page(self._document(), SiteLinks(web.dashboards, web.runbooks))
 
     def _document(self) -> NodeDocument:
         path = self._options.config_path
@@ -270,11 +268,6 @@ class Daemon:
             ready=self._ready(),
             configuration=Configuration("" if path is None else str(path), self._refused or self._terms.refused),
         )
-
-
-def _reason(error: Exception) -> object:
-    """What to say of a reload that failed: a mistake of the file by its text, all else whole."""
-    return str(error) if isinstance(error, ConfigError) else error
 
 
 def _state_file(loaded: Loaded, roots: Roots) -> StateFile:

@@ -46,17 +46,15 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
     ``has_failed``: whether any check has, as is seldom; nothing else is looked at otherwise.
     """
-    known = snapshot() if has_failed() else None
-    return (
-        {}
-        if known is None
-        else {
-            view.label: _what(entry)
-            for view in known.ranks.ranks
-            for entry in reversed(_failed_and_counted(known))
-            if entry.subject in subjects_of(view)
-        }
-    )
+    if not has_failed():
+        return {}
+    known = snapshot()
+    return {
+        view.label: _what(entry)
+        for view in known.ranks.ranks
+        for entry in reversed(_failed_and_counted(known))
+        if entry.subject in subjects_of(view)
+    }
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:

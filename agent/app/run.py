@@ -17,7 +17,7 @@ from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exporter import Roots
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, Source
+from agent.export.registry import Registry
 from agent.web.listen import inherited_listeners, parse_listen_address
 
 
@@ -62,7 +62,7 @@ async def run_once(options: Options, plan: ExporterPlan) -> bytes:
     supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)
     await supervisor.begin(plan, schedule=False)
     await supervisor.update_once()
-    sources: list[Source] = [*supervisor.tables, *supervisor.running.values()]
+    sources = [*supervisor.tables, *(running.source for running in supervisor.running.values())]
     registry = Registry(lambda: sources, Logger("registry"), OwnThread("render"))
     rendered = await registry.render(Selection())
     await supervisor.stop()

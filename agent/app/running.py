@@ -1,14 +1,13 @@
 """One exporter under way: its schedule, its late and failed updates, and whether its series may be shown."""
 
 import asyncio
-from collections.abc import Iterable
 
 from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.log import Logger
-from agent.core.metrics import Metric
 from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.exporter_families import ExporterStatus
+from agent.export.registry import Source
 
 REST_RATIO = 0.5
 """After an update that took longer than its interval, this part of an interval passes before the next one begins."""
@@ -43,6 +42,7 @@ class Running:
         self.last_duration_seconds = 0.0
         self.last_success_seconds: float | None = None
         self._last_success_at: float | None = None
+        self.source = Source(spec.name, spec.series_cap, exporter.snapshot, exporter.families, self.shown)
 
     @property
     def name(self) -> str:
@@ -53,11 +53,6 @@ class Running:
     def why(self) -> str:
         """What the last update failed of, or why its source is not there; else what it may not see. May be empty."""
         return self._failure or self._lease.context.note.text
-
-    @property
-    def series_cap(self) -> int:
-        """The most series it may give."""
-        return self.spec.series_cap
 
     @property
     def stale_after_seconds(self) -> float:
@@ -140,19 +135,10 @@ class Running:
             self.ok,
             self.present,
             self.last_duration_seconds,
-            self.last_success_seconds,
             self.late,
             self.failures,
             self._lease.context.guard.skipped,
         )
-
-    def snapshot(self) -> object:
-        """Return the exporter's frozen state."""
-        return self.exporter.snapshot()
-
-    def families(self, snapshot: object) -> Iterable[Metric]:
-        """Return the exporter's families of ``snapshot``; on the render thread."""
-        return self.exporter.families(snapshot)
 
     def _note(self, error: BaseException | None) -> None:
         self.looked = True

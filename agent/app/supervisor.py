@@ -15,7 +15,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exporter import ExporterConfig, Roots
-from agent.export.registry import TableSource
+from agent.export.registry import Source
 from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
 
@@ -52,14 +52,14 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.evidence_file = self._lender.evidence.file
         self._lender.evidence.of("health").offer(partial(health_part, self.health_snapshot))
-        self._past = ShownPast(clock, lambda: [each for each in self.running.values() if each.spec.keeps_past])
+        self._past = ShownPast(clock, lambda: [each.source for each in self.running.values() if each.spec.keeps_past])
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
-            TableSource("ranks", 50_000, self.ranks.snapshot, families.families),
-            TableSource("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
-            TableSource("health", 50_000, self.health_snapshot, health.families),
+            Source("ranks", 50_000, self.ranks.snapshot, families.families),
+            Source("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
+            Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}
         self.broken: frozenset[str] = frozenset()
@@ -169,16 +169,13 @@ class Supervisor:
     async def run(self, beat: asyncio.Event) -> None:
         """Tick for ever at 1 Hz; each completed tick sets ``beat``. A checkpoint that hangs holds up no tick."""
         saving: asyncio.Task[None] | None = None
-        revision = -1
         while True:
             self.ranks.observe_gpus(self.hardware)
             self.ranks.tick()
             self._past.tick()
             now = self._clock.monotonic()
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
-                if self.ranks.processes() or self.ranks.revision != revision:
-                    revision = self.ranks.revision
-                    self._publish("rank table", self._ranks_section, self.ranks.dump)
+                self._publish("rank table", self._ranks_section, self.ranks.dump)
                 self._publish("health ledger", self._checks_section, self.ledger.dump)
                 if self._state.changed() or self._state.directory is None:
                     self._saved_at = now
@@ -197,9 +194,9 @@ class Supervisor:
             self._log.error("the {what} cannot be saved, its last checkpoint stays", what=what, error=error)
 
     async def _save(self) -> None:
-        draft, now = self._state.encode(), self._clock.time()
+        draft = self._state.encode()
         written = await self._state_thread.call(lambda: self._state.write(draft))
-        self._state.note(draft, now, written=written)
+        self._state.note(draft, written=written)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

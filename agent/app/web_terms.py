@@ -11,7 +11,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.web.connection import TlsTerms
-from agent.web.secured import Passwords, Secured, Terms
+from agent.web.secured import Passwords, Secured
 from agent.web.web_file import WebFile
 
 POLL_SECONDS = 5.0
@@ -28,7 +28,7 @@ class WebTerms:
 
     def __init__(self, path: Path | None, clock: Clock, log: Logger) -> None:
         self.path = path
-        self.terms = Terms()
+        self.terms = Secured()
         self.refused = ""
         self._clock = clock
         self._log = log
@@ -79,7 +79,7 @@ class WebTerms:
             self.refused = ""
             self._log.info("web configuration taken into use", path=str(path))
 
-    def _terms_of(self, found: WebFile, folder: Path) -> Terms:
+    def _terms_of(self, found: WebFile, folder: Path) -> Secured:
         tls = None
         if found.tls_server_config is not None:
             from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL, for those who need it
@@ -92,7 +92,7 @@ class WebTerms:
             tls = TlsTerms(context, lambda certificate: has_allowed_name(certificate, allowed))
         passwords = self._passwords_of(found)
         headers = found.http_server_config.headers
-        return Terms(Secured(passwords, headers, found.rate_limit, self._clock.monotonic), tls)
+        return Secured(passwords, headers, found.rate_limit, self._clock.monotonic, tls)
 
     def _passwords_of(self, found: WebFile) -> Passwords | None:
         """Those before, with what they remember, where the users are the same: scrapers are let in as they were."""

@@ -8,22 +8,11 @@ from typing import Any
 import msgspec
 import yaml
 from msgspec import inspect
-from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent
+from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
 """Of a value that cannot be read, in its message."""
-_NAMES = {
-    "object": "a section (key: value)",
-    "array": "a list (a line `- value` each, or [value])",
-    "str": "text",
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "null": "nothing",
-}
-_QUOTED = re.compile(r"`([a-z |]+)`")
 _PART = re.compile(r"\.([^.\[]+)|\[(\d*|\.\.\.)\]")
 
 
@@ -34,22 +23,21 @@ class ConfigError(ValueError):
 class Document:
     """A parsed text. ``value``: plain Python objects, None for an empty text; ``source`` names the text in messages.
 
-    ConfigError for a text that is not YAML, that uses aliases, gives a key twice or nests deeper than MAX_DEPTH, or
-    with a value that YAML cannot construct (a date without such a day, a number of 5,000 digits).
+    ConfigError for a text that is not YAML, gives a key twice or nests without end, or with a value that YAML cannot
+    construct (a date without such a day, a number of 5,000 digits).
     """
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
         try:
-            _refuse_wide_and_deep(text, source)
             loader = _Loader(text)
             self._root: Node | None = loader.get_single_node()
             _refuse_doubles(self._root, "$", source)
             self.value: object = None if self._root is None else loader.construct_document(self._root)
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
-        except _NoValueError as error:
-            raise ConfigError(f"{source}:{error}") from None
+        except RecursionError:
+            raise ConfigError(f"{source}: nested too deep") from None
 
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
@@ -70,35 +58,19 @@ class Document:
                 known = [field.encode_name for each in _at(type_, below) for field in getattr(each, "fields", ())]
                 hint = nearest(key, known) if known else ""
                 raise self.error(f"{path}.{key}", f"unknown key{hint}") from None
-            raise self.error(path, _in_words(type_, below, message)) from None
-
-
-class _NoValueError(Exception):
-    """A line, and what cannot be read there."""
+            raise self.error(path, _with_choices(type_, below, message)) from None
 
 
 class _Loader(yaml.CSafeLoader):
     def construct_object(self, node: Node, deep: bool = False) -> object:
         try:
             return super().construct_object(node, deep)
-        except (yaml.YAMLError, _NoValueError):
+        except (yaml.YAMLError, RecursionError):
             raise
         except Exception:  # noqa: BLE001  # whatever its constructors raise: ValueError, IndexError, AttributeError, ...
             text = str(node.value)[:_SHOWN_CHARACTERS] if isinstance(node, ScalarNode) else node.tag
-            line = node.start_mark.line + 1
-            raise _NoValueError(f"{line}: {text!r} cannot be read; is it meant as text? quote it") from None
-
-
-def _refuse_wide_and_deep(text: str, source: str) -> None:
-    """ConfigError for nesting beyond the bound, and for aliases: they make trees wider than any memory."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
-        line = event.start_mark.line + 1 if event.start_mark is not None else 0
-        if isinstance(event, AliasEvent):
-            raise ConfigError(f"{source}:{line}: aliases are not taken: write it out")
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
+            problem = f"{text!r} cannot be read; is it meant as text? quote it"
+            raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
 _NO_TOKEN = "found character that cannot start any token"  # noqa: S105  # libyaml's words, no secret
@@ -151,19 +123,12 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(known))}"
 
 
-def _in_words(type_: type[Any], path: str, message: str) -> str:
-    """msgspec's message on what is at ``path``, with the kinds of values in words, and the values that are allowed."""
+def _with_choices(type_: type[Any], path: str, message: str) -> str:
+    """Return msgspec's message on what is at ``path``, with the values that are allowed where it is none of them."""
     allowed = [str(value) for each in _at(type_, path) for value in _values(each)]
     if message.startswith("Invalid enum value") and allowed:
         return f"{message.removeprefix('Invalid enum value ')[:80]} is none of {', '.join(allowed)}"
-    expected, got, found = message.partition(", got ")
-    words = _QUOTED.sub(_kinds, expected).replace("Expected ", "expected ", 1)
-    return f"{words}{got}{_QUOTED.sub(_kinds, found).partition(' (')[0]}"
-
-
-def _kinds(match: re.Match[str]) -> str:
-    kinds = match[1].split(" | ")
-    return " or ".join(_NAMES[each] for each in kinds) if all(each in _NAMES for each in kinds) else match[0]
+    return message
 
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:

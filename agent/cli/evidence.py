@@ -1,12 +1,11 @@
 """`rankwatch evidence list|show|take`: the bundles of evidence of this node."""
 
 import argparse
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.cli.terminal import plain
+from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
 from agent.evidence.summary import Summary, Word
 
@@ -29,7 +28,7 @@ def listed(found: Iterable[tuple[str, Summary]]) -> str:
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {each.job_id}  {name}  {each.because}"
         for name, each in found
     ]
-    return "\n".join(map(plain, reversed(rows))) + "\n" if rows else "no bundles\n"
+    return "\n".join(map(plain, reversed(rows))) or "no bundles"
 
 
 def shown(name: str, found: Summary) -> str:
@@ -51,7 +50,7 @@ def shown(name: str, found: Summary) -> str:
         "Parts",
         *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in found.parts),
     ]
-    return "\n".join(map(plain, lines)) + "\n"
+    return "\n".join(map(plain, lines))
 
 
 def _suspects(found: Summary) -> list[str]:
@@ -116,14 +115,13 @@ def main(arguments: Sequence[str]) -> int:
         if not flags.path.is_dir():
             raise FileNotFoundError(f"no directory {flags.path}")
         if flags.command == "list":
-            _say(listed(folder.summaries(flags.path)))
+            say(listed(folder.summaries(flags.path)))
         elif flags.command == "show":
             _show(flags.path, flags.name)
         else:
             _take(flags.path, flags.job, TAKE_SECONDS)
     except (OSError, ValueError) as error:
-        print(f"rankwatch evidence: {error}", file=sys.stderr)  # noqa: T201  # its answer
-        return 1
+        return refuse("evidence", str(error))
     return 0
 
 
@@ -136,7 +134,7 @@ def _show(path: Path, asked: str) -> None:
         if not of_job:
             raise ValueError(f"no bundle and no job {asked} in {path}")
         name = of_job[-1]
-    _say(shown(name, folder.read_summary(path, name)))
+    say(shown(name, folder.read_summary(path, name)))
 
 
 def _take(path: Path, job_id: str, seconds: float) -> None:
@@ -146,7 +144,7 @@ def _take(path: Path, job_id: str, seconds: float) -> None:
     while time.monotonic() < deadline:
         for name in sorted(set(folder.bundles(path)) - before):
             if folder.read_summary(path, name).job_id == job_id:
-                _say(f"{path / name}{folder.SUFFIX}\n")
+                say(f"{path / name}{folder.SUFFIX}")
                 return
         time.sleep(POLL_SECONDS)
     request.unlink(missing_ok=True)
@@ -154,7 +152,3 @@ def _take(path: Path, job_id: str, seconds: float) -> None:
         f"no bundle came within {seconds:.0f} s: has job {job_id} ranks here, does the agent run, "
         "and is evidence enabled in it?"
     )
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(text)

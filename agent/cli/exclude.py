@@ -2,21 +2,19 @@
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
-from agent.cli.terminal import columns, plain
+from agent.cli.terminal import NO_ANSWER, add_prometheus, columns, no_answer, plain, say
 from agent.core import prometheus
 from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
 
 DAYS, MAX_DAYS = 7, 90
 POINTS = 3
-_DEATHS = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
+_SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
+_FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
 _SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
 """Signals that faulty memory or a driver can cause."""
 
@@ -35,24 +33,19 @@ def main(arguments: Sequence[str]) -> int:
     """Ask, and print the list; return the exit status: 0 printed, also an empty list, 2 no answer."""
     flags = _parser().parse_args(list(arguments))
     try:
-        deaths = prometheus.samples(
-            flags.prometheus,
-            _DEATHS.format(labels="signal, cause", metric="rank:rankwatch_dead:time", days=flags.days),
-        )
-        reboots = prometheus.samples(
-            flags.prometheus,
-            _DEATHS.format(labels="class", metric='rank:rankwatch_exit:time{class="reboot"}', days=flags.days),
-        )
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        where = plain(prometheus.shown(flags.prometheus))
-        print(f"rankwatch exclude: no answer from {where}: {plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
-        return 2
+        failures = [
+            sample
+            for labels, metric in _FAILURES.items()
+            for sample in prometheus.samples(
+                flags.prometheus, _SEEN.format(labels=labels, metric=metric, days=flags.days)
+            )
+        ]
+    except NO_ANSWER as error:
+        return no_answer("exclude", flags.prometheus, error)
     chosen = [
-        lemon
-        for lemon in lemons((*deaths, *reboots))
-        if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
+        lemon for lemon in lemons(failures) if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
     ]
-    print(_FORMATS[flags.format](chosen))  # noqa: T201  # its answer
+    say(_FORMATS[flags.format](chosen))
     return 0
 
 
@@ -95,11 +88,8 @@ def _parser() -> argparse.ArgumentParser:
         description="List nodes where jobs fail first, again and again: one point for each job, two where the cause "
         'looks like hardware. As in: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
     )
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
-    parser.add_argument("--cluster", metavar="NAME", help="only nodes of this cluster")
+    add_prometheus(parser, "only nodes of this cluster")
     parser.add_argument("--days", type=int, choices=range(1, MAX_DAYS + 1), default=DAYS, metavar="N", help=f"{DAYS}")
-    parser.add_argument(
-        "--points", type=int, default=POINTS, metavar="N", help=f"the lowest number of points ({POINTS})"
-    )
+    parser.add_argument("--points", type=int, default=POINTS, metavar="N", help=f"the fewest points ({POINTS})")
     parser.add_argument("--format", choices=sorted(_FORMATS), default="table")
     return parser

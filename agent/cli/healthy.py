@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.terminal import plain
+from agent.cli.terminal import plain, say
 from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {place}: {error}")
     except Exception as error:  # noqa: BLE001  # uncaught it would leave with the status of a node that is not healthy
         answer = Answer(CANNOT_TELL, f"cannot tell: what {place} says cannot be read: {error!r}")
-    print(plain(answer.text))  # noqa: T201  # its answer
+    say(plain(answer.text))
     return answer.status
 
 
@@ -70,7 +70,8 @@ def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
     else:
         of_job = [sample for sample in samples if sample.labels.get("job_id") == job_id]
         verdicts = [sample.value for sample in of_job if sample.name == RANK_HEALTHY.name]
-        against = sorted(_stands_on(sample.labels) for sample in of_job if sample.name == RANK_UNHEALTHY.name)
+        failed = [sample.labels for sample in of_job if sample.name == RANK_UNHEALTHY.name]
+        against = sorted(f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}" for labels in failed)
         unknown = f"cannot tell: no rank of job {job_id} whose hardware is known is on this node"
     if not verdicts:
         return Answer(CANNOT_TELL, unknown)
@@ -90,10 +91,6 @@ def _failed(labels: dict[str, str]) -> str:
     """A check that has failed, and where: ``nvlink down on gpu GPU-1``."""
     place = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
     return f"{labels['check'].replace('_', ' ')}{place}"
-
-
-def _stands_on(labels: dict[str, str]) -> str:
-    return f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}"
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 import argparse
 import socket
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from agent.cli.terminal import refuse
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET, MarkAnswer, MarkRequest
 
 TIMEOUT_SECONDS = 5.0
@@ -30,9 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         refused = f"no agent of this node's service listens at {flags.socket}: {error.strerror or error}"
     except msgspec.MsgspecError as error:
         refused = str(error)
-    if refused:
-        print(f"rankwatch mark: {refused}", file=sys.stderr)  # noqa: T201  # its answer
-    return 1 if refused else 0
+    return refuse("mark", refused) if refused else 0
 
 
 def _ask(path: Path, request: MarkRequest) -> MarkAnswer:

@@ -138,7 +138,14 @@ def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
     for name in _TABLES:
         with suppress(OSError):
             tables.append((proc / name).read_bytes())
-    return next((uid for uid in listeners(port, tables) if _is_ordinary(uid) and uid != os.geteuid()), None)
+    return next(
+        (
+            uid
+            for uid in listeners(port, tables)
+            if uid >= FIRST_ORDINARY_UID and uid not in _OF_SERVICES and uid != os.geteuid()
+        ),
+        None,
+    )
 
 
 def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
@@ -151,7 +158,3 @@ def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
                 with suppress(ValueError):
                     uids.append(int(fields[7]))
     return uids
-
-
-def _is_ordinary(uid: int) -> bool:
-    return uid >= FIRST_ORDINARY_UID and uid not in _OF_SERVICES

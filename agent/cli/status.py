@@ -11,7 +11,7 @@ import msgspec
 
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
-from agent.cli.terminal import columns, has_colours, plain, plain_json, rank_set
+from agent.cli.terminal import as_json, columns, has_colours, plain, rank_set, refuse, say
 from agent.page.describe import how_ended
 from agent.page.document import PATH, NodeDocument, Rank, read
 
@@ -40,17 +40,15 @@ def main(arguments: Sequence[str]) -> int:
         document = of_job(whole, flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {place}: "
-        print(f"rankwatch status: {where}{plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
-        return 1
+        return refuse("status", f"{where}{error}")
     if flags.json:
-        print(plain_json(msgspec.json.format(msgspec.json.encode(document), indent=2).decode()))  # noqa: T201  # its answer
+        say(as_json(document))
     else:
-        print(brief(document) if flags.brief else table(document, colour=has_colours()))  # noqa: T201  # its answer
+        say(brief(document) if flags.brief else table(document, colour=has_colours()))
     if flags.job is None or document.ranks:
         return 0
-    here = ", ".join(plain(job.job_id) for job in whole.jobs) or "none"
-    print(f"rankwatch status: job {plain(flags.job)} has no rank on this node; jobs here: {here}", file=sys.stderr)  # noqa: T201  # its answer
-    return 1
+    here = ", ".join(job.job_id for job in whole.jobs) or "none"
+    return refuse("status", f"job {flags.job} has no rank on this node; jobs here: {here}")
 
 
 def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:

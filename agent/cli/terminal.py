@@ -1,11 +1,18 @@
-"""Text for a terminal: cells without anything that it obeys, and columns of them."""
+"""What commands share: text for a terminal without anything that it obeys, columns, JSON, and asking a Prometheus."""
 
+import argparse
 import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
+from agent.core import prometheus
 from agent.core.hosts import ranges
+
+NO_ANSWER = (OSError, ValueError, msgspec.MsgspecError)
+"""What is raised where a Prometheus does not answer, or with something else than expected."""
 
 _COLOURS = {"alive": "32", "finished": "32", "dead": "1;31", "unresponsive": "1;31"}
 _ODD_COLOUR = "33"
@@ -16,9 +23,32 @@ def plain(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text)
 
 
-def plain_json(text: str) -> str:
-    """Return the same JSON, with all in its strings that a terminal obeys escaped."""
+def as_json(value: object) -> str:
+    """Return ``value`` as JSON, with all in its strings that a terminal obeys escaped."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def say(text: str) -> None:
+    """Print a command's answer."""
+    print(text)  # noqa: T201  # its answer
+
+
+def refuse(command: str, why: str, status: int = 1) -> int:
+    """Print on standard error why a command failed; return its exit status."""
+    print(f"rankwatch {command}: {plain(why)}", file=sys.stderr)  # noqa: T201  # its answer
+    return status
+
+
+def no_answer(command: str, url: str, error: Exception) -> int:
+    """Refuse because the Prometheus at ``url`` gave no answer."""
+    return refuse(command, f"no answer from {prometheus.shown(url)}: {error}", 2)
+
+
+def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "where one Prometheus watches several") -> None:
+    """Add the flags for a Prometheus and a cluster."""
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
+    parser.add_argument("--cluster", metavar="NAME", help=cluster)
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, colour: bool) -> list[str]:

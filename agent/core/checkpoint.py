@@ -121,7 +121,6 @@ class StateFile:
         self._restored: dict[str, bytes] = {}
         self._saved_changes = 0
         self._write_errors = 0
-        self.last_saved_seconds: float | None = None
 
     def load(self) -> None:
         """Read the file (blocking; before the loop runs). What does not fit is logged and set aside."""
@@ -202,15 +201,14 @@ class StateFile:
             return False
         return True
 
-    def note(self, draft: Draft, now_seconds: float, *, written: bool) -> None:
-        """Take in whether ``draft`` was written, at the time ``now_seconds`` (epoch): its sections are durable then.
+    def note(self, draft: Draft, *, written: bool) -> None:
+        """Take in whether ``draft`` was written: its sections are durable then.
 
         A failure is counted; what it was to save still counts as changed.
         """
         if not written:
             self._write_errors += self._path is not None
             return
-        self.last_saved_seconds = now_seconds
         self._saved_changes = draft.changes
         for name, section in draft.sections.items():
             self._sections[name].durable = section

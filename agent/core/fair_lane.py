@@ -20,7 +20,7 @@ class FairLane(Generic[K, V]):
     """Runs ``work`` for one key at a time. Peers take turns: one waits for at most one piece of each other peer.
 
     Requests for equal keys share one result, which the lane then forgets. A key that several peers ask for is in the
-    queue of each, and runs at the first turn of any. ``shared`` counts requests for a key that another had asked for.
+    queue of each, and runs at the first turn of any.
     Callers bound how many requests there are.
     """
 
@@ -30,7 +30,6 @@ class FairLane(Generic[K, V]):
         self._queues: dict[str, dict[K, None]] = {}
         self._busy = False
         self._served = ""
-        self.shared = 0
 
     async def get(self, peer: str, key: K) -> V:
         """Return what ``work(key)`` returns, or raise what it raises.
@@ -41,8 +40,6 @@ class FairLane(Generic[K, V]):
         if flight is None:
             turn = asyncio.Event()
             flight = self._flights[key] = _Flight(asyncio.create_task(self._run(key, turn)), turn)
-        else:
-            self.shared += 1
         if not flight.turn.is_set():
             self._queues.setdefault(peer, {})[key] = None
         if not self._busy:

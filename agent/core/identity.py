@@ -26,6 +26,12 @@ class RankLabel(NamedTuple):
     rank: str
 
 
+def rank_order(rank: str) -> tuple[bool, int, str]:
+    """Return what ranks are sorted by: numbers as such, then the others by name."""
+    is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
+    return not is_number, int(rank) if is_number else 0, rank
+
+
 def label_fields(labels: Collection[RankLabel]) -> dict[str, str]:
     """The fields of a log line that name the ranks of one process; both are ``unknown`` while it has no label."""
     ranks = ",".join(label.rank for label in labels)

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -46,10 +47,6 @@ class Logger:
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(_PREFIX + name)
-
-    def debug(self, message: str, /, **fields: object) -> None:
-        """Log at DEBUG: for developers."""
-        self._log(logging.DEBUG, message, fields)
 
     def info(self, message: str, /, **fields: object) -> None:
         """Log at INFO: something changed, as it may."""
@@ -98,13 +95,8 @@ def configure(
 ) -> None:
     """Send every log of the process, libraries' too, to ``stream`` (standard error) from ``level`` on.
 
-    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by. Raises
-    ValueError for a level or format that does not exist.
+    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by.
     """
-    if level not in LEVELS:
-        raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
-    if format not in FORMATS:
-        raise ValueError(f"log format {format!r} is none of {', '.join(FORMATS)}")
     root = logging.getLogger()
     for old in _own_handlers():
         root.removeHandler(old)
@@ -132,9 +124,7 @@ def json_line(fields: Mapping[str, object]) -> str:
 class _LineHandler(logging.Handler):
     """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
 
-    ``emit`` runs under the handler's lock, on any thread: it owns ``_lost``, ``_limit`` and ``_told``. The writing
-    thread owns ``_unwritten``, the number of lines that could not be written, with the lost lines that such a line
-    reported. It only grows. ``_told`` is the part of it that ``emit`` has already reported.
+    ``emit`` runs under the handler's lock, on any thread: it owns ``_lost`` and ``_limit``.
     """
 
     def __init__(
@@ -145,9 +135,7 @@ class _LineHandler(logging.Handler):
         self._line_of = line_of
         self._limit = RepeatLimit(monotonic)
         self._lost = 0
-        self._unwritten = 0
-        self._told = 0
-        self._queue: queue.SimpleQueue[tuple[str, int] | threading.Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[str | threading.Event | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_lines, name="log", daemon=True)
         self._thread.start()
 
@@ -162,16 +150,14 @@ class _LineHandler(logging.Handler):
             fields = _fields_of(record)
             if held_back:
                 fields["suppressed"] = held_back
-            unwritten = self._unwritten
-            if lost := self._lost + self._limit.forgotten + unwritten - self._told:
+            if lost := self._lost + self._limit.forgotten:
                 fields["lines_lost"] = lost
             line = self._line_of(fields)
         except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm the caller; counted
             self._lost += 1
             return
-        self._queue.put((line, lost))
+        self._queue.put(line)
         self._lost = self._limit.forgotten = 0
-        self._told = unwritten
 
     def flush(self) -> None:
         if self._thread.is_alive():
@@ -189,12 +175,9 @@ class _LineHandler(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            line, told = item
-            try:
-                self._stream.write(line + "\n")
+            with suppress(OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
+                self._stream.write(item + "\n")
                 self._stream.flush()
-            except (OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
-                self._unwritten += 1 + told
 
 
 def _own_handlers() -> list[_LineHandler]:

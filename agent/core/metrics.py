@@ -27,11 +27,6 @@ class Family:
     cost: str = "1 per node"
     aggregate: Aggregation = "none"
 
-    @property
-    def openmetrics_name(self) -> str:
-        """Return the family's name in OpenMetrics: a counter's is without the ``_total`` of its samples."""
-        return self.name.removesuffix("_total") if self.kind == "counter" else self.name
-
     def rows(self) -> Rows:
         """Start an empty family to fill."""
         return Rows(Metric(self))

@@ -38,36 +38,33 @@ class _Answer(msgspec.Struct):
 
 class _Series(msgspec.Struct):
     metric: dict[str, str]
-    value: tuple[float, str]
+    value: tuple[float, str] = (0.0, "nan")
+    values: list[tuple[float, str]] = []
 
 
-class _Vector(msgspec.Struct):
+class _Result(msgspec.Struct):
     result: list[_Series]
-
-
-class _LongSeries(msgspec.Struct):
-    metric: dict[str, str]
-    values: list[tuple[float, str]]
-
-
-class _Matrix(msgspec.Struct):
-    result: list[_LongSeries]
 
 
 def samples(url: str, expression: str, at_seconds: float | None = None) -> list[Sample]:
     """What an instant query gives now, or at a time; series that are no number are left out. Errors as ``get``."""
     at = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
-    found = msgspec.convert(get(url, "/api/v1/query", {"query": expression, **at}), type=_Vector).result
-    made = (Sample(each.metric, float(each.value[1])) for each in found)
-    return [each for each in made if math.isfinite(each.value)]
+    found = _query(url, "query", {"query": expression, **at})
+    return [Sample(each.labels, each.points[0][1]) for each in found if each.points]
 
 
 def lines(url: str, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
     """What a range query gives; points that are no number are left out. Errors as those of ``get``."""
     times = {"start": f"{start_seconds:.3f}", "end": f"{end_seconds:.3f}", "step": f"{step_seconds:.3f}"}
-    found = msgspec.convert(get(url, "/api/v1/query_range", {"query": expression, **times}), type=_Matrix).result
-    made = (Line(each.metric, tuple((at, float(value)) for at, value in each.values)) for each in found)
-    return [Line(each.labels, tuple(point for point in each.points if math.isfinite(point[1]))) for each in made]
+    return _query(url, "query_range", {"query": expression, **times})
+
+
+def _query(url: str, path: str, query: Mapping[str, str]) -> list[Line]:
+    made = []
+    for each in msgspec.convert(get(url, f"/api/v1/{path}", query), type=_Result).result:
+        points = ((at, float(value)) for at, value in each.values or [each.value])
+        made.append(Line(each.metric, tuple(point for point in points if math.isfinite(point[1]))))
+    return made
 
 
 def get(url: str, path: str, query: Mapping[str, str]) -> Any:

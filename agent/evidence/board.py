@@ -41,51 +41,46 @@ Files = Callable[[str], Awaitable[bytes | None]]
 
 
 class Offers:
-    """What one exporter (``source``) offers, until it has ended; ``all`` is what every exporter does."""
+    """What one exporter (``source``) offers while it is on the board, until it has ended."""
 
     def __init__(self, board: EvidenceBoard, source: str) -> None:
         self._board = board
-        self._source = source
-        self._closed = False
+        self.source = source
+        self.make: Offer | None = None
+        self.told: Stalls = dict
+        self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
         """Offer a part from now on, under the exporter's name."""
-        if not self._closed:
-            self._board.made_by[self._source] = make
+        self.make = make
 
     def all(self) -> dict[str, Offer]:
-        """Return the parts on offer now, by the exporter that makes them."""
-        return dict(self._board.made_by)
+        """Return the parts that all exporters offer now, by the exporter that makes them."""
+        return {each.source: each.make for each in self._board.offers if each.make is not None}
 
     def tell_stalls(self, stalls: Stalls) -> None:
         """Tell from now on which jobs stand still."""
-        if not self._closed:
-            self._board.stalls_by[self._source] = stalls
+        self.told = stalls
 
     def stalls(self) -> dict[str, float]:
         """The jobs that stand still by any exporter, and for how many seconds by the one that saw it for longest."""
         found: dict[str, float] = {}
-        for stalls in self._board.stalls_by.values():
-            for job_id, seconds in stalls().items():
+        for offers in self._board.offers:
+            for job_id, seconds in offers.told().items():
                 found[job_id] = max(seconds, found.get(job_id, seconds))
         return found
 
     def serve(self, files: Files) -> None:
         """Give files of bundles from now on to who may have them."""
-        if not self._closed:
-            self._board.files_by[self._source] = files
+        self.files = files
 
     def struck(self) -> Mapping[RankLabel, str]:
         """Return the ranks that run on hardware that has failed now, each with a check that says so."""
         return self._board.struck()
 
     def close(self) -> None:
-        """Withdraw what it offers and tells, and take no more."""
-        if not self._closed:
-            self._closed = True
-            self._board.made_by.pop(self._source, None)
-            self._board.stalls_by.pop(self._source, None)
-            self._board.files_by.pop(self._source, None)
+        """Withdraw what it offers and tells, now and later."""
+        self._board.offers = [each for each in self._board.offers if each is not self]
 
 
 class EvidenceBoard:
@@ -95,19 +90,17 @@ class EvidenceBoard:
     """
 
     def __init__(self) -> None:
-        self.made_by: dict[str, Offer] = {}
-        self.stalls_by: dict[str, Stalls] = {}
-        self.files_by: dict[str, Files] = {}
+        self.offers: list[Offers] = []
         self.struck: Callable[[], Mapping[RankLabel, str]] = dict
 
     def of(self, source: str) -> Offers:
-        """What the exporter of this name offers."""
-        return Offers(self, source)
+        """Return the place for what the exporter of this name offers."""
+        self.offers.append(Offers(self, source))
+        return self.offers[-1]
 
     async def file(self, name: str) -> bytes | None:
         """A file of a bundle by its name; None where there is none, or none are served."""
-        for files in self.files_by.values():
-            found = await files(name)
-            if found is not None:
+        for offers in self.offers:
+            if offers.files is not None and (found := await offers.files(name)) is not None:
                 return found
         return None

@@ -4,13 +4,14 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
+import psutil
 
 from agent import __version__
 from agent.core.metrics import Family, Metric
 from agent.export import exporter_families, usage as usage_families
 from agent.export.exporter_families import ExporterStatus
-from agent.export.registry import SourceCounts, TableSource
-from agent.export.usage import HelperStatus, ProcessReader, Usage
+from agent.export.registry import Source, SourceCounts
+from agent.export.usage import HelperStatus
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
 # fmt: off
@@ -23,25 +24,16 @@ LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
     aggregate="max")
 RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
     "1 when the configuration in use is the one last read, 0 when that one was refused.")
-RELOAD_TIME = Family("rankwatch_config_last_reload_success_timestamp_seconds", "gauge",
-    "When a configuration was last taken into use.")
-CHECKPOINT_TIME = Family("rankwatch_checkpoint_last_save_timestamp_seconds", "gauge",
-    "When the checkpoint was last written; absent before the first time and without a checkpoint.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
     "Times the checkpoint could not be written.")
 WEB_RESPONSES = Family(
     "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
 )
-WEB_CLOSED = Family("rankwatch_web_connections_closed_total", "counter",
-    "Connections that the agent closed, or lost in mid-request, by reason.",
-    ("reason",), "1 per reason seen, at most 10")
-WEB_FAILURES = Family("rankwatch_web_failures_total", "counter",
-    "Answers and connections that ended in an error of the agent's own, or too late.")
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
     BUILD_INFO, *exporter_families.FAMILIES, SERIES_REFUSED, *usage_families.FAMILIES, LOOP_LAG, START_AGE, RELOAD_OK,
-    RELOAD_TIME, CHECKPOINT_TIME, CHECKPOINT_ERRORS, WEB_RESPONSES, WEB_CLOSED, WEB_FAILURES,
+    CHECKPOINT_ERRORS, WEB_RESPONSES,
 )  # fmt: skip
 
 
@@ -55,40 +47,27 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     helpers: tuple[HelperStatus, ...]
     loop_lag_seconds: float
     reload_ok: bool
-    reload_seconds: float
-    saved_seconds: float | None
     save_errors: int
     responses: Mapping[int, int]
-    closed: Mapping[str, int]
-    web_failures: int
 
 
-def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
-    """Return the agent as a source of series. Rendering reads what its processes use, which blocks for a moment."""
-    processes = ProcessReader()
-
-    def render(snapshot: SelfSnapshot) -> Iterable[Metric]:
-        return families(snapshot, processes.read([each.pid for each in snapshot.helpers if each.pid is not None]))
-
-    return TableSource("agent", 10_000, read, render)
+def self_source(read: Callable[[], SelfSnapshot]) -> Source:
+    """Return the agent as a source of series."""
+    own = psutil.Process()
+    return Source("agent", 10_000, read, lambda snapshot: families(snapshot, own))
 
 
-def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
-    """Render what the agent says of itself; pure."""
+def families(snapshot: SelfSnapshot, own: psutil.Process) -> Iterable[Metric]:
+    """Render what the agent says of itself, and read what its process uses, which blocks for a moment."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
     yield START_AGE.single(snapshot.age_seconds)
-    yield from usage_families.render_own(usage.own)
+    yield from usage_families.render_own(own)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
-    yield from usage_families.render_helpers(snapshot.helpers, usage.children)
+    yield from usage_families.render_helpers(snapshot.helpers)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
-    yield RELOAD_TIME.single(snapshot.reload_seconds)
-    if snapshot.saved_seconds is not None:
-        yield CHECKPOINT_TIME.single(snapshot.saved_seconds)
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
     yield WEB_RESPONSES.by_label({str(code): count for code, count in sorted(snapshot.responses.items())})
-    yield WEB_CLOSED.by_label({reason: count for reason, count in snapshot.closed.items() if count})
-    yield WEB_FAILURES.single(snapshot.web_failures)

@@ -92,17 +92,13 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
             if sample.timestamp is not None:
                 raise CollectorError(f"{sample.name} has a timestamp")
             if not sample.name.endswith(_WITHOUT):
-                by_name.setdefault(_family_name(family, sample.name), []).append(sample)
+                name = family.name if family.type == "histogram" else sample.name
+                by_name.setdefault(str(name), []).append(sample)
         for name, members in by_name.items():
             if name in metrics:
                 raise CollectorError(f"{name} comes twice")
             metrics[name] = _metric(family, name, members)
     return tuple(metrics.values())
-
-
-def _family_name(family: Any, sample_name: str) -> str:
-    """Return the family in Prometheus' text format: of a histogram its own name, else the sample's."""
-    return str(family.name if family.type == "histogram" else sample_name)
 
 
 def _metric(family: Any, name: str, samples: list[Any]) -> Metric:

@@ -1,5 +1,6 @@
 """What the agent says of its exporters: their updates, and what became of their series."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -18,15 +19,14 @@ EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
 EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
     "How long the exporter's last update took; absent where its source is not there.",
     ("exporter",), "1 per exporter with a source")
-EXPORTER_LAST_SUCCESS = Family("rankwatch_exporter_last_success_timestamp_seconds", "gauge",
-    "When the exporter's last successful update ended; absent before the first.",
-    ("exporter",), "1 per exporter with a source")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
     "Absent where the exporter has no source and was never late.",
     ("exporter",), "1 per exporter with a source")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
-    "Updates that ended in an error; absent before the first.", ("exporter",), "1 per exporter that failed")
+    "Updates that ended in an error, and scrapes in which the exporter's state could not be rendered, or only in part; "
+    "absent before the first.",
+    ("exporter",), "1 per exporter that failed")
 EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
     "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why. "
     "Absent before the first.",
@@ -38,14 +38,11 @@ EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "Series left out of scrapes because the exporter was over its cap or had given the same one before (the log says "
     "which), counted at each scrape.",
     ("exporter",), "1 per exporter with series")
-EXPORTER_RENDER_FAILED = Family("rankwatch_exporter_renders_failed_total", "counter",
-    "Scrapes in which the exporter's state could not be rendered, or only in part; absent before the first.",
-    ("exporter",), "1 per exporter that could not be rendered")
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    EXPORTER_UP, EXPORTER_PRESENT, EXPORTER_DURATION, EXPORTER_LAST_SUCCESS, EXPORTER_LATE, EXPORTER_FAILED,
-    EXPORTER_SKIPPED, EXPORTER_SERIES, EXPORTER_DROPPED, EXPORTER_RENDER_FAILED,
+    EXPORTER_UP, EXPORTER_PRESENT, EXPORTER_DURATION, EXPORTER_LATE, EXPORTER_FAILED,
+    EXPORTER_SKIPPED, EXPORTER_SERIES, EXPORTER_DROPPED,
 )  # fmt: skip
 
 
@@ -56,7 +53,6 @@ class ExporterStatus(msgspec.Struct, frozen=True):
     up: bool
     present: bool
     duration_seconds: float = 0.0
-    last_success_seconds: float | None = None
     late: int = 0
     failures: int = 0
     skipped: int = 0
@@ -66,15 +62,8 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
     (EXPORTER_UP, lambda each: float(each.up)),
     (EXPORTER_PRESENT, lambda each: None if each.present else 0.0),
     (EXPORTER_DURATION, lambda each: each.duration_seconds if each.present or not each.up else None),
-    (EXPORTER_LAST_SUCCESS, lambda each: each.last_success_seconds),
     (EXPORTER_LATE, lambda each: each.late if each.present or not each.up or each.late else None),
-    (EXPORTER_FAILED, lambda each: each.failures or None),
     (EXPORTER_SKIPPED, lambda each: each.skipped or None),
-)
-_SERIES: tuple[tuple[Family, Callable[[SourceCounts], float | None]], ...] = (
-    (EXPORTER_SERIES, lambda each: each.series),
-    (EXPORTER_DROPPED, lambda each: each.dropped + each.doubles),
-    (EXPORTER_RENDER_FAILED, lambda each: each.failures or None),
 )
 """The value of each family for an exporter; None: no series."""
 
@@ -83,6 +72,8 @@ def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCount
     """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
     for family, value_of in _UPDATES:
         yield family.by_label({each.name: value for each in exporters if (value := value_of(each)) is not None})
-    for family, count_of in _SERIES:
-        named = sorted(counts.items())
-        yield family.by_label({name: value for name, each in named if (value := count_of(each)) is not None})
+    failures = Counter({each.name: each.failures for each in exporters})
+    failures.update({name: each.failures for name, each in counts.items()})
+    yield EXPORTER_FAILED.by_label({name: count for name, count in sorted(failures.items()) if count})
+    yield EXPORTER_SERIES.by_label({name: each.series for name, each in sorted(counts.items())})
+    yield EXPORTER_DROPPED.by_label({name: each.dropped for name, each in sorted(counts.items())})

@@ -11,7 +11,6 @@ GZIP_LEVEL = 1
 scraped node's time: what more it saves is not worth that."""
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 """zlib's way to ask for gzip's header, which then tells no time: equal expositions are equal bytes."""
-_OPENMETRICS_VERSIONS = ("", "1.0.0")
 LIVENESS = frozenset({"liveness"})
 """What the job rankwatch-liveness of deploy/prometheus collects, and the job rankwatch excludes."""
 SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
@@ -67,16 +66,9 @@ def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], expor
     return Selection(
         collect=collect or None,
         exclude=exclude,
-        openmetrics=wants_openmetrics(headers.get("accept", "")),
-        gzip=_quality(headers.get("accept-encoding", ""), ("gzip", "x-gzip")) > 0,
+        openmetrics="application/openmetrics-text" in _named(headers.get("accept", "")),
+        gzip="gzip" in _named(headers.get("accept-encoding", "")),
     )
-
-
-def wants_openmetrics(accept: str) -> bool:
-    """Say whether the Accept header prefers OpenMetrics 1.0.0 to the text format; without a word, it does not."""
-    versions = [m for m in _media(accept) if m[0] == "application/openmetrics-text" and m[1] in _OPENMETRICS_VERSIONS]
-    quality = max((q for _, _, q in versions), default=0.0)
-    return quality > 0 and quality >= _quality(accept, ("text/plain",))
 
 
 class Body:
@@ -101,20 +93,6 @@ class Body:
         return Rendered(b"".join(self._pieces), content_type, "" if self._compressor is None else "gzip")
 
 
-def _media(header: str) -> list[tuple[str, str, float]]:
-    """Return (value, version, quality) of each entry of an Accept-like header; a quality that is no number is 0."""
-    entries = []
-    for entry in header.lower().split(","):
-        value, *parameters = (part.strip() for part in entry.split(";"))
-        named = dict(parameter.partition("=")[::2] for parameter in parameters)
-        try:
-            quality = float(named.get("q", "1"))
-        except ValueError:
-            quality = 0.0
-        entries.append((value, named.get("version", ""), quality))
-    return entries
-
-
-def _quality(header: str, values: tuple[str, ...]) -> float:
-    """Return the greatest quality that ``header`` gives to one of ``values``, 0 when it names none."""
-    return max((quality for value, _, quality in _media(header) if value in values), default=0.0)
+def _named(header: str) -> set[str]:
+    """Return what an Accept-like header names, as prometheus-client does: whatever version or quality follows."""
+    return {entry.partition(";")[0].strip().lower() for entry in header.split(",")}

@@ -130,7 +130,8 @@ def _lines(metric: Metric, heads: list[str], *, openmetrics: bool) -> Iterator[b
     family = metric.family
     name, described = family.name, family.help.replace("\\", r"\\").replace("\n", r"\n")
     if openmetrics:
-        name, described = family.openmetrics_name, described.replace('"', r"\"")
+        name = family.name.removesuffix("_total") if family.kind == "counter" else family.name
+        described = described.replace('"', r"\"")
     yield f"# HELP {name} {described}\n# TYPE {name} {family.kind}\n".encode()
     for start in range(0, len(heads), PIECE_SERIES):
         piece = heads[start : start + PIECE_SERIES]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from agent.core.log import Logger
 from agent.core.metrics import Metric
@@ -11,35 +11,14 @@ from agent.export.exposition import Body, Rendered, Selection
 from agent.export.lines import KeptHeads
 
 
-class Source(Protocol):
-    """Something with series: an exporter under way, or a part of the agent."""
-
-    @property
-    def name(self) -> str:
-        """What `collect[]` and the `exporter` label call it."""
-        ...
-
-    @property
-    def series_cap(self) -> int:
-        """The most series it may give."""
-        ...
-
-    def shown(self) -> bool:
-        """Return False while it has nothing recent to tell."""
-        ...
-
-    def snapshot(self) -> object:
-        """A frozen copy of its state, taken on the loop."""
-        ...
-
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        """Its families; on the render thread."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class TableSource:
-    """A part of the agent itself as a source, always shown."""
+class Source:
+    """Something with series: an exporter under way, or a part of the agent.
+
+    ``name``: what `collect[]` and the label `exporter` call it. ``series_cap``: the most series it may give.
+    ``snapshot`` copies its state, on the loop; ``families`` renders that, on the render thread. ``shown``: False while
+    it has nothing recent to tell.
+    """
 
     name: str
     series_cap: int
@@ -54,7 +33,6 @@ class SourceCounts:
 
     series: int = 0
     dropped: int = 0
-    doubles: int = 0
     failures: int = 0
 
 
@@ -111,8 +89,7 @@ class Registry:
     def _account(self, name: str, outcome: _Outcome) -> None:
         counts = self.counts.setdefault(name, SourceCounts())
         counts.series = outcome.series
-        counts.dropped += outcome.dropped
-        counts.doubles += outcome.doubles
+        counts.dropped += outcome.dropped + outcome.doubles
         if outcome.dropped or outcome.doubles:
             self._log.warning(
                 "of exporter {exporter} {dropped} series over its cap and {doubles} given twice are left out",

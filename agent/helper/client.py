@@ -89,11 +89,6 @@ class Helper(Generic[Answer]):
         """Return True while a process that was killed is still there: it sleeps in the kernel."""
         return self._process is not None and self._process.killed and not self._process.is_gone
 
-    @property
-    def pid(self) -> int | None:
-        """Return the process' id; None while there is none."""
-        return None if self._process is None or self._process.is_gone else self._process.pid
-
     def lend(self) -> None:
         """Count one more user; each must ``stop`` once."""
         self._users += 1

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from agent.core.identity import RankLabel
+from agent.core.identity import RankLabel, rank_order
 from agent.hardware.ledger import CheckState, Entry
 from agent.page.document import MAX_RANKS, JobView, Rank, RankEnd
 from agent.ranks import health
@@ -102,9 +102,8 @@ def _severity(state: str) -> int:
     return TROUBLE_FIRST.index(state) if state in TROUBLE_FIRST else 0
 
 
-def _order(rank: Rank) -> tuple[int, str, int, str]:
-    number = int(rank.rank) if rank.rank.isdecimal() and len(rank.rank) < 10 else -1
-    return (_severity(rank.state), rank.job_id, number, rank.rank)
+def _order(rank: Rank) -> tuple[object, ...]:
+    return _severity(rank.state), rank.job_id, rank_order(rank.rank)
 
 
 def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: float) -> JobView:

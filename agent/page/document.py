@@ -118,15 +118,12 @@ def write(document: NodeDocument) -> bytes:
 def read(text: bytes) -> NodeDocument:
     """Return the document in ``text``; ValueError where it is none, or one of another version."""
     try:
-        version = msgspec.json.decode(text, type=_Version)
+        document = msgspec.json.decode(text, type=NodeDocument)
     except msgspec.DecodeError as error:
-        raise ValueError("the answer is not rankwatch's") from error
-    if version.api != API_VERSION:
-        raise ValueError(f"the agent is rankwatch {version.rankwatch}, whose interface has version {version.api}")
-    try:
-        return msgspec.json.decode(text, type=NodeDocument)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"the agent's answer cannot be read: {error}") from error
+        raise ValueError(f"the answer is not rankwatch's, or another version's: {error}") from error
+    if document.api != API_VERSION:
+        raise ValueError(f"the agent is rankwatch {document.rankwatch}, whose interface has version {document.api}")
+    return document
 
 
 def _without_surrogates(value: Any) -> Any:
@@ -139,8 +136,3 @@ def _without_surrogates(value: Any) -> Any:
             return [_without_surrogates(each) for each in value]
         case _:
             return value
-
-
-class _Version(msgspec.Struct):
-    rankwatch: str
-    api: int

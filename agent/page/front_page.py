@@ -4,7 +4,7 @@ It is whole without its script, which only keeps it as it would be now.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
@@ -22,9 +22,6 @@ STALE_SECONDS = 10.0
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})
 
-Traffic = Callable[[str, str], Sequence[float]]
-"""Bytes per second that a rank (job_id, rank) moved, in steps up to now."""
-
 
 class SiteLinks(NamedTuple):
     """Where Grafana (its address, as http://grafana:3000) and the runbooks are; empty: no link."""
@@ -33,11 +30,8 @@ class SiteLinks(NamedTuple):
     runbooks: str = ""
 
 
-def front_page(document: NodeDocument, traffic: Traffic, links: SiteLinks, period_seconds: float) -> str:
-    """Return the page as HTML, which looks again after ``period_seconds``.
-
-    Every text in ``document`` may be hostile.
-    """
+def front_page(document: NodeDocument, links: SiteLinks) -> str:
+    """Return the page as HTML. Every text in ``document`` may be hostile."""
     host = _text(document.hostname)
     ready = _mark("ready", "good") if document.ready else _mark("not ready", "bad")
     return (
@@ -50,8 +44,7 @@ def front_page(document: NodeDocument, traffic: Traffic, links: SiteLinks, perio
         f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
         f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
         f"{_refused(document.configuration.refused)}</header>\n"
-        f'<main data-period-ms="{1000 * period_seconds:.0f}">\n'
-        f"<div>{_jobs(document, traffic, links)}</div>\n<div>{_notes(document.notes)}</div>\n"
+        f"<main>\n<div>{_jobs(document, links)}</div>\n<div>{_notes(document.notes)}</div>\n"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )
 
@@ -93,7 +86,7 @@ def _notes(notes: Sequence[str]) -> str:
     return "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
 
 
-def _jobs(document: NodeDocument, traffic: Traffic, links: SiteLinks) -> str:
+def _jobs(document: NodeDocument, links: SiteLinks) -> str:
     if not document.ranks:
         return "" if document.notes else '<p class="none">No rank runs on this node.</p>\n'
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
@@ -101,21 +94,21 @@ def _jobs(document: NodeDocument, traffic: Traffic, links: SiteLinks) -> str:
         by_job[rank.job_id].append(rank)
     known = {job.job_id: job for job in document.jobs}
     shown = [
-        _job(known.get(job_id) or JobView(job_id=job_id, sentence="", states={}), ranks, document, traffic, links)
+        _job(known.get(job_id) or JobView(job_id=job_id, sentence="", states={}), ranks, document, links)
         for job_id, ranks in by_job.items()
     ]
     more = len(document.ranks) + document.ranks_left_out - MAX_ROWS
     return "".join(shown) + (f'<p class="none">and {more} more ranks</p>\n' if more > 0 else "")
 
 
-def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: Traffic, links: SiteLinks) -> str:
+def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, links: SiteLinks) -> str:
     facts = [job.name, job.user, job.partition, "" if job.world_size is None else f"{job.world_size} ranks in all"]
     name = f"Job {_text(job.job_id)}"
     if links.dashboards:
         address = f"{links.dashboards}/d/rankwatch-job?var-job_id={quote(_valid(job.job_id), safe='')}"
         name = f'<a href="{escape(address)}">{name}</a>'
     kind = "bad" if _BAD & job.states.keys() else "calm"
-    rows = [_rank_cells(rank, ranks, document.now_seconds, traffic) for rank in ranks]
+    rows = [_rank_cells(rank, ranks, document.now_seconds) for rank in ranks]
     return (
         f"<section><h2>{name} <small>{' &middot; '.join(_text(each) for each in facts if each)}</small></h2>"
         f'<p aria-live="polite" class="{kind}">{_text(job.sentence)}</p>\n'
@@ -126,12 +119,12 @@ def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, traffic: T
 Column = tuple[str, str]
 """A title, and the classes of its cells: ``n``: a number; ``later``: not on a narrow screen."""
 _RANK_COLUMNS: tuple[Column, ...] = (
-    ("State", ""), ("Rank", "n"), ("Progress", ""), ("Bus bandwidth, GB/s", "n"), ("Last 5 min", "later"), ("Late", ""),
+    ("State", ""), ("Rank", "n"), ("Progress", ""), ("Bus bandwidth, GB/s", "n"), ("Late", ""),
     ("GPU", "n"), ("Pid", "n later"), ("User", "later"), ("Local rank", "n later"), ("How it ended", ""),
 )  # fmt: skip
 
 
-def _rank_cells(rank: Rank, others: Sequence[Rank], now: float, traffic: Traffic) -> tuple[str, ...]:
+def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ...]:
     bandwidth, ended = rank.bus_bandwidth_bytes_per_second, rank.ended
     idle = None if rank.last_progress_seconds is None else now - rank.last_progress_seconds
     is_stale = idle is not None and idle > STALE_SECONDS
@@ -144,7 +137,6 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float, traffic: Traffic
         _text(rank.rank),
         _text(_progress(rank, others, idle)),
         _mark(speed, "calm") if speed and is_stale else speed,
-        _sparkline(traffic(rank.job_id, rank.rank)),
         _meter(rank.late_share, rank.rank),
         _text(",".join(str(gpu.index) for gpu in rank.gpus)),
         "" if rank.pid is None else str(rank.pid),
@@ -162,19 +154,6 @@ def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
         return _ago(idle)
     blamed = [each.rank for each in others if each.state in _BAD]
     return f"waits for rank {blamed[0]}, {age_text(idle)}" if len(blamed) == 1 else f"none for {age_text(idle)}"
-
-
-def _sparkline(steps: Sequence[float]) -> str:
-    """A line of the steps, from zero to the highest."""
-    top = max(steps, default=0.0)
-    if len(steps) < 2 or top <= 0:
-        return ""
-    missing = 60 - len(steps)
-    points = " ".join(f"{missing + place},{19 - 18 * value / top:.0f}" for place, value in enumerate(steps))
-    return (
-        f'<svg viewBox="0 0 60 20" preserveAspectRatio="none" role="img" aria-label="at most {top / 1e9:.1f} GB/s">'
-        f'<polyline points="{points}"/></svg>'
-    )
 
 
 def _meter(share: float | None, rank: str) -> str:

@@ -43,11 +43,6 @@ RANK_IDENTITY_SOURCE = Family("rankwatch_rank_identity_source", "gauge",
     "Who named the rank (environment, communicator, title of the process, local_index in start order, pid) and what "
     "proves whose job it is (cgroup or parent of the scheduler, pod, none); always 1.",
     (*_RANK, "source", "proof"), "1 per rank", "max")
-IDENTITY_CONFLICTS = Family("rankwatch_rank_identity_conflicts_total", "counter",
-    "Contradictions about who a process is, by kind. communicator: records that contradict the rank that "
-    "a process already has; it keeps its rank. owner: processes that claim the job id of another owner; "
-    "they are shown under that id with a suffix.",
-    ("kind",), "2 per node", "sum")
 RANKS_DUPLICATE = Family("rankwatch_rank_duplicates", "gauge",
     "Live processes that are not exported because another live process already has their job_id and rank.",
     aggregate="sum")
@@ -65,11 +60,6 @@ NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
     "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
     "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
     "starts).")
-UNREAD = Family("rankwatch_rank_usage_unread", "gauge",
-    "Live ranks without data from a source: the kernel lacks it, or it needs a right. schedstat (waits for a "
-    "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
-    "for). Absent while none.",
-    ("source",), "up to 4 per node", "sum")
 JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")
@@ -89,7 +79,7 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
 
 FAMILIES: tuple[Family, ...] = (
     RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS, RANK_IDENTITY_SOURCE,
-    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, UNREAD, NODE_TIME,
+    RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, NODE_TIME,
     JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
 )  # fmt: skip
 
@@ -99,12 +89,10 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield from _ranks(snapshot.ranks)
     yield from _jobs(snapshot.ranks)
     yield from _communicators(snapshot.ranks)
-    yield IDENTITY_CONFLICTS.by_label({"communicator": snapshot.conflicts, "owner": snapshot.owner_conflicts})
     yield RANKS_DUPLICATE.single(snapshot.duplicates)
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
-    yield UNREAD.by_label(dict(sorted(snapshot.usage_unread.items())))
     yield NODE_TIME.single(snapshot.taken_seconds)
 
 

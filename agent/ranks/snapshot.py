@@ -33,8 +33,6 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     """
 
     ranks: tuple[RankView, ...]
-    conflicts: int
-    owner_conflicts: int
     duplicates: int
     refused: int
     unidentified: int

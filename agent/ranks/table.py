@@ -45,7 +45,6 @@ class RankTable(WrittenRanks):
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.usage_unread: Mapping[str, int] = {}
         self.without_nccl = 0
-        self.revision = 0
         self.speeds = SpeedBook(clock)
 
     def keep_variables(self, names: frozenset[str]) -> None:
@@ -63,12 +62,10 @@ class RankTable(WrittenRanks):
     def observe_process(self, facts: ProcessFacts) -> bool:
         """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
         now = self._clock.monotonic()
-        if (known := self._processes.get(facts.key)) is not None:
-            if known.learn(facts):
-                self._binder.owners.learn(known)
+        if facts.key in self._processes:
             return True
         if len(self._processes) >= MAX_PROCESSES and not self._make_room(facts.owner.key):
-            self._counts.refused += 1
+            self._refused += 1
             return False
         proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(self._hostname)
         claim = read_claim(facts.environment or {}, place, self._job_id_variables, proven)
@@ -76,7 +73,6 @@ class RankTable(WrittenRanks):
             settings = kept_settings(facts.environment, self._variables)
             facts = msgspec.structs.replace(facts, environment=settings)
         self._processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
-        self.revision += 1
         return True
 
     def observe_state(
@@ -114,7 +110,7 @@ class RankTable(WrittenRanks):
         """Note the places of a process in communicators, from another source than its own records."""
         if (process := self._processes.get(key)) is not None:
             for membership in memberships:
-                process.join(membership, self._clock.monotonic(), self._counts)
+                self._refused += not process.join(membership, self._clock.monotonic())
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
         """Note that a process is gone; called again when its status is learnt.
@@ -126,9 +122,8 @@ class RankTable(WrittenRanks):
         if process.exited_at is None:
             process.leave(self._clock.monotonic(), self._clock.time())
             if process.slots is None:
-                self.revision += self._binder.bind(process, key, self._processes)
+                self._binder.bind(process, key, self._processes)
         process.note_status(status)
-        self.revision += 1
         if label := self._binder.labels.held(process):
             self._changed.add(label.job_id)
 
@@ -196,10 +191,8 @@ class RankTable(WrittenRanks):
         running = self.processes().values()
         return RankSnapshot(
             ranks=views_of(self._processes.values(), self._binder.labels),
-            conflicts=self._counts.conflicts,
-            owner_conflicts=self._counts.owner_conflicts,
             duplicates=len(self._binder.duplicates),
-            refused=self._counts.refused,
+            refused=self._refused,
             unidentified=sum(process.slots is None and process.is_surely_a_rank() for process in running),
             unreadable=sum(p.facts is not None and p.facts.environment is None for p in running),
             taken_seconds=self._clock.time(),
@@ -213,7 +206,7 @@ class RankTable(WrittenRanks):
         """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
         now = self._clock.monotonic()
         self.judge_changed()  # before a restarted rank takes the label of one that led to the end of others
-        self.revision += self._binder.bind_due(self._processes, self._unseen())
+        self._binder.bind_due(self._processes, self._unseen())
         for process in self.processes().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
@@ -260,7 +253,6 @@ class RankTable(WrittenRanks):
     def _drop(self, key: ProcessKey) -> None:
         process = self._processes.pop(key)
         self._binder.release(key, process)
-        self.revision += 1
 
     def _make_room(self, owner: str) -> bool:
         self.judge_changed()
@@ -273,9 +265,7 @@ class RankTable(WrittenRanks):
         table = SavedTable(
             processes=list(self._processes.values()),
             writer_keys=list(self._writers.items()),
-            conflicts=self._counts.conflicts,
-            saved_at=self._clock.monotonic(),
-            owner_conflicts=self._counts.owner_conflicts,
+            saved_at=self._clock.monotonic() if self.processes() else 0.0,  # else equal tables are equal bytes
             schedulers=sorted(self._binder.owners.schedulers),
             jobs=self.liveness.jobs,
         )
@@ -287,7 +277,6 @@ class RankTable(WrittenRanks):
         Processes count as unconfirmed, and are not shown, until they are observed or found gone.
         """
         saved = decode(section)
-        self._counts.conflicts, self._counts.owner_conflicts = saved.conflicts, saved.owner_conflicts
         self._binder.owners.schedulers.update(saved.schedulers)
         self._processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self._writers.update(saved.writer_keys)

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.core.checkpoint import SavedCount, SavedSeconds, saved_sum
+from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.binding import RankBinder
-from agent.ranks.rank.process import RankProcess, TableCounts
+from agent.ranks.rank.process import RankProcess
 
 MAX_WRITERS = 4096
 LINK_SECONDS = 60.0
@@ -45,8 +45,8 @@ class WrittenRanks:
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
         self._clock = clock
         self._hostname = hostname
-        self._counts = TableCounts()
-        self._binder = RankBinder(clock, hostname, settle_at_once, self._counts)
+        self._refused = 0
+        self._binder = RankBinder(clock, hostname, settle_at_once)
         self._processes: dict[ProcessKey, RankProcess] = {}
         self._writers: dict[WriterKey, WriterRecord] = {}
         self.hostnames: frozenset[str] = frozenset({hostname})
@@ -63,7 +63,7 @@ class WrittenRanks:
         now = self._clock.monotonic()
         record = self._writers.get(writer_key)
         if record is None and len(self._writers) >= MAX_WRITERS:
-            self._counts.refused += 1
+            self._refused += 1
             return
         if record is None or record.expired_at is not None:
             record = self._writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
@@ -74,7 +74,7 @@ class WrittenRanks:
         if process is None:
             return
         for membership in memberships:
-            process.join(membership, now, self._counts)
+            self._refused += not process.join(membership, now)
         if last_progress_seconds is not None:
             process.note_progress(min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS))
 
@@ -93,12 +93,12 @@ class WrittenRanks:
         if unseen is None:
             return
         for membership in unseen.members.values():
-            process.join(membership, unseen.seen_at[membership.comm], self._counts)
+            self._refused += not process.join(membership, unseen.seen_at[membership.comm])
         if unseen.progress_seconds is not None:
             process.note_progress(unseen.progress_seconds)
         for label in unseen.slots or ():
-            is_conflict = process.slots is not None and label not in process.slots
-            self._counts.conflicts = saved_sum(self._counts.conflicts, is_conflict)
+            if label is not None and process.slots is not None and label not in process.slots:
+                process.log_contradiction(label.rank)
         self._binder.labels.release(unseen)
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
@@ -176,9 +176,7 @@ class SavedTable(msgspec.Struct):
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]
-    conflicts: SavedCount
     saved_at: SavedSeconds = 0.0
-    owner_conflicts: SavedCount = 0
     schedulers: list[str] = []
     jobs: dict[str, JobLine] = {}
 
@@ -192,9 +190,6 @@ def decode(section: bytes) -> SavedTable:
     for process in saved.processes:
         process.confirmed = process.exited_at is not None
         process.silence = None
-        if process.slots and not process.shown_job_id:  # from before ids had owners
-            shown = next((label.job_id for label in process.slots if label is not None), "")
-            process.plain_job_id = process.shown_job_id = shown
         if process.exited_at is None and process.unproven_since is None:
             process.unproven_since = saved.saved_at
     return saved

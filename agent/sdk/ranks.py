@@ -13,8 +13,7 @@ from agent.ranks import mark
 from agent.ranks.mark import MarkAnswer, MarkRequest
 from agent.ranks.rank.evidence import Pauses, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd, ending, in_words
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner, OwnerKind, Proof
+from agent.ranks.rank.facts import Owner, OwnerKind, ProcessFacts, Proof
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import JobUsers, RankSnapshot, RankView
 from agent.ranks.speeds import RankSpeed

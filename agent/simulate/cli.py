@@ -11,7 +11,6 @@ from typing import NoReturn
 from agent.simulate.job import Job
 from agent.simulate.launcher import JOB_ID_VARIABLE, KNOWN_SIGNALS, Launcher, prepare
 from agent.simulate.layout import make_layout
-from agent.simulate.rank import THREAD_NAMES
 
 DESCRIPTION = """\
 Run a simulated job: real processes that write NCCL Inspector files as NCCL 2.30 does, with no GPU.
@@ -78,10 +77,8 @@ def _add_looks(group: argparse._ArgumentGroup) -> None:
         help="leave RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT out")  # fmt: skip
     add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"({DEFAULT.master_addr})")
     add("--master-port", type=whole(0), default=DEFAULT.master_port, metavar="PORT", help=f"({DEFAULT.master_port})")
-    add("--thread-names", choices=[*THREAD_NAMES], default="nccl", help="how a rank's library thread is called (nccl)")
     add("--dataloaders", type=whole(0), default=1, metavar="K", help="workers forked by each process (1)")
     add("--ranks-per-process", type=whole(1), default=1, metavar="M", help="ranks in one process and file (1)")
-    add("--outlive-launcher", action="store_true", help="ranks go on when their launcher is killed")
 
 
 def _add_slowness(group: argparse._ArgumentGroup) -> None:
@@ -91,7 +88,6 @@ def _add_slowness(group: argparse._ArgumentGroup) -> None:
     add("--slow-link", type=whole(0), metavar="RANK", help="a rank whose network link is slow")
     add("--slow-link-factor", type=positive, default=DEFAULT.slow_link_factor, metavar="F",
         help="how many times longer transfers take that use the link")  # fmt: skip
-    add("--from-step", type=whole(0), default=0, metavar="K", help="the step at which slowness begins (0)")
 
 
 def _add_accidents(group: argparse._ArgumentGroup) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps")
-SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor", "from_step")
+SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor")
 """Fields that every host must be given alike, or else its ranks would live in another job."""
 
 
@@ -35,7 +35,6 @@ class Job(NamedTuple):
     straggler_delay_us: float = 2000.0
     slow_link: int | None = None
     slow_link_factor: float = 3.0
-    from_step: int = 0
     stuck: int | None = None
     stuck_at_step: int = 0
     recreate_every_steps: int = 0
@@ -51,13 +50,11 @@ class Job(NamedTuple):
     teardown: str = "none"
     grace_seconds: float = 30.0
     dataloaders: int = 1
-    thread_names: str = "nccl"
     ranks_per_process: int = 1
     scheduler: str = "none"
     rank_environment: bool = True
     master_addr: str = "127.0.0.1"
     master_port: int = 29500
-    outlive_launcher: bool = False
 
     @property
     def ranks_per_host(self) -> int:

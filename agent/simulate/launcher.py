@@ -71,7 +71,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_prepare_rank if not self._job.outlive_launcher else _forbid_core,  # noqa: PLW1509  # no threads here
+            preexec_fn=_prepare_rank,  # noqa: PLW1509  # no threads here
         )
 
     def _tick(self, now: float) -> None:
@@ -204,15 +204,11 @@ def _how_it_left(status: int) -> dict[str, int | str]:
     return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
 
 
-def _forbid_core() -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def _prepare_rank() -> None:
-    _forbid_core()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

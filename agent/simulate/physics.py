@@ -20,13 +20,12 @@ CALIBRATION_STEPS = 32
 
 
 class Accidents(NamedTuple):
-    """What goes wrong from step ``from_step`` on: a rank that computes longer, a rank behind a slow link."""
+    """What goes wrong: a rank that computes longer, a rank behind a slow link."""
 
     straggler: int | None = None
     straggler_delay_us: float = 0.0
     slow_link: int | None = None
     slow_link_factor: float = 1.0
-    from_step: int = 0
 
 
 class OperationTimes(NamedTuple):
@@ -91,7 +90,7 @@ def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: A
 def step_times(plan: TimingPlan, step: int) -> StepTimes:
     """Return the times of step number ``step``; steps do not depend on each other."""
     dice = random.Random(f"{plan.seed}/{step}").random  # noqa: S311  # simulated, no secret
-    accidents = plan.accidents if step >= plan.accidents.from_step else Accidents()
+    accidents = plan.accidents
     clock_us = [0.0] * plan.layout.ranks
     operations = []
     for operation in plan.layout.step:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from agent.simulate.board import ProgressBoard
 from agent.simulate.layout import SimulatedCommunicator
 from agent.simulate.physics import OperationTimes, StepTimes, TimingPlan, step_times
-from agent.simulate.records import SimulatedRecord
-from agent.simulate.writer import CommunicatorLog
+from agent.simulate.writer import CommunicatorLog, SimulatedRecord
 
 RUN_AHEAD_SECONDS = 0.03
 """How far arrivals may run ahead of completions: three polls, or else fast jobs would crawl from poll to poll."""

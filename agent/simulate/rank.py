@@ -22,8 +22,8 @@ POLL_SECONDS = 0.01
 LOADER_POLL_SECONDS = 0.1
 STAY_SECONDS = 60.0
 """How long a data-loader worker stays at most after its rank is gone."""
-THREAD_NAMES = {"nccl": "NCCL RAS", "pytorch": "pt_nccl_watchdg", "none": ""}
-"""What the library's thread is called: NCCL's with NCCL_SET_THREAD_NAME=1, PyTorch's always; at most 15 characters."""
+THREAD_NAME = "NCCL RAS"
+"""What the library's thread is called with NCCL_SET_THREAD_NAME=1."""
 
 
 class SimulatedRank:
@@ -42,8 +42,8 @@ class SimulatedRank:
         self._ranks = [self._progress(rank, plan) for rank in ranks]
         self._recreate_at = job.recreate_every_steps * self._step_operations or None
         self._file = self._open_file()
-        fork_data_loaders(job.dataloaders, job.end_marker(), None if job.outlive_launcher else self._launcher)
-        start_library_thread(THREAD_NAMES[job.thread_names])
+        fork_data_loaders(job.dataloaders, job.end_marker(), self._launcher)
+        start_library_thread()
 
     def run(self) -> int:
         """Be the ranks until their end; return the exit status, or die by SIGTERM when that was requested."""
@@ -122,8 +122,7 @@ class SimulatedRank:
         return chosen or None
 
     def _must_leave(self) -> bool:
-        orphaned = os.getppid() != self._launcher and not self._job.outlive_launcher
-        return self._terminated_at is not None or orphaned
+        return self._terminated_at is not None or os.getppid() != self._launcher
 
     def _linger(self) -> None:
         """Take the time that a rank with a slow SIGTERM handler takes."""
@@ -160,20 +159,17 @@ class SimulatedRank:
 def plan_of(job: Job) -> TimingPlan:
     """Return the times of the whole job, equal in all its processes."""
     layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
-    accidents = Accidents(
-        job.straggler, job.straggler_delay_us, job.slow_link, job.slow_link_factor, from_step=job.from_step
-    )
+    accidents = Accidents(job.straggler, job.straggler_delay_us, job.slow_link, job.slow_link_factor)
     return make_plan(layout, job.seed, job.records_per_second, accidents)
 
 
-def start_library_thread(name: str) -> None:
-    """Start the thread that a process with NCCL has; an empty ``name`` leaves it the process's."""
+def start_library_thread() -> None:
+    """Start the thread that a process with NCCL has."""
     named = threading.Event()
 
     def stay() -> None:
         try:
-            if name:
-                Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name)
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
         finally:
             named.set()
         threading.Event().wait()
@@ -182,11 +178,10 @@ def start_library_thread(name: str) -> None:
     named.wait()
 
 
-def fork_data_loaders(count: int, end_marker: Path, launcher: int | None) -> None:
+def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
     """Fork ``count`` data-loader workers, which inherit environment and open files; call before starting threads.
 
-    They leave when ``end_marker`` exists, when the process ``launcher`` is gone (None: none to watch), or
-    STAY_SECONDS after their parent is.
+    They leave when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after their parent is.
     """
     parent = os.getpid()
     for _ in range(count):
@@ -206,9 +201,9 @@ def _be_quiet() -> None:
     os.close(nowhere)
 
 
-def _stay(parent: int, end_marker: Path, launcher: int | None) -> None:
+def _stay(parent: int, end_marker: Path, launcher: int) -> None:
     orphan_since: float | None = None
-    while not end_marker.exists() and (launcher is None or _alive(launcher)):
+    while not end_marker.exists() and _alive(launcher):
         now = time.monotonic()
         if orphan_since is None and os.getppid() != parent:
             orphan_since = now

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import h11
 
@@ -44,20 +44,6 @@ class ServerLimits:
     query_fields: int = 256
 
 
-@dataclass(slots=True)
-class WebStats:
-    """Counts since the start: ``connections`` accepted, ``responses`` by status, ``closed`` connections by reason.
-
-    ``failures``: answers and connections that ended in an error of this program's, or too late. A connection that its
-    client closed between two requests is not counted in ``closed``.
-    """
-
-    connections: int = 0
-    responses: dict[int, int] = field(default_factory=dict)
-    closed: dict[CloseReason, int] = field(default_factory=lambda: dict.fromkeys(get_args(CloseReason), 0))
-    failures: int = 0
-
-
 class TlsTerms(NamedTuple):
     """What a client must meet: ``context`` is a server's ssl.SSLContext, ``accepts`` judges a verified certificate."""
 
@@ -93,7 +79,7 @@ class Connection:
 
 
 class Closed(Exception):  # noqa: N818  # a way out, not an error
-    """Ends a connection. ``reason``: what is counted."""
+    """Ends a connection. ``reason``: what is logged."""
 
     def __init__(self, reason: CloseReason) -> None:
         super().__init__(reason)

@@ -1,6 +1,7 @@
 """What the web server serves: the routes and their answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 from agent.core.fair_lane import FairLane
 from agent.export.exposition import Rendered, Selection, SelectionError, select
@@ -22,6 +23,7 @@ _HTML_HEADERS = (
 )
 
 
+@dataclass
 class Pages:
     """The handler for the web server.
 
@@ -34,26 +36,19 @@ class Pages:
     evidence by its name, None where there is none to give: only to requests that are private.
     """
 
-    def __init__(
-        self,
-        render: Callable[[Selection], Awaitable[Rendered]],
-        exporters: Callable[[], frozenset[str]],
-        ready: Callable[[], bool],
-        front_page: Callable[[], str],
-        document: Callable[[], bytes],
-        may_show: Callable[[], bool],
-        static: Mapping[str, HttpResponse],
-        evidence: Callable[[str], Awaitable[bytes | None]],
-    ) -> None:
-        self._shipped: FairLane[Selection, Rendered] = FairLane(render)
-        self._others: FairLane[Selection, Rendered] = FairLane(render)
-        self._exporters = exporters
-        self._ready = ready
-        self._front_page = front_page
-        self._document = document
-        self._may_show = may_show
-        self._static = static
-        self._evidence = evidence
+    render: Callable[[Selection], Awaitable[Rendered]]
+    exporters: Callable[[], frozenset[str]]
+    ready: Callable[[], bool]
+    front_page: Callable[[], str]
+    document: Callable[[], bytes]
+    may_show: Callable[[], bool]
+    static: Mapping[str, HttpResponse]
+    evidence: Callable[[str], Awaitable[bytes | None]]
+
+    def __post_init__(self) -> None:
+        """Open both lanes."""
+        self._shipped: FairLane[Selection, Rendered] = FairLane(self.render)
+        self._others: FairLane[Selection, Rendered] = FairLane(self.render)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer ``request``; raises what ``render`` raises."""
@@ -63,38 +58,33 @@ class Pages:
             case "/-/healthy":
                 return HttpResponse(200, TEXT, b"rankwatch is healthy\n")
             case "/-/ready":
-                return HttpResponse(200, TEXT, b"ready\n") if self._ready() else HttpResponse(503, TEXT, b"not ready\n")
+                return HttpResponse(200, TEXT, b"ready\n") if self.ready() else HttpResponse(503, TEXT, b"not ready\n")
             case "/":
-                return HttpResponse(200, HTML, self._front_page().encode(), _HTML_HEADERS)
+                return HttpResponse(200, HTML, self.front_page().encode(), _HTML_HEADERS)
             case "/api/v1/ranks":
-                return HttpResponse(200, JSON, self._document(), _JSON_HEADERS)
+                return HttpResponse(200, JSON, self.document(), _JSON_HEADERS)
             case path if path.startswith(EVIDENCE):
                 return await self._evidence_file(request)
-            case path if (found := self._static.get(path)) is not None:
+            case path if (found := self.static.get(path)) is not None:
                 return found
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
-
-    @property
-    def shared(self) -> int:
-        """Scrapes that got what was rendered for another."""
-        return self._shipped.shared + self._others.shared
 
     async def _evidence_file(self, request: HttpRequest) -> HttpResponse:
         if not request.is_private:
             return HttpResponse(403, TEXT, b"Only over TLS, with a password\n")
         name = request.path.removeprefix(EVIDENCE)
-        body = await self._evidence(name)
+        body = await self.evidence(name)
         if body is None:
             return HttpResponse(404, TEXT, b"No such file of evidence, or none are served\n")
         kind = JSON if name.endswith(".json") else "application/gzip"
         return HttpResponse(200, kind, body, (*_JSON_HEADERS, ("Content-Disposition", "attachment")))
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
-        if not self._may_show():
+        if not self.may_show():
             return HttpResponse(503, TEXT, b"The ranks are being looked for since the start; ask again\n")
         try:
-            selection = select(request.query, request.headers, self._exporters())
+            selection = select(request.query, request.headers, self.exporters())
         except SelectionError as error:
             return HttpResponse(400, TEXT, f"{error}\n".encode("utf-8", "replace"))
         lane = self._shipped if selection.is_shipped else self._others

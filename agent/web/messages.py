@@ -1,7 +1,6 @@
 """HTTP messages as the handlers see them, and what of HTTP is not served."""
 
 import email.utils
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -10,16 +9,7 @@ from urllib.parse import parse_qs
 import h11
 
 TEXT = "text/plain; charset=utf-8"
-_NAME = r"(?:[\w.~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})"
-_LITERAL = r"\[(?:[0-9A-Fa-f:.]+|v[0-9A-Fa-f]+\.[\w.~!$&'()*+,;=:-]+)\]"
-_AUTHORITY = re.compile(rf"(?:{_LITERAL}|{_NAME}*)(?::[0-9]*)?", re.ASCII)
-"""Of the Host header; empty where the client knows none (RFC 9112, 3.2; RFC 3986, 3.2)."""
 _SNIFF = ("X-Content-Type-Options", "nosniff")
-_TARGET = re.compile(
-    rf"(?:(?P<scheme>(?i:https?))://(?:{_LITERAL}|{_NAME}+)(?::[0-9]*)?(?=[/?]|\Z)|(?=/))(?P<path>[^#]*)", re.ASCII
-)
-"""A path with its query, or after a scheme and a host, where clients should not send a user's name and password (RFC
-9110, 4.2.4; RFC 9112, 3.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +55,14 @@ def request_of(
         return HttpResponse(405, TEXT, b"Only GET and HEAD\n", (("Allow", "GET, HEAD"),))
     if "transfer-encoding" in headers or headers.get("content-length", "0").strip("0"):
         return HttpResponse(413, TEXT, b"No request bodies\n")
-    if _AUTHORITY.fullmatch(headers.get("host", "")) is None:
-        return HttpResponse(400, TEXT, b"Host is not a host\n")
-    target = _TARGET.fullmatch(head.target.decode("latin-1"))
-    if target is None:
-        return HttpResponse(400, TEXT, b"The target is neither a path nor an address\n")
-    if (target["scheme"] or scheme).lower() != scheme:
-        return HttpResponse(421, TEXT, f"Only {scheme}\n".encode())
-    path, _, query = target["path"].partition("?")
+    path, _, query = head.target.decode("latin-1").partition("?")
+    if not path.startswith("/") or "#" in path + query:
+        return HttpResponse(400, TEXT, b"The target is no path\n")
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
         return HttpResponse(400, TEXT, b"The query cannot be read\n")
-    return HttpRequest(path or "/", fields, headers, client, scheme)
+    return HttpRequest(path, fields, headers, client, scheme)
 
 
 def server_side(header_bytes: int) -> h11.Connection:

@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 from agent.core.fair_lane import FairLane
@@ -126,7 +126,10 @@ def _pair(authorization: str) -> tuple[bytes, bytes] | None:
 
 
 class Secured:
-    """``passwords`` None: everybody is let in. ``headers`` go with every answer. Used on the event loop."""
+    """What clients must meet: at their connection (``tls``; None: plain HTTP), and at each request.
+
+    ``passwords`` None: everybody is let in. ``headers`` go with every answer. Used on the event loop.
+    """
 
     def __init__(
         self,
@@ -134,8 +137,10 @@ class Secured:
         headers: Mapping[str, str] | None = None,
         rate: RateLimit | None = None,
         monotonic: Callable[[], float] | None = None,
+        tls: TlsTerms | None = None,
     ) -> None:
-        self._passwords = passwords
+        self.tls = tls
+        self.passwords = passwords
         self._headers = dict(headers or {})
         self._monotonic = monotonic
         self._bucket: _Bucket | None = None
@@ -146,19 +151,14 @@ class Secured:
         """Return the refusal of a request, None where it may go on."""
         if self._bucket is not None and self._monotonic is not None and not self._bucket.take(self._monotonic()):
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
-        if self._passwords is None or request.path in OPEN_PATHS:
+        if self.passwords is None or request.path in OPEN_PATHS:
             return None
-        verdict = await self._passwords.check(request.headers.get("authorization", ""), request.client)
+        verdict = await self.passwords.check(request.headers.get("authorization", ""), request.client)
         if verdict == "right":
             return None
         if verdict == "too_many":
             return self.finish(HttpResponse(429, TEXT, b"Too many wrong passwords\n", (("Retry-After", "1"),)))
         return self.finish(HttpResponse(401, TEXT, b"Unauthorized\n", _REALM))
-
-    @property
-    def asks_for_passwords(self) -> bool:
-        """Return whether all paths but OPEN_PATHS need a password."""
-        return self._passwords is not None
 
     def finish(self, response: HttpResponse) -> HttpResponse:
         """Return the answer with the file's headers, which take the place of those of the same name."""
@@ -166,11 +166,3 @@ class Secured:
             return response
         kept = tuple(each for each in response.headers if each[0] not in self._headers)
         return replace(response, headers=(*kept, *self._headers.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What clients must meet: at their connection (``tls``; None: plain HTTP), and at each request."""
-
-    secured: Secured = field(default_factory=Secured)
-    tls: TlsTerms | None = None

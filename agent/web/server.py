@@ -16,7 +16,6 @@ from agent.web.connection import (
     Connection,
     ServerLimits,
     TlsTerms,
-    WebStats,
     end,
     shake_hands,
     write_pieces,
@@ -35,7 +34,7 @@ _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_req
 
 
 class WebServer:
-    """Serves ``handler`` within ``limits``; ``stats`` counts what was closed and why, on from what it is given.
+    """Serves ``handler`` within ``limits``; ``responses`` counts answers by status. What it closes is logged.
 
     A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
     the cap, the peer with most connections loses one: the one that waits longest, then the one that writes longest,
@@ -49,11 +48,10 @@ class WebServer:
         handler: Handler,
         log: Logger,
         limits: ServerLimits | None = None,
-        stats: WebStats | None = None,
         tls: Callable[[], TlsTerms | None] = lambda: None,
     ) -> None:
         self._tls = tls
-        self.stats = stats or WebStats()
+        self.responses: Counter[int] = Counter()
         self._handler = handler
         self._log = log
         self._limits = limits or ServerLimits()
@@ -72,15 +70,11 @@ class WebServer:
                 await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
             )
 
-    def stop_listening(self) -> None:
-        """Close the listeners; connections that there are go on, and ``listen`` may be called again."""
-        while self._servers:
-            self._servers.pop().close()
-
     async def stop(self, deadline_seconds: float) -> None:
         """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
         self._stopping = True
-        self.stop_listening()
+        for server in self._servers:
+            server.close()
         for connection in list(self._waiting):
             self._close(connection, "stopped")
         if self._tasks:
@@ -95,14 +89,12 @@ class WebServer:
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = self._peers.of(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
         connection = Connection(reader, writer, server_side(self._limits.header_bytes), peer, tls=self._tls())
-        self.stats.connections += 1
         self._connections[connection] = None
         most = self._limits.connections if connection.tls is None else self._limits.tls_connections
         if len(self._connections) > most:
             victim = self._victim(connection)
             self._close(victim, "all_busy" if victim is connection else "evicted")
             if victim is connection:
-                self._log.warning("connection refused: too many are open", connections=len(self._connections))
                 return
         # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
         writer.transport.set_write_buffer_limits(0)
@@ -136,7 +128,7 @@ class WebServer:
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close at once, whatever is unsent; its task then ends by itself, or is cancelled while the handler runs."""
         if reason is not None:
-            self.stats.closed[reason] += 1
+            self._log.info("a connection was closed: {reason}", reason=reason, peer=connection.peer)
         is_answered = connection not in self._waiting and connection not in self._writing
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
@@ -158,8 +150,7 @@ class WebServer:
             reason = closed.reason
         except OSError:
             reason = "peer_gone"
-        except Exception as error:  # noqa: BLE001  # ends this connection alone; counted and logged
-            self.stats.failures += 1
+        except Exception as error:  # noqa: BLE001  # ends this connection alone; logged
             self._log.error("a connection failed", error=error)
         finally:
             if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
@@ -220,11 +211,9 @@ class WebServer:
             async with asyncio.timeout(self._limits.response_seconds):
                 return await self._handler(request)
         except TimeoutError:
-            self.stats.failures += 1
             self._log.warning("a request was not answered in time", path=request.path)
             return HttpResponse(503, TEXT, b"Not answered in time\n")
-        except Exception as error:  # noqa: BLE001  # one broken page must not end the server; counted and logged
-            self.stats.failures += 1
+        except Exception as error:  # noqa: BLE001  # one broken page must not end the server; logged
             self._log.error("a request failed", path=request.path, error=error)
             return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
@@ -249,7 +238,7 @@ class WebServer:
         raise Closed(reason)
 
     async def _send(self, connection: Connection, response: HttpResponse, method: bytes, *, is_last: bool) -> None:
-        self.stats.responses[response.status] = self.stats.responses.get(response.status, 0) + 1
+        self.responses[response.status] += 1
         head = connection.http.send(head_of(response, "close" if is_last else ""))
         connection.held = b"" if method == b"HEAD" else response.body
         self._make_room(connection)

@@ -258,12 +258,11 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
 
 
 def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
-    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, its bytes, its lateness.
+    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
 
-    Sends and receives wait for a peer's whole turn: they count for bytes alone.
+    Sends and receives wait for a peer's whole turn: they do not count.
     """
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
-    moved: defaultdict[RankLabel, int] = defaultdict(int)
     late: defaultdict[RankLabel, int] = defaultdict(int)
     for writer in writers:
         for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
@@ -271,14 +270,12 @@ def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -
                 windows[label][0] += bus_bytes
                 windows[label][1] += microseconds
         for label, _, sums in writer.labelled(writer.totals, labels):
-            moved[label] += sums.bus_bytes
             if sums.arrivals is not None:
                 late[label] += sums.arrivals.lateness_us
     return {
         label: RankSpeed(
             windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,
-            moved[label],
             late[label] / 1_000_000 if label in late else None,
         )
-        for label in windows.keys() | moved.keys()
+        for label in windows.keys() | late.keys()
     }

@@ -52,8 +52,6 @@ LIVENESS = "collect"
 NOW = (
     "rankwatch_node_time_seconds",
     "rankwatch_rank_last_progress_timestamp_seconds",
-    "rankwatch_exporter_last_success_timestamp_seconds",
-    "rankwatch_checkpoint_last_save_timestamp_seconds",
     "rankwatch_ras_report_timestamp_seconds",
     "rankwatch_communicator_last_launch_timestamp_seconds",
 )

@@ -43,7 +43,7 @@ from exporters.rdma.baseline import Baseline
 
 RECORDED = DATA / "checkpoint"
 BOOT = "recorded"
-NO_LONGER_READ = {"ecc_events", "resets", "restarted", "vanished"}
+NO_LONGER_READ = {"conflicts", "owner_conflicts", "ecc_events", "resets", "restarted", "vanished"}
 """Fields of metrics that this version does not have any more."""
 SECTIONS: Mapping[str, Any] = {
     "ranks": SavedTable,

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,13 @@ def sources(*places: str) -> Iterator[tuple[Path, ast.Module]]:
         found = [ROOT / f"{place}.py"] if (ROOT / f"{place}.py").exists() else sorted((ROOT / place).rglob("*.py"))
         assert found, place
         for path in found:
-            yield path, ast.parse(path.read_text(), str(path))
+            yield path, parsed(path)
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A file, parsed once for all tests."""
+    return ast.parse(path.read_text(), str(path))
 
 
 def imports(tree: ast.Module) -> Iterator[str]:

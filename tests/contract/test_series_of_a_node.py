@@ -14,16 +14,16 @@ from collections import Counter
 from pathlib import Path
 
 import nvml_stub
+import psutil
 from bench import DATA, HOSTNAME, Bench
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export.agent_families import SelfSnapshot, families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import HelperStatus, OwnUsage, ProcessUsage, Usage
+from agent.export.usage import HelperStatus
 from agent.simulate.layout import make_layout
-from agent.simulate.records import SimulatedRecord
-from agent.simulate.writer import CommunicatorLog, InspectorFile
+from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
 
 ROOT = Path(__file__).parents[2]
 RANKS = 8
@@ -76,27 +76,19 @@ def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
 
 def agents_own(series: dict[str, int]) -> int:
     """The series of the agent itself, by the number that each of these has."""
-    exporters = (
-        ExporterStatus(name, up=True, present=name not in ABSENT, last_success_seconds=None if name in ABSENT else 1.0)
-        for name in exporter_names()
-    )
+    exporters = (ExporterStatus(name, up=True, present=name not in ABSENT) for name in exporter_names())
     snapshot = SelfSnapshot(
         age_seconds=90.0,
         exporters=tuple(exporters),
-        counts={name: SourceCounts(count, 0, 0, 0) for name, count in [*series.items(), ("agent", 1)]},
+        counts={name: SourceCounts(count) for name, count in [*series.items(), ("agent", 1)]},
         refused=0,
-        helpers=tuple(HelperStatus(name, called, {}, 7 if called else None) for name, called in CALLED.items()),
+        helpers=tuple(HelperStatus(name, called, {}) for name, called in CALLED.items()),
         loop_lag_seconds=0.0,
         reload_ok=True,
-        reload_seconds=1.0,
-        saved_seconds=2.0,
         save_errors=0,
         responses={200: 1, 503: 1},
-        closed=dict.fromkeys(("malformed", "too_large"), 0),
-        web_failures=0,
     )
-    process = ProcessUsage(1.0, 1)
-    return sum(len(metric.labels) for metric in families(snapshot, Usage(OwnUsage(process, 9, 1.0), {7: process})))
+    return sum(len(metric.labels) for metric in families(snapshot, psutil.Process()))
 
 
 def test_a_node_stays_within_its_series_per_rank(tmp_path: Path) -> None:

@@ -144,17 +144,17 @@ class Agent(Closing):
 
     def reload(self) -> None:
         """Have it take its configuration into use, and wait until it has; raises AssertionError."""
-        asked_at = time.time()
+        before = self.reloads()
         self.signal(signal.SIGHUP)
+        wait_until(lambda: self.reloads() > before, WAIT_SECONDS, "the reload")
 
-        def reloaded() -> bool:
-            try:
-                done_at = self.value("rankwatch_config_last_reload_success_timestamp_seconds")
-            except OSError:  # it does not listen at its new address yet
-                return False
-            return (done_at or 0.0) >= asked_at
+    def reloads(self) -> int:
+        """Return how often it took a configuration into use while it ran."""
+        return self.log().count('"configuration reloaded"')
 
-        wait_until(reloaded, WAIT_SECONDS, "the reload")
+    def saved_at(self) -> float:
+        """Return when it wrote its checkpoint last (s since the epoch), 0 before it did."""
+        return self.state_path.stat().st_mtime if self.state_path.exists() else 0.0
 
     def pid(self) -> int:
         """Return its pid on this machine."""
@@ -169,6 +169,11 @@ class Agent(Closing):
         return self._log_path.read_text()
 
     # -- what it shows ---------------------------------------------------------------------------------------------
+
+    def looked_at(self, exporter: str) -> float:
+        """Return when an exporter looked well last (s since the epoch), 0 before it did."""
+        exporters = json.loads(self.get("/api/v1/ranks").body)["exporters"]
+        return float(next((each["last_success_seconds"] for each in exporters if each["name"] == exporter), None) or 0)
 
     def get(self, path: str, timeout: float = 5.0) -> Reply:
         """Return the answer to a GET; raises OSError when nobody answers."""

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agent.simulate.layout import SimulatedCommunicator
 from agent.simulate.rank import start_library_thread
-from agent.simulate.records import SimulatedRecord
-from agent.simulate.writer import CommunicatorLog, InspectorFile
+from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
 
 STEP_SECONDS = 0.1
 

@@ -20,8 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from agent.simulate.layout import SimulatedCommunicator
-from agent.simulate.records import SimulatedRecord
-from agent.simulate.writer import CommunicatorLog, InspectorFile
+from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
 
 _PR_SET_NAME = 15
 BURST_SECONDS = 0.02

@@ -24,7 +24,6 @@ RANKS = 4
 BUSY = ("--ranks", str(RANKS), "--tp", "2", "--records-per-second", "200", "--flush-at-end")
 OPERATIONS = "rankwatch_collective_operations_total"
 RECORDS = "rankwatch_inspector_records_total"
-SAVED = "rankwatch_checkpoint_last_save_timestamp_seconds"
 SAVE_SECONDS = 8.0
 Accident = Callable[[SimulatedJob, Agent], None]
 
@@ -49,7 +48,7 @@ def shown(agent: Agent, job_id: str) -> Counter[str]:
 def wait_for_checkpoint(agent: Agent) -> None:
     """Wait until a checkpoint holds what was read up to now."""
     since = time.time() + SAVE_SECONDS
-    wait_until(lambda: (agent.value(SAVED) or 0) > since, 25.0, "a checkpoint")
+    wait_until(lambda: agent.saved_at() > since, 25.0, "a checkpoint")
 
 
 def end(job: SimulatedJob) -> Counter[str]:

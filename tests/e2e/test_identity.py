@@ -131,8 +131,7 @@ def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
         job.kill(job.pid(1))
         agent.wait_for_ending("1", ("signaled", "SIGKILL", ""))
         left_at = agent.value("rankwatch_rank_exit_timestamp_seconds", rank="1")
-        saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
-        wait_until(lambda: (agent.value(saved) or 0) > (left_at or 0) + 1)
+        wait_until(lambda: agent.saved_at() > (left_at or 0) + 1)
         agent.kill9()
         job.kill(job.pid(2))
         job.wait_for("exited", rank=2)
@@ -159,10 +158,10 @@ def ranks_with_bandwidth(agent: Agent, job_id: str | None = None) -> set[str]:
 
 def wait_for_looks(agent: Agent) -> None:
     """Wait until the agent has looked at all processes twice from now on."""
-    seen: set[float | None] = set()
+    seen: set[float] = set()
 
     def looked() -> bool:
-        seen.add(agent.value("rankwatch_exporter_last_success_timestamp_seconds", exporter="process"))
+        seen.add(agent.looked_at("process"))
         return len(seen) > 2
 
     wait_until(looked, 10.0, "two looks at all processes")

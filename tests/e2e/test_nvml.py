@@ -82,9 +82,8 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     assert counted == {"79": 2.0, "63": 1.0}
     assert agent.value("rankwatch_gpu_power_watts", gpu="3") is None
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 7
-    saved = "rankwatch_checkpoint_last_save_timestamp_seconds"  # what does not change is not saved again
-    quiet = "a checkpoint that holds it"
-    wait_until(lambda: began < (agent.value(saved) or 0.0) < time.time() - SAVE_SECONDS, QUIET_SECONDS, quiet)
+    quiet = "a checkpoint that holds it"  # what does not change is not saved again
+    wait_until(lambda: began < agent.saved_at() < time.time() - SAVE_SECONDS, QUIET_SECONDS, quiet)
     agent.kill9()
     agent.start()
     agent.wait_for("rankwatch_gpu_present", 0.0, gpu="3", seconds=LOOK_SECONDS)

@@ -55,12 +55,11 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
         began = time.time()
         agent.wait_for_states(alive(8))
         # A kill before the first checkpoint that knows the files is another matter: it loses what was before it.
-        saved = "rankwatch_checkpoint_last_save_timestamp_seconds"
-        wait_until(lambda: (agent.value(saved) or 0) > began + 6, 20.0, "a checkpoint")
+        wait_until(lambda: agent.saved_at() > began + 6, 20.0, "a checkpoint")
         started = time.time()
         for number in range(KILLS):
             if number % 5 == 4:  # most kills come before the next checkpoint, some after one
-                wait_until(lambda t=started: (agent.value(saved) or 0) > t, 20.0, "another checkpoint")
+                wait_until(lambda t=started: agent.saved_at() > t, 20.0, "another checkpoint")
             agent.kill9()
             agent.start()
             started = time.time()
@@ -86,9 +85,8 @@ def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
     with sleeper, machine.job(*BUSY) as job, machine.agent(job) as agent:
         job.wait_for("ready")
         agent.wait_for_states(alive(8))
-        looked = "rankwatch_exporter_last_success_timestamp_seconds"
         began = time.time()
-        wait_until(lambda: (agent.value(looked, exporter="process") or 0) > began + 3 and agent.page())
+        wait_until(lambda: agent.looked_at("process") > began + 3 and agent.page())
         lag_seconds = agent.value("rankwatch_event_loop_lag_seconds") or 0.0
         machines_seconds = float(sleeper.communicate(b"enough\n")[0])
         assert lag_seconds - machines_seconds < MAX_LAG_SECONDS, machines_seconds

@@ -248,7 +248,7 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
 
 def test_several_ranks_share_a_process_and_a_file(tmp_path: Path) -> None:
     """With two ranks per process each file holds both, and the process has no RANK."""
-    shared = ("--ranks-per-process", "2", "--steps", "4", "--flush-at-end", "--thread-names", "pytorch")
+    shared = ("--ranks-per-process", "2", "--steps", "4", "--flush-at-end")
     with SimulatedJob(tmp_path, *FOUR, *shared) as job:
         assert job.wait() == 0
     files = sorted(job.dump_dir.iterdir())
@@ -267,22 +267,6 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
         job.kill(pids[2], signal.SIGSTOP)
         job.signal_launcher(signal.SIGKILL)
         wait_until(lambda: not any(map(alive, pids + loaders)), 3.0, "the end of all")
-
-
-def test_ranks_told_to_outlive_their_launcher_go_on(tmp_path: Path) -> None:
-    """--outlive-launcher: the files grow on without the launcher."""
-    with SimulatedJob(tmp_path, *FOUR, "--outlive-launcher") as job:
-        job.wait_for("ready")
-        pids = [job.pid(rank) for rank in range(4)]
-        job.signal_launcher(signal.SIGKILL)
-        job.wait()
-        try:
-            before = sizes(job.dump_dir)
-            wait_until(lambda: all(size > before[name] for name, size in sizes(job.dump_dir).items()), 5.0, "growth")
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGKILL)
-            (tmp_path / "end-0").touch()
 
 
 @pytest.mark.root

@@ -16,8 +16,7 @@ from agent.core.identity import ProcessKey
 from agent.ranks.liveness.job_line import RanBefore
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.table import RankTable
 
 EPOCH = 1_700_000_000.0

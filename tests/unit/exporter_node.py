@@ -13,7 +13,7 @@ from proc_tree import ProcTree
 from rank_table import environment, owned
 
 from agent.helper.client import Helpers
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import StateSection
 from agent.sdk.ranks import RankTable
 

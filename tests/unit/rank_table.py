@@ -11,8 +11,7 @@ from fake_clock import FakeClock
 
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.table import RankTable
 
 WORLD = "aaaaaaaaaaaaaa"

@@ -47,14 +47,6 @@ def test_a_file_of_long_ago_or_of_the_future_says_nothing(tmp_path: Path, second
     assert file_of(tmp_path, "after").load(1.7e9 + seconds) == {}
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[", b'{"boot_id":1}', b"\0" * 100])
-def test_a_damaged_file_costs_nothing_else(tmp_path: Path, content: bytes) -> None:
-    """A file that cannot be read is logged, and the agent starts."""
-    (tmp_path / NAME).write_bytes(content)
-    (tmp_path / NAME).chmod(0o600)
-    assert file_of(tmp_path, "after").load(1.7e9) == {}
-
-
 def test_a_file_of_others_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that others may write, or that is longer than the bound, is not read."""
     save(tmp_path, "before")
@@ -97,16 +89,6 @@ def test_a_job_that_runs_for_days_is_known_after_a_boot(tmp_path: Path) -> None:
 
     asyncio.run(run())
     assert file_of(tmp_path, "after").load(1.7e9 + boot_file.MAX_AGE_SECONDS + 1.0) == JOBS
-
-
-def test_what_ran_is_what_runs(tmp_path: Path) -> None:
-    """The jobs to be saved are those with ranks that run, each with its ranks, user, size, and whether it is proven."""
-    job = Job(ranks=3, world=8)
-    job.exit(1, None, after=1.0)
-    table = job.table.ranks
-    assert table.liveness.running(table.processes().values()) == {
-        "4711": RanBefore("alice", ["0", "2"], 1.7e9, 8, proven=False)
-    }
 
 
 def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:

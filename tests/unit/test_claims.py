@@ -7,11 +7,8 @@ from agent.ranks.rank.environment import (
     KEPT_VARIABLES,
     MAX_GROUP_CHARACTERS,
     MAX_LABEL_CHARACTERS,
-    Claim,
     clean_label,
-    group_job_id,
     read_claim,
-    short_hash,
 )
 
 TORCHRUN = {
@@ -48,14 +45,6 @@ def test_rank_and_job(environment: dict[str, str], rank: int | None, world: int 
     assert (claim.rank, claim.world_size, claim.job_id) == (rank, world, job)
 
 
-@pytest.mark.parametrize("run_id", ["", "none", "None", "0"])
-def test_run_id_that_names_nothing(run_id: str) -> None:
-    """A run id that stands for none leaves the job to its rendezvous address, the same on every node."""
-    environment = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
-    here, there = read_claim(environment, "here"), read_claim(environment, "there")
-    assert (here.job_id, here.job_id) == (there.job_id, short_hash("job", "node-a:29500"))
-
-
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "127.1.2.3", "::1"])
 def test_loopback_rendezvous_is_of_this_node(address: str) -> None:
     """Two single-node jobs that both meet on localhost are two jobs."""
@@ -76,19 +65,6 @@ def test_restarts_left(most: str | None, count: str | None, left: int | None) ->
     assert environment.keys() <= KEPT_VARIABLES
 
 
-def test_empty_claim() -> None:
-    """Nothing in, nothing claimed."""
-    assert read_claim({}, "here") == Claim()
-
-
-def test_group_ids_differ() -> None:
-    """Two groups under one id get different ids that both begin with it."""
-    first, second = group_job_id("4711", "a:1"), group_job_id("4711", "a:2")
-    assert first != second
-    assert first.startswith("4711-")
-    assert second.startswith("4711-")
-
-
 def test_label_bound() -> None:
     """One character more than a label may have is cut, and what cannot be printed is replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
@@ -104,25 +80,6 @@ def test_hostile_environment(environment: dict[str, str]) -> None:
     for text in (claim.job_id, claim.job_name, claim.local_rank):
         assert len(text) <= MAX_LABEL_CHARACTERS
         assert text.isprintable()
-
-
-@pytest.mark.parametrize("blank", [" ", "\n", "\x1c", "\x1f", "\x85", "\u2003"])
-def test_blanks_around_a_rank(blank: str) -> None:
-    """A rank with blanks around it, of whatever kind, is that rank, and none of them is an error."""
-    assert read_claim({"RANK": f"{blank}3{blank}"}, "here").rank == 3
-
-
-def test_local_rank_is_a_number() -> None:
-    """A local rank with blanks around it is that number, and one that is none is left out."""
-    assert read_claim({"LOCAL_RANK": " 3\n"}, "here").local_rank == "3"
-    assert read_claim({"LOCAL_RANK": "x", "SLURM_LOCALID": "1"}, "here").local_rank == "1"
-
-
-def test_a_job_step_is_a_group_and_no_job() -> None:
-    """Where no rendezvous address tells groups apart, Slurm's step does; it names no job."""
-    assert read_claim({"SLURM_STEP_ID": "3"}, "here") == Claim(group="step/3")
-    assert read_claim({"SLURM_STEP_ID": "x"}, "here") == Claim()
-    assert read_claim({**TORCHRUN, "SLURM_STEP_ID": "3"}, "here").group == "node-a:29500"
 
 
 def test_bound_of_the_group() -> None:

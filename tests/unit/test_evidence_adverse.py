@@ -12,8 +12,7 @@ from evidence_site import Site
 from rank_table import environment, owned
 
 from agent.evidence import folder
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.sdk.ranks import ProcessKey
 from exporters.evidence import EvidenceExporter, exporter as module, processes
 from exporters.evidence.watch import Occasion

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 from lent import lent
 from rank_table import environment, owned
 
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.process import RankProcess
 from agent.sdk.helper import HelperHung
 from agent.sdk.ranks import RankLabel, RankView

@@ -90,24 +90,9 @@ def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.failed == ("1 files: more than 2 are not read",)
 
 
-def test_many_bad_files_are_counted(tmp_path: Path) -> None:
-    """Eight are named, the others are counted."""
-    for number in range(bundles.MAX_NAMED + 3):
-        (tmp_path / f"{number:02}.json").write_text("{")
-    failed = bundles.read(tmp_path, "7").failed
-    assert (len(failed), failed[-1]) == (bundles.MAX_NAMED + 1, "3 more files")
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    """It is an OSError, not an empty story."""
-    with pytest.raises(OSError):
-        bundles.read(tmp_path / "none", "7")
-
-
 def test_a_bundle_of_the_incident() -> None:
     """Its words and events count, and when it was taken is told."""
     found = bundles.weigh([summary()], JOB, INCIDENT)
-    assert found.used == 1
     assert found.left_out == ()
     [said] = found.said
     assert (said.rank, said.node, said.witness, said.source) == ("3", "a", "verdict", "a")
@@ -120,9 +105,9 @@ def test_a_bundle_of_the_incident() -> None:
 def test_bundles_of_another_time_or_cluster() -> None:
     """They say nothing of this incident, and are named."""
     late, early = INCIDENT.end + bundles.LATE_SECONDS, INCIDENT.start - bundles.EARLY_SECONDS
-    assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).used == 2
+    assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).left_out == ()
     found = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
-    assert (found.used, found.said, found.happened) == (0, (), ())
+    assert (found.said, found.happened) == ((), ())
     assert found.left_out == (
         "bundle of a: taken at another time than the incident",
         "bundle of a: taken at another time than the incident",
@@ -135,7 +120,7 @@ def test_a_node_whose_clock_is_ahead() -> None:
     ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     found = bundles.weigh([made], ahead, INCIDENT)
-    assert ([each.at for each in found.happened], bundles.weigh([made], JOB, INCIDENT).used) == ([1000.0, 1020.0], 0)
+    assert ([each.at for each in found.happened], bundles.weigh([made], JOB, INCIDENT).said) == ([1000.0, 1020.0], ())
 
 
 def test_who_followed_is_not_blamed() -> None:

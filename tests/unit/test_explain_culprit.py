@@ -42,12 +42,6 @@ def test_the_culprit(
     assert ([each.rank for each in found.other], [each for each in found.other if each.blames]) == (list(other), [])
 
 
-def test_the_order_of_words_does_not_matter() -> None:
-    """The same words in another order give the same judgement."""
-    said = [word("3", "verdict"), word("5", "ras"), word("5", "ras", "n"), word("x", "job_log"), word("3", "hardware")]
-    assert judge(said, is_hang=True) == judge(said[::-1], is_hang=True)
-
-
 def test_the_same_word_twice_is_told_once() -> None:
     """Metrics and a bundle that say the same of a rank are one line; another text of the bundle is a second."""
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, Cost, cost, held, incidents, spans
+from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, Cost, cost, incidents
 from agent.cli.explain.model import Course, HeldGpus, Span
 
 STEP = 15.0
@@ -23,12 +23,6 @@ def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
         if made:
             found.append((at, max(made)))
     return tuple(found)
-
-
-def test_one_missing_point_ends_no_span() -> None:
-    """Points 30 s apart are of one span, 45 s apart of two."""
-    points = [(0.0, 1.0), (15.0, 1.0), (45.0, 1.0), (90.0, 1.0)]
-    assert spans(points, STEP) == [(0.0, 45.0), (90.0, 90.0)]
 
 
 def test_nothing_happened() -> None:
@@ -96,14 +90,6 @@ def test_gpu_hours_of_a_stop() -> None:
     assert not spent.is_guess
 
 
-def test_gpus_given_back_cost_nothing() -> None:
-    """A job that is never restarted costs until its allocation ends, not until the range does."""
-    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,), gpus=(HeldGpus(0.0, 1600.0, 8.0),))
-    [found] = incidents(known)
-    spent = cost(known, found, 8)
-    assert (spent.seconds, spent.stopped, spent.goes_on) == (600.0, pytest.approx(8 * 600 / 3600), False)
-
-
 def test_what_goes_on_costs_until_now() -> None:
     """A job that holds its GPUs still, without work, is said to go on."""
     known = course(Span("died", 1000.0, END), deaths=(1000.0,), gpus=(HeldGpus(0.0, END, 8.0),))
@@ -116,17 +102,3 @@ def test_a_lost_node() -> None:
     for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
         [found] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
         assert (found.what, found.since) == (what, 1000.0)
-
-
-def test_without_known_gpus() -> None:
-    """Each rank is taken for one GPU, until the last symptom, and it is said so."""
-    known = course(Span("died", 1000.0, 1500.0), deaths=(1000.0,))
-    [found] = incidents(known)
-    assert cost(known, found, 72) == Cost(500.0, pytest.approx(10.0), None, 0.0, is_guess=True)
-    assert cost(known, found, None).stopped == 0.0
-
-
-def test_gpu_hours_between_two_times() -> None:
-    """Only what overlaps counts, and an end before the start is nothing."""
-    gpus = [HeldGpus(0.0, 3600.0, 2.0), HeldGpus(3600.0, 3600.0, 4.0)]
-    assert (held(gpus, 1800.0, 5400.0), held(gpus, 5400.0, 1800.0)) == (pytest.approx(3.0), 0.0)

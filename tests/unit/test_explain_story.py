@@ -3,14 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 import pytest
+from http_answers import answering
 
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.command import explain, main
@@ -107,24 +107,12 @@ def server() -> Iterator[str]:
         samples = asked.at(query["query"][0], float(query["time"][0]))
         return {"result": [{"metric": each.labels, "value": [1, str(each.value)]} for each in samples]}
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            body = json.dumps({"status": "success", "data": answer(parts.path, parse_qs(parts.query))}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(handler: BaseHTTPRequestHandler) -> bytes:
+        parts = urlsplit(handler.path)
+        return json.dumps({"status": "success", "data": answer(parts.path, parse_qs(parts.query))}).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{made.server_port}"
-        made.shutdown()
-        thread.join()
+    with answering(page) as address:
+        yield address
 
 
 PAGE = """\
@@ -240,12 +228,6 @@ def test_the_most_points_of_a_range() -> None:
     assert (day.step, day.end) == (15.0, END)
 
 
-def test_times_of_a_wrong_clock() -> None:
-    """An end that is told for the future or for long ago is taken for when it was seen; else it is believed."""
-    assert (ask.believed(END + 50, END), ask.believed(END - ask.OLDEST_SECONDS, END)) == (END, END - ask.OLDEST_SECONDS)
-    assert ask.believed(END - ask.OLDEST_SECONDS - 1, END) == END
-
-
 def test_deaths_of_one_episode() -> None:
     """A time that moves with the scrapes is one death; of two within a minute one was first, a later one is another."""
     moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
@@ -307,16 +289,6 @@ def test_what_is_asked_for_exists() -> None:
     assert [each for each in NODE_ALERTS.split("|") if each not in recorded] == []
 
 
-def test_one_thing_told_twice_is_one_line() -> None:
-    """A death by two queries and an event of a bundle and of metrics are told once; another rank's is another."""
-    died = Happened(10.0, "died", "3", "a", "killed (SIGKILL): first to go", "verdict")
-    again = died._replace(at=10.1, what="killed (SIGKILL)")
-    other = died._replace(rank="4")
-    assert len(story.timeline([died, again, other])) == 2
-    far = died._replace(at=10.0 + story.SAME_SECONDS)
-    assert len(story.timeline([died, far])) == 2
-
-
 def test_a_long_time_line_keeps_both_ends() -> None:
     """One line more than the bound leaves the middle out, and says how much."""
     happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
@@ -337,12 +309,3 @@ def test_hostile_words() -> None:
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)
     assert "href" not in as_html(page)
-
-
-def test_no_witness_and_no_rules() -> None:
-    """It is said that nobody is blamed, and that the rules are not there."""
-    incident = Incident(0.0, 1.0, 0.0, None, "hung")
-    spent = Cost(0.0, 0.0, None, 0.0, is_guess=True)
-    page = story.told(KnownJob("7"), [incident], Details(), judge([], is_hang=True), spent, {})
-    assert "no witness blames a rank" in as_text(page)
-    assert "the shipped rules say nothing of this job" in as_text(page)

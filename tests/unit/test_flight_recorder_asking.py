@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rank_table import environment, owned
 
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.process import RankProcess
 from agent.sdk.ranks import RankLabel, RankView
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps

@@ -16,7 +16,7 @@ from rank_table import owned
 
 from agent.helper.by_user import ByUser
 from agent.helper.client import HelperFailed
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import NoData
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ExitStatus
@@ -266,6 +266,7 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
     assert node.results() == {"read": 1.0}
 
 
+@pytest.mark.slow
 def test_what_a_file_makes_of_the_helper(node: Node) -> None:
     """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
     ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000

@@ -402,6 +402,7 @@ def roots(tmp_path: Path) -> Iterator[Path]:
     return (tmp_path / str(number) for number in itertools.count())
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from((*STEPS, "look", "append", "checkpoint", "crash")), max_size=30))
 def test_no_line_lost_and_none_twice(roots: Iterator[Path], steps: list[str]) -> None:

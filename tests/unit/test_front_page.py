@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
@@ -8,7 +7,6 @@ from hypothesis import given, strategies as st
 
 from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, age_text, front_page as made_page
-from agent.page.static import SCRIPT, STYLE
 from agent.ranks.rank.process import RankGpu
 
 NOW = 1_700_000_000.0
@@ -44,9 +42,9 @@ class Page(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def front_page(shown: NodeDocument, traffic: Sequence[float] = (), links: SiteLinks | None = None) -> str:
-    """The page of a document whose ranks all had this traffic."""
-    return made_page(shown, lambda job_id, rank: traffic, links or SiteLinks(), 1.0)
+def front_page(shown: NodeDocument, links: SiteLinks | None = None) -> str:
+    """The page of a document."""
+    return made_page(shown, links or SiteLinks())
 
 
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
@@ -74,11 +72,11 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     html = front_page(document(ranks, exporters, jobs=jobs))
     page = Page(html)
     assert page.rows[1:2] == [
-        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"]
+        ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"]
     ]
     assert page.rows[3:5] == [
-        ["alive gpu_xid", "9", "0 s ago", "183.46", "", "", "0", "77", "ada", "1", ""],
-        ["finished", "10", "", "", "", "", "", "", "", "", "exited with status 0, 5 s ago"],
+        ["alive gpu_xid", "9", "0 s ago", "183.46", "", "0", "77", "ada", "1", ""],
+        ["finished", "10", "", "", "", "", "", "", "", "exited with status 0, 5 s ago"],
     ]
     assert page.rows[6:] == [
         ["nvml", "down", "2 h 1 min ago", "0", "no library"],
@@ -104,13 +102,12 @@ def test_who_waits_for_whom() -> None:
     assert "none for 46 s" in front_page(document([msgspec.structs.replace(gone, job_id="2"), stands]))
 
 
-def test_lateness_and_traffic_are_drawn() -> None:
-    """A bar for the share of time that others wait, a line from zero to the highest step; none if not known."""
+def test_lateness_is_drawn() -> None:
+    """A bar for the share of time that others wait; none if not known."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
-    html = front_page(document([rank]), [0.0, 5e9, 10e9])
+    html = front_page(document([rank]))
     assert 'value="0.31" aria-label="share of time that others wait for rank 0"></meter>31%' in html
-    assert 'aria-label="at most 10.0 GB/s"><polyline points="57,19 58,10 59,1"/>' in html
-    assert not {"svg", "meter"} & set(Page(front_page(document([msgspec.structs.replace(rank, late_share=None)]))).tags)
+    assert "meter" not in Page(front_page(document([msgspec.structs.replace(rank, late_share=None)]))).tags
 
 
 def test_links_are_those_of_the_configuration() -> None:
@@ -120,24 +117,6 @@ def test_links_are_those_of_the_configuration() -> None:
     assert "http://grafana:3000/d/rankwatch-node?var-node=gpu-7" in page.links
     assert "https://wiki/runbooks" in page.links
     assert "http://grafana:3000/d/rankwatch-job?var-job_id=1%22%26x" in page.links
-
-
-def test_page_tells_of_a_refused_configuration() -> None:
-    """The page says why the configuration was refused, and nothing where it was not."""
-    assert "configuration refused" not in front_page(document([]))
-    html = front_page(document([], configuration=Configuration("/etc/r.yml", "line 3: <no such key>")))
-    assert "configuration refused</span> line 3: &lt;no such key&gt;; the one before stays" in html
-
-
-def test_the_page_fetches_its_own_files_alone() -> None:
-    """The page has one style and one script, both the agent's; with 8 ranks all are below 40 kB."""
-    ranks = [Rank(job_id="1", rank=str(i), state="alive", pid=i, last_progress_seconds=NOW) for i in range(8)]
-    html = front_page(document(ranks), [1e9] * 60)
-    page = Page(html)
-    assert page.links == ["data:,", STYLE.address, SCRIPT.address, "metrics", "api/v1/ranks"]
-    assert {"style", "img", "iframe"} & set(page.tags) == set()
-    assert " style=" not in html and " on" not in html.replace(" on this node", "")
-    assert len(html) + len(STYLE.text) + len(SCRIPT.text) < 40_000
 
 
 def odd(text: str) -> NodeDocument:

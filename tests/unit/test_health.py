@@ -3,14 +3,12 @@
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from rank_table import KILLED, Table, environment
+from rank_table import Table, environment
 
-from agent.app.config import Loaded
-from agent.app.yaml_document import ConfigError
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware, Nic
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
-from agent.ranks.health import CHECKS, HealthSnapshot, counted_checks, families
+from agent.ranks.health import HealthSnapshot, counted_checks, families
 from agent.ranks.naming.binding import BINDING_SECONDS
 
 DEFAULT = counted_checks([], [])
@@ -51,11 +49,6 @@ def machine() -> Machine:
     return Machine()
 
 
-def test_where_nothing_is_checked_nothing_is_said(machine: Machine) -> None:
-    """Neither a rank nor the node is healthy or not while there are no findings."""
-    assert {key[0] for key in machine.series()} == {"checks_refused_total"}
-
-
 @pytest.mark.parametrize(("subject", "check", "ranks"), [
     (Subject("gpu", "GPU-1"), "gpu_xid", ["1"]),
     (Subject("nic", "mlx5_0"), "rdma_port_down", ["0"]),
@@ -90,16 +83,6 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
     assert (found["node_healthy",], found["node_check_success", "gpu_xid"]) == (1, 0)
 
 
-def test_a_rank_that_left_keeps_what_stood_against_it(machine: Machine) -> None:
-    """A rank whose GPU fell off the bus is gone before anybody looks: its record of an ended rank names the cause."""
-    machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
-    machine.table.ranks.observe_exit(machine.keys[1], KILLED)
-    machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"]})
-    machine.table.ranks.observe_gpus(machine.hardware)
-    machine.table.tick(1.0)
-    assert machine.unhealthy() == [("1", "gpu_lost")]
-
-
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
     """A lost GPU tells of no process: its rank, which has a context on its neighbour's as well, still stands on it."""
     machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
@@ -127,10 +110,3 @@ def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
     unhealthy = [key[1:] for key in machine.series() if key[0] == "rank_unhealthy"]
     assert ("9", "1", "gpu_xid") in unhealthy
     assert ("9", "0", "gpu_xid") not in unhealthy
-
-
-def test_a_check_that_there_is_not_is_refused_by_name() -> None:
-    """A misspelt check in the configuration is a mistake with its place; each there is may be chosen."""
-    with pytest.raises(ConfigError, match="'gpu_xids' is none of the checks"):
-        Loaded("health: {ignore: [gpu_xids]}", "test.yml")
-    assert Loaded(f"health: {{count: [{', '.join(CHECKS)}]}}", "test.yml").config.health.counted() == set(CHECKS)

@@ -1,12 +1,11 @@
 """`rankwatch healthy`: what it makes of the agent's metrics, and that it never waits for long."""
 
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 
 import pytest
+from http_answers import answering
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.cli import healthy, main as cli
@@ -53,40 +52,10 @@ def test_so_many_checks_are_told() -> None:
     assert text.endswith("; 1 more")
 
 
-@contextmanager
-def server(answer: bytes, *, slowly: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve this answer to one who asks; ``slowly``: a byte every 50 ms. Yields its address, and what was sent."""
-    sent: list[bytes] = []
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                connection.recv(65_536)
-                try:
-                    for piece in [answer[i : i + 1] for i in range(len(answer))] if slowly else [answer]:
-                        connection.sendall(piece)
-                        sent.append(piece)
-                        if slowly:
-                            time.sleep(0.05)
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}", sent
-        thread.join(60)
-
-
-def http(page: str) -> bytes:
-    """An answer with this page."""
-    return f"HTTP/1.1 200 OK\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode()
-
-
 @pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
 def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The command asks the agent, and leaves with the status of its answer, which is one line."""
-    with server(http(page)) as (address, _):
+    with answering(lambda _: page.encode()) as address:
         assert cli.main(["healthy", "--web.listen-address", address]) == status
     said = capsys.readouterr().out
     assert said.startswith(words)
@@ -100,27 +69,20 @@ def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
 
 
-@pytest.mark.parametrize("answer", [
-    b"HTTP/1.1 503 Not yet\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n{{{ 1 1",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\nhalf", b"nonsense\r\n\r\n", b"",
-])  # fmt: skip
-def test_an_agent_without_metrics(answer: bytes) -> None:
-    """An agent that is not ready, or answers with something else, tells nothing."""
-    with server(answer) as (address, _):
-        assert main(["--web.listen-address", address]) == CANNOT_TELL
-
-
-def test_metrics_without_their_labels(capsys: pytest.CaptureFixture[str]) -> None:
-    """A page of something else, or of another version, is no verdict against a node."""
-    with server(http("rankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds 1\n")) as (address, _):
-        assert main(["--web.listen-address", address]) == CANNOT_TELL
-    assert "cannot tell" in capsys.readouterr().out
-
-
 def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that trickles in is given up after its time, however often a byte of it comes."""
     monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)
-    with server(http(WELL), slowly=True) as (address, sent):
+    sent = []
+
+    def trickle(handler: BaseHTTPRequestHandler) -> bytes:
+        with suppress(OSError):
+            for letter in f"HTTP/1.1 200 OK\r\nContent-Length: {len(WELL)}\r\n\r\n{WELL}":
+                handler.wfile.write(letter.encode())
+                sent.append(letter)
+                time.sleep(0.05)
+        return b""
+
+    with answering(trickle) as address:
         assert main(["--web.listen-address", address]) == CANNOT_TELL
-        assert len(sent) < len(http(WELL))
+        assert len(sent) < len(WELL)
     assert "not within 0.3 s" in capsys.readouterr().out

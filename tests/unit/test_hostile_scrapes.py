@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import pytest
 import yaml
+from web_log import WebLog
 
 from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
@@ -71,7 +72,8 @@ class Agent:
         self.pages = Pages(
             self.registry.render, lambda: frozenset(names), lambda: True, str, bytes, lambda: True, {}, evidence_files
         )
-        self.server = WebServer(self.pages, Logger("web"))
+        self.log = WebLog()
+        self.server = WebServer(self.pages, self.log)
         self.port = 0
 
     def scrape(self, query: str) -> tuple[int, bytes, float]:
@@ -96,7 +98,7 @@ async def agent() -> AsyncIterator[Agent]:
     yield made
     await made.server.stop(5.0)
     made.thread.stop()
-    assert made.server.stats.failures == 0
+    assert made.log.faults == 0
 
 
 @contextmanager
@@ -126,4 +128,4 @@ async def test_scrapes_are_answered_beside_a_user_who_scrapes_without_end(agent:
     assert {status for status, _, _ in beside} == {200}
     assert all(body == alone[number % 2] for number, (_, body, _) in enumerate(beside))
     assert max(seconds for _, _, seconds in beside) < 1.0
-    assert agent.server.stats.responses[200] > SCRAPES
+    assert agent.server.responses[200] > SCRAPES

@@ -144,6 +144,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
         )
 
 
+@pytest.mark.slow
 def test_eighty_files_of_megabyte_names_leave_the_checkpoint_small(tmp_path: Path) -> None:
     """Names longer than NCCL's are no names: what eighty files of them leave in the checkpoint is a few kilobytes."""
     for pid in range(1, 81):

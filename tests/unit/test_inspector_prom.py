@@ -18,7 +18,7 @@ from rank_table import environment, owned
 from agent.hardware.inventory import Hardware
 from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import Context, NoData
 from agent.sdk.hardware import Gpu
 from agent.sdk.metrics import Admission

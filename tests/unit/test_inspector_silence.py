@@ -88,6 +88,7 @@ def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause |
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
+@pytest.mark.slow
 def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every look counts the silent, one warning per process names the remedy, and what is remembered is bounded."""
     watch = SilenceWatch(PATHS, Logger("inspector"), lambda key: [RankLabel("4711", str(key.pid))])

@@ -6,8 +6,8 @@ import pytest
 from rank_table import Table, environment, facts, owned
 
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.numbers import NUMBERS
-from agent.ranks.rank.owner import Owner
 
 ENDED = 1.7e9
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
@@ -39,12 +39,6 @@ def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explai
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
-@pytest.mark.parametrize("state", ["NODE_FAIL", "FAILED", "OUT_OF_MEMORY", "BOOT_FAIL", "UNKNOWN", "OTHER"])
-def test_other_ends_explain_nothing(state: str) -> None:
-    """A lost node, a failure and an end of which nobody knows explain no exit."""
-    assert not JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, TERMINATED)
-
-
 @pytest.mark.parametrize(("late", "explained"), [
     (-NUMBERS.end_seconds, True), (-NUMBERS.end_seconds - 1, False), (NUMBERS.after_end_seconds, True),
     (NUMBERS.after_end_seconds + 1, False),
@@ -52,11 +46,6 @@ def test_other_ends_explain_nothing(state: str) -> None:
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
     """What left long before the job was sent away, or after it, did so for another reason."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained
-
-
-def test_an_exit_of_the_run_before() -> None:
-    """A rank that left before the job began here is of another run."""
-    assert not JobEnd("4", ENDED - 10, ENDED, "CANCELLED").explains(ENDED - 11, KILLED)
 
 
 def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> None:
@@ -88,15 +77,6 @@ def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
     restored.ranks.load(table.ranks.dump())
     restored.tick()
     assert restored.states()["0"] == "finished"
-
-
-def test_the_word_on_another_job_changes_nothing() -> None:
-    """Only ranks of the job are judged by its end; no word at all is none on any job."""
-    table = Table(once=True)
-    killed_rank(table)
-    for ends in (cancelled(table, "4712"), cancelled(table, ""), []):
-        table.ranks.observe_job_ends(ends)
-        assert table.states()["0"] == "dead"
 
 
 def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:

@@ -397,6 +397,7 @@ def test_hostile_content(tmp_path: Path) -> None:
     assert counts(found)["4711", "1"] == 3
 
 
+@pytest.mark.slow
 def test_a_backlog_takes_a_tenth_of_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One turn reads for a bounded time of its thread, the rest waits."""
     used = iter(range(1000))
@@ -461,6 +462,7 @@ def test_logs_of_new_ranks_are_looked_for_soon(tmp_path: Path) -> None:
     assert sum(counts(node.look(fresh)).values()) == 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """MAX_CLAIMED logs of jobs here are read, and not one more; of thousands of others none is opened."""
     monkeypatch.setattr(reader, "MAX_CLAIMED", 3)

@@ -3,15 +3,15 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from http_answers import answering
 
 from agent.cli.job.command import main, told
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
-from agent.core.prometheus import Sample, get, shown
+from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
 NOW = 10_000.0
@@ -91,11 +91,6 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     assert told(facts) == "clusters x, y each have a job 1: choose one by --cluster"
 
 
-def test_a_job_that_nobody_knows() -> None:
-    """It is said so."""
-    assert told(asked(asking({}), "nope", None)) == "job nope: no rank was seen in the last hour"
-
-
 def test_hostile_names() -> None:
     """A label can neither leave its string in an expression nor command the terminal."""
     assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
@@ -109,26 +104,14 @@ def server() -> Iterator[tuple[str, list[str]]]:
     """Provide the address of a Prometheus that knows SITE (a fake: it only finds answers), and what it was sent."""
     sent: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            sent.append(self.headers.get("Authorization", ""))
-            [expression] = parse_qs(urlsplit(self.path).query)["query"]
-            found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
-            body = json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(handler: BaseHTTPRequestHandler) -> bytes:
+        sent.append(handler.headers.get("Authorization", ""))
+        [expression] = parse_qs(urlsplit(handler.path).query)["query"]
+        found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as made:
-        thread = Thread(target=made.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{made.server_port}", sent
-        made.shutdown()
-        thread.join()
+    with answering(page) as address:
+        yield address, sent
 
 
 def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,15 +126,3 @@ def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixtur
     said = capsys.readouterr().err
     assert "no answer from http://127.0.0.1:1: " in said
     assert "secret" not in said
-
-
-@pytest.mark.parametrize("url", ["ftp://x", "http://", "http://a:b:c"])
-def test_no_address(url: str) -> None:
-    """What is no address is refused with ValueError."""
-    with pytest.raises(ValueError):
-        get(url, "/api/v1/query", {})
-
-
-def test_addresses_are_shown_without_passwords() -> None:
-    """User and password are left out, the path stays."""
-    assert (shown("https://u:p@h:1/x@y"), shown("h:9090")) == ("https://h:1/x@y", "h:9090")

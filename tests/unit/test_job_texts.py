@@ -11,7 +11,7 @@ from rank_table import Table, environment, owned
 
 from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.files import JobTexts
 from agent.sdk.ranks import JobUsers
 from agent.system import outputs as file_holders
@@ -141,20 +141,6 @@ def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
         assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (read, 2)
         texts.close()
-
-
-def test_a_look_reads_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look reads about as much as it may, and the next one goes on."""
-    monkeypatch.setattr(job_texts, "TURN_BYTES", 100_000)
-    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
-    log.write_text("0123456789abcde\n" * 30_000)
-    hold(proc, 10, log, ME, "0100001")
-    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
-    users = users_of((10, "4711", ME))
-    turns = [sum(len(each.lines) for each in texts.turn(users)) for _ in range(5)]
-    assert sum(turns) == 30_000
-    assert 0 < turns[0] <= 20_000
-    texts.close()
 
 
 def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,21 @@
 """What an exporter was lent for one run is taken back at its end, however it ends."""
 
 import asyncio
-import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
 
 from agent.app.discovery import ExporterPlan, Prepared
-from agent.app.lease import Lease, Lender
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
-from agent.helper.client import Helper
-from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 from agent.sdk.hardware import Gpu, Nic, Subject
 from agent.sdk.helper import HelperSpec
@@ -150,24 +145,3 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path) -
     assert await own.apply(plan(after, number=1))
     assert after.ctx.state.restored is None
     await own.stop()
-
-
-async def test_a_helper_whose_end_failed_is_not_called_late(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where ending a helper raises, the log does not say that 0 helpers were late."""
-
-    async def stop(self: Helper[object]) -> None:
-        raise OSError(5, "no")
-
-    monkeypatch.setattr(Helper, "stop", stop)
-    clock = FakeClock()
-    ranks, state = RankTable(clock, "here"), StateFile(None, "", Logger("test"))
-    lender = Lender(roots=Roots(), clock=clock, hostname="here", ranks=ranks, state=state, once=False)
-    lease = Lease(lender, "a", 1024)
-    lease.context.helper(HelperSpec("x", "m:f", int, 1))
-    with caplog.at_level(logging.ERROR):
-        await lease.close()
-    fields = [getattr(record, "fields", {}) for record in caplog.records]
-    assert fields
-    assert all(each.get("late") != 0 for each in fields)

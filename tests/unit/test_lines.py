@@ -48,15 +48,6 @@ def odd(family: Family) -> Metric:
     return Metric(family, labels, list(ODD_VALUES))
 
 
-def test_every_family_is_written_as_the_client_does() -> None:
-    """Of every family declared, odd labels and numbers are written byte for byte as prometheus-client does."""
-    for openmetrics in [False, True]:
-        for metric in map(odd, DECLARED.values()):
-            assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
-                [metric], openmetrics_format=openmetrics
-            )
-
-
 def test_a_histogram_is_written_as_the_client_does() -> None:
     """Buckets with their bounds, then count and sum without, are written byte for byte as prometheus-client does."""
     family = Family("rankwatch_x_seconds", "histogram", "help", ("b", "a", "le"))
@@ -70,18 +61,6 @@ def test_a_histogram_is_written_as_the_client_does() -> None:
     for openmetrics in (False, True):
         wanted = reference_of([client], openmetrics_format=openmetrics)
         assert encode([metric], Selection(openmetrics=openmetrics)).body == wanted
-
-
-def test_single_values_are_written_as_the_client_does() -> None:
-    """Each odd number alone, in a family without labels, is written as prometheus-client does."""
-    for value in ODD_VALUES:
-        for kind in ["gauge", "counter"]:
-            name = "rankwatch_x_total" if kind == "counter" else "rankwatch_x"
-            metric = Family(name, "counter" if kind == "counter" else "gauge", "help").single(value)
-            for openmetrics in (False, True):
-                assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
-                    [metric], openmetrics_format=openmetrics
-                )
 
 
 @given(st.one_of(st.floats(), st.integers(-(2**70), 2**70), st.booleans()))
@@ -119,28 +98,3 @@ def test_what_is_kept_is_what_was_given_last() -> None:
         metric = Metric(FAMILY, given_now, [1.0] * len(given_now))
         assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])
         assert len(heads) == len(given_now)
-
-
-def test_what_is_kept_goes_with_its_family_and_source() -> None:
-    """A family that its source gives no more, and a source that is shown no more, are forgotten."""
-    heads = KeptHeads()
-    other = Family("rankwatch_y", "gauge", "help", ("b", "a"))
-    for source in ("one", "two"):
-        for family in (FAMILY, other):
-            list(heads.text(source, Metric(family, [("1", "2")], [1.0]), openmetrics=False))
-    assert len(heads) == 4
-    heads.keep_families("one", {FAMILY.name})
-    assert len(heads) == 3
-    heads.keep_sources({"one"})
-    assert len(heads) == 1
-    heads.keep_sources(())
-    assert len(heads) == 0
-
-
-def test_a_family_declared_anew_has_its_own_labels() -> None:
-    """What was kept of another family of the same name is not used."""
-    heads = KeptHeads()
-    renamed = Family(FAMILY.name, "counter", "help", ("c", "d"))
-    for family in (FAMILY, renamed):
-        metric = Metric(family, [("1", "2")], [1.0])
-        assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])

@@ -16,12 +16,10 @@ from agent.ranks.liveness.job_line import (
     MAX_LEADS,
     MAX_RETRACTED,
     RETRACTED_SECONDS,
-    JobLine,
 )
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.owner import Owner
-from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.facts import Owner
 from exporters.job_log.catalogue import failures
 
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
@@ -174,15 +172,6 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
     assert job.shown("exit_age_seconds") == {("2", *labels, exit_class, "short", cause, "alice"): SETTLED}
 
 
-@pytest.mark.parametrize(("seconds", "lived"), [(599.0, "short"), (600.0, "long")])
-def test_how_long_a_rank_lived(seconds: float, lived: str) -> None:
-    """Below 600 s a rank lived for a short time."""
-    job = Job()
-    job.exit(2, CRASH, after=seconds, then=SETTLED)
-    [labels] = job.shown("exit_age_seconds")
-    assert labels[5] == lived
-
-
 def test_only_the_first_of_an_episode_leads() -> None:
     """Exits that follow another one by up to 60 s are its consequences, in a chain; one after a longer gap leads."""
     job = Job(ranks=8)
@@ -228,16 +217,6 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
     assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
     job.tick(RETRACTED_SECONDS + 1.0)
     assert job.leads().keys() == {("1", "left")}
-
-
-def test_the_same_death_again_within_a_minute_is_a_second_one() -> None:
-    """A rank that dies, returns and dies alike within 60 s has the newer exit's age, not -1."""
-    job = Job(ranks=4)
-    job.exit(0, CRASH, after=1.0, then=SETTLED)
-    job.start(0)
-    job.tick(1.0)
-    job.exit(0, CRASH, after=10.0, then=SETTLED)
-    assert job.leads() == {("0", "crash"): SETTLED}
 
 
 def test_a_job_that_starts_anew_retracts_all() -> None:
@@ -412,14 +391,6 @@ def test_a_planned_exit_is_ok() -> None:
     writer.close()
     job.tick()
     assert job.leads() == {("3", "ok"): SETTLED}
-
-
-def test_a_start_to_come_counts_as_now() -> None:
-    """A damaged checkpoint may give a process a start in a thousand years: the line keeps a time that it can save."""
-    line, process = JobLine("ann"), RankProcess(found_at=0.0)
-    process.slots = [RankLabel("7", "0")]
-    line.note_ranks([process], 2.0**63, 50.0)
-    assert line.started_at == 50.0
 
 
 def test_an_exporter_that_has_ended_writes_no_causes() -> None:

@@ -64,16 +64,6 @@ def test_line_in_logfmt(sink: Sink) -> None:
     )
 
 
-def test_line_in_json(sink: Sink) -> None:
-    """The json format carries the same fields with their types."""
-    sink.configure(format="json")
-    log.Logger("web").error("odd", count=3, peer="a\nb", ratio=float("nan"))
-    (line,) = sink.lines()
-    fields = json.loads(line)
-    del fields["ts"]
-    assert fields == {"level": "error", "logger": "web", "msg": "odd", "count": 3, "peer": "a\nb", "ratio": "nan"}
-
-
 @pytest.mark.parametrize(("value", "shown"), [
     ("", '""'),
     ("a b", '"a b"'),
@@ -111,23 +101,6 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
     assert "…" in cut or "\\u2026" in cut
 
 
-def test_level_is_a_floor(sink: Sink) -> None:
-    """Events below the level are not written."""
-    sink.configure(level="warn")
-    logger = log.Logger("x")
-    logger.debug("no")
-    logger.info("no")
-    logger.warning("yes")
-    assert len(sink.lines()) == 1
-
-
-@pytest.mark.parametrize(("level", "form"), [("loud", "logfmt"), ("info", "xml")])
-def test_unknown_setting_is_refused(level: log.Level, form: log.Format) -> None:
-    """A level or format that does not exist is an error that names it."""
-    with pytest.raises(ValueError, match=r"loud|xml"):
-        log.configure(level, form)
-
-
 def test_repeats_are_held_back_and_told(sink: Sink) -> None:
     """Of one message N pass per window; the first of the next window says how many did not."""
     logger = log.Logger("x")
@@ -146,16 +119,6 @@ def test_repeats_are_held_back_and_told(sink: Sink) -> None:
     ]
 
 
-def test_repeats_are_counted_apart(sink: Sink) -> None:
-    """Another message, level or logger has its own allowance."""
-    for _ in range(REPEATS_PER_WINDOW + 1):
-        log.Logger("x").info("again")
-    log.Logger("x").info("other")
-    log.Logger("x").warning("again")
-    log.Logger("y").info("again")
-    assert len(sink.lines()) == 13
-
-
 def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     """Beside a user with ever new jobs, deaths of a neighbour's jobs are logged; what was suppressed is counted."""
     logger = log.Logger("x")
@@ -171,17 +134,6 @@ def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     for job_id, user in (("new", "eve"), ("a", "ann"), ("b", "ann")):
         logger.info("rank {rank} of job {job_id} left", rank=0, job_id=job_id, user=user)
     assert [line.partition("suppressed=")[2] for line in sink.lines()[-3:]] == ["170", "1", ""]
-
-
-def test_a_uid_is_a_user_and_a_job_alone_is_none(sink: Sink) -> None:
-    """Lines with a uid are counted by it; lines with a job and no user all together, as anybody may invent jobs."""
-    logger = log.Logger("x")
-    for number in range(REPEATS_PER_WINDOW + 5):
-        logger.info("refused", uid=7, job_id="a")
-        logger.info("refused", uid=8, job_id="a")
-        logger.info("odd", job_id=number)
-    lines = sink.lines()
-    assert [sum(word in line for line in lines) for word in ("uid=7", "uid=8", "odd")] == [10, 10, 10]
 
 
 def test_one_line_more_than_a_users_bound_is_held_back() -> None:
@@ -204,18 +156,6 @@ def test_remembered_messages_are_bounded() -> None:
     assert limit.forgotten == 0
     assert (limit.admit(("x", 20, "one more")), limit.forgotten) == (0, 4)
     assert limit.admit(("x", 20, "0")) == 0
-
-
-def test_exception_shows_its_place(sink: Sink) -> None:
-    """An exception is logged with type, text and line, an OSError without the line."""
-    try:
-        raise KeyError("gone")
-    except KeyError as caught:
-        log.Logger("x").error("failed", error=caught)
-    log.Logger("x").error("failed", error=FileNotFoundError(2, "No such file", "/a"))
-    first, second = sink.lines()
-    assert "error=\"KeyError: 'gone' (test_log.py:" in first
-    assert "error=\"FileNotFoundError: [Errno 2] No such file: '/a'\"" in second
 
 
 def test_logs_of_libraries_take_the_same_form(sink: Sink) -> None:
@@ -271,53 +211,6 @@ def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
     assert len(sink.lines()) == 1001
     logger.info("last")
     assert sink.lines()[-1].endswith("msg=last lines_lost=1")
-
-
-def test_closed_stream_is_survived(sink: Sink) -> None:
-    """A stream that was closed costs lines, not the agent."""
-    log.Logger("x").info("one")
-    sink.lines()
-    sink.stream.close()
-    log.Logger("x").info("two")
-    log.flush()
-
-
-def test_configuring_again_replaces(sink: Sink) -> None:
-    """After a second configuration an event is written once, in the new form."""
-    sink.configure(format="json")
-    sink.configure(format="json")
-    log.Logger("x").info("once")
-    assert [json.loads(line)["msg"] for line in sink.lines()] == ["once"]
-
-
-class FlakyStream(io.StringIO):
-    """Takes nothing until it is told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.works = False
-
-    def write(self, text: str) -> int:
-        if not self.works:
-            raise OSError(32, "Broken pipe")
-        return super().write(text)
-
-
-def test_lines_that_could_not_be_written_are_counted_once(sink: Sink) -> None:
-    """What the stream did not take is told with the next line that it takes, and not again."""
-    sink.stream = flaky = FlakyStream()
-    sink.configure()
-    logger = log.Logger("x")
-    for _ in range(3):
-        logger.info("lost")
-    log.flush()
-    flaky.works = True
-    logger.info("good")
-    logger.info("better")
-    assert [without_time(line) for line in sink.lines()] == [
-        "level=info logger=x msg=good lines_lost=3",
-        "level=info logger=x msg=better",
-    ]
 
 
 def test_a_message_names_fields(sink: Sink) -> None:

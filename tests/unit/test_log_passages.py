@@ -97,6 +97,7 @@ def test_the_first_of_a_category() -> None:
     assert [lines[-3] for lines in log.lines()] == ["later"]
 
 
+@pytest.mark.slow
 def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job MAX_PER_JOB are kept, of all MAX_PASSAGES: the job with most gives way to others."""
     monkeypatch.setattr("exporters.job_log.passages.MAX_OF_A_CATEGORY", 10 * MAX_PASSAGES)

@@ -190,6 +190,7 @@ def test_rows_of_perf_csv() -> None:
         assert read_perf_csv(raw) is None
 
 
+@pytest.mark.slow
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes, results, rows and cells at their bounds are read, and not one more."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))

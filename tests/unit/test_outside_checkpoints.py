@@ -173,7 +173,7 @@ def live_on(ranks: RankTable) -> bytes:
         document = node_document(
             health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()
         )
-        front_page(read(write(document)), lambda job_id, rank: (), SiteLinks(), 1.0)
+        front_page(read(write(document)), SiteLinks())
     return ranks.dump()
 
 

@@ -74,8 +74,3 @@ def test_what_was_removed_comes_back_as_it_was(tmp_path: Path, state: str, after
     assert machine.run("prerm", "remove") == ["stop", "disable"]
     assert machine.run("postinst", "configure", "0.1.0") == after
     assert machine.run("postinst", "configure", "0.1.0") == ["try-restart"]
-
-
-def test_a_choice_that_cannot_be_read_stops_no_upgrade(tmp_path: Path) -> None:
-    """A mistake in /etc/default/rankwatch leaves the rights as they are, and the new version runs."""
-    assert Machine(tmp_path, "enabled", "exit 2").run("postinst", "configure", "0.1.0") == ["try-restart"]

@@ -96,16 +96,6 @@ async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(await kept.rows()) == 1 + 3
 
 
-async def test_a_source_that_cannot_be_told_costs_its_own_past() -> None:
-    """Where what one exporter showed cannot be rendered, its cells are empty, and others' tables are there."""
-    kept, odd = Kept(), Gpus()
-    odd.name = "odd"
-    kept.past = ShownPast(kept.clock, lambda: [odd, kept.gpus])
-    odd.heat = {"odd": "hot"}  # type: ignore[dict-item]  # what a mistake may be
-    kept.step()
-    assert (await kept.rows())[1] == ["rankwatch_heat_celsius{gpu=0}", "40"]
-
-
 async def test_a_source_that_fails_costs_its_own_past() -> None:
     """A snapshot that fails, or a source that shows nothing, leaves an empty column; labels do not break lines."""
     kept = Kept()

@@ -36,11 +36,6 @@ def test_addresses(address: str, peer: str) -> None:
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
 
 
-def test_a_socket_without_addresses() -> None:
-    """A client of a Unix socket has no name."""
-    assert Peers(no_channel).of("", "/run/web.sock") == ""
-
-
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1"])
 def test_the_user_of_a_client_on_this_node(host: str) -> None:
     """The kernel names the user of a client on this node, another one's too; of a closed one it names none."""
@@ -80,11 +75,6 @@ def test_another_address_of_the_node_is_no_other_peer() -> None:
     assert Peers(lambda: Netlink(Kernel(19028))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == f"uid {OTHER_UID}"
     assert Peers(no_channel).of(("10.0.0.2", 5), ("127.0.0.1", 19028)) == LOOPBACK
     assert Peers(no_channel).of(("10.0.0.1", 5), ("10.0.0.1", 19028)) == LOOPBACK
-
-
-def test_who_listens_at_the_clients_port_is_not_the_client() -> None:
-    """Where the kernel has no such connection, it names a listener at that port: the client counts by its address."""
-    assert Peers(lambda: Netlink(Kernel(0))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == "10.0.0.2"
 
 
 def test_a_question_that_fails_is_no_end() -> None:

@@ -120,6 +120,7 @@ def test_zombie_has_left(node: Node) -> None:
     assert node.look().gone == (key,)
 
 
+@pytest.mark.slow
 def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
     """One new rank process over the bound of a look is found in the next, and so is one that was refused."""
     for pid in range(10, 10 + MAX_NEW + 1):
@@ -131,6 +132,7 @@ def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
     assert node.look().new == ()
 
 
+@pytest.mark.slow
 def test_users_take_turns_in_a_look(node: Node) -> None:
     """The ranks of a user are found in the first look, whatever number of another's there is."""
     for pid in range(10, 10 + 2 * MAX_NEW):

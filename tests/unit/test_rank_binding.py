@@ -5,7 +5,6 @@ import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks.expiry import FINISHED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.environment import communicator_job_id, group_job_id
 
@@ -44,20 +43,14 @@ def test_without_environment_the_largest_communicator_names_the_rank(table: Tabl
     assert table.labels() == {RankLabel(communicator_job_id(WORLD), "5"): 1}
 
 
-def test_death_publishes_what_is_known(table: Table) -> None:
-    """A process that dies before it is bound is bound at its death."""
-    key = table.add(1, environment(3))
-    table.ranks.observe_exit(key, KILLED)
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-
-
-def test_binding_is_frozen(table: Table) -> None:
-    """A world communicator that contradicts a published label is counted and changes nothing."""
+def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """A world communicator that contradicts a published label is logged and changes nothing."""
     key = table.add(1, environment(3))
     table.tick(1.0)
     table.record(1, [Membership(WORLD, 6, 8)], key)
     table.tick(60.0)
-    assert (table.labels(), table.ranks.snapshot().conflicts) == ({RankLabel("4711", "3"): 1}, 1)
+    assert table.labels() == {RankLabel("4711", "3"): 1}
+    assert [each.msg for each in caplog.records] == ["records call the process another rank: it keeps its own"]
 
 
 def test_node_rank_in_the_environment(table: Table) -> None:
@@ -102,39 +95,6 @@ def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
     assert table.ranks.snapshot().duplicates == 0
 
 
-def test_duplicate_that_left_takes_no_ended_rank(table: Table) -> None:
-    """A duplicate that left does not take the place of the holder when that leaves too."""
-    holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_exit(duplicate, KILLED)
-    table.ranks.observe_exit(holder, KILLED)
-    table.tick(1.0)
-    assert table.labels() == {RankLabel("4711", "0"): 1}
-
-
-def test_duplicate_that_left_is_forgotten(table: Table) -> None:
-    """A duplicate that left shows nothing, so it is counted no longer than a rank that finished."""
-    holder, duplicate = table.add(1, environment(0)), table.add(2, environment(0))
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_exit(duplicate, KILLED)
-    table.tick(FINISHED_SECONDS)
-    assert table.ranks.snapshot().duplicates == 1
-    table.tick(0.1)
-    assert (table.ranks.snapshot().duplicates, list(table.labels().values())) == (0, [holder.pid])
-
-
-def test_partial_duplicate_keeps_its_labels(table: Table) -> None:
-    """A process of two ranks, one of them another's, keeps the other label when a larger communicator appears."""
-    table.add(1, environment(0, world=2))
-    key = table.add(2, environment(7) | {"RANK": ""})
-    table.record(2, [Membership(TENSOR, 0, 2), Membership(TENSOR, 1, 2)], key)
-    table.tick(BINDING_SECONDS)
-    bound = table.labels()
-    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], None)
-    table.tick(1.0)
-    assert table.labels() == bound == {RankLabel("4711", "0"): 1, RankLabel("4711", "1"): 2}
-
-
 def test_loopback_rendezvous_of_two_pods(table: Table) -> None:
     """Two jobs that meet at 127.0.0.1:29500 in network namespaces of their own are two jobs, and both are shown."""
     env = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -167,8 +127,8 @@ def test_rank_that_cannot_be_told(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 0) == RankLabel("4711", "unknown")
 
 
-def test_unseen_writer_gives_way(table: Table) -> None:
-    """Records whose process is found late keep their label when it is the same, without a conflict."""
+def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+    """Records whose process is found late keep their label when it is the same, without a contradiction."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)
@@ -177,13 +137,4 @@ def test_unseen_writer_gives_way(table: Table) -> None:
     key = table.add(1, None)
     table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
-    assert (table.ranks.label(writer_key(1), WORLD, 5), table.ranks.snapshot().conflicts) == (label, 0)
-
-
-def test_single_pass_settles_at_once() -> None:
-    """In a single pass over files every writer is bound at the first tick by its largest communicator."""
-    table = Table(once=True)
-    for pid in (1, 2):
-        table.ranks.observe_records(writer_key(pid), [Membership(TENSOR, 0, 4), Membership(WORLD, pid, 8)], None)
-    table.tick()
-    assert table.ranks.label(writer_key(2), TENSOR, 0) == RankLabel(communicator_job_id(WORLD), "2")
+    assert (table.ranks.label(writer_key(1), WORLD, 5), caplog.records) == (label, [])

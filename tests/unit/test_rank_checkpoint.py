@@ -3,10 +3,9 @@
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, WORLD, Table, environment, writer_key
+from rank_table import WORLD, Table, environment, writer_key
 
-from agent.core.identity import Membership, ProcessKey, RankLabel
-from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.core.identity import Membership, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.table import RankTable
 
@@ -35,19 +34,6 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     still.ranks.confirm(second)
     still.tick()
     assert still.states() == {"0": "dead", "1": "alive"}
-
-
-def test_duplicate_after_a_restart_of_the_agent(table: Table) -> None:
-    """A duplicate is still one after a restart, and takes the label when its holder is gone."""
-    holder, _ = table.add(1, environment(0)), table.add(2, environment(0))
-    table.tick(BINDING_SECONDS)
-    again = Table()
-    again.ranks.load(table.ranks.dump())
-    assert again.ranks.snapshot().duplicates == 1
-    again.ranks.confirm(ProcessKey(2, 5000))
-    again.ranks.observe_exit(holder, KILLED)
-    again.tick(1.0)
-    assert again.labels() == {RankLabel("4711", "0"): 2}
 
 
 def test_checkpoint_keeps_everything(table: Table) -> None:
@@ -97,9 +83,3 @@ def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its
     again.ranks.observe_exit(gone, None)
     again.ranks.observe_records(writer_key(1, 1), [Membership(WORLD, 1, 8)], last_seen + seconds)
     assert again.ranks.label(writer_key(1, 1), WORLD, 1) == (RankLabel("4711", "1") if is_its else None)
-
-
-def test_garbage_checkpoint(table: Table) -> None:
-    """A section that is none raises ValueError."""
-    with pytest.raises(ValueError, match=r".+"):
-        table.ranks.load(b"\x93\x01\x02")

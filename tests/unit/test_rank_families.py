@@ -10,7 +10,7 @@ from agent.core.identity import Membership
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, TableSource
+from agent.export.registry import Registry, Source
 from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 
@@ -50,14 +50,6 @@ def test_families_of_live_and_dead(table: Table) -> None:
     assert not [line for line in lines if "rank_state{" in line or "job_ranks{" in line if line.endswith(" 0")]
     assert "rankwatch_job_expected_ranks{4711,environment} 8" in lines
     assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
-
-
-def test_what_is_not_known_of_what_ranks_use(table: Table) -> None:
-    """Each source that says nothing of some ranks has a series while it does."""
-    table.ranks.usage_unread = {"schedstat": 2}
-    assert "rankwatch_rank_usage_unread{schedstat} 2" in exposition(table)
-    table.ranks.usage_unread = {}
-    assert not [line for line in exposition(table) if "usage_unread" in line]
 
 
 def test_a_rank_has_one_state(table: Table) -> None:
@@ -102,7 +94,7 @@ def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
     """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
     registry = Registry(
-        lambda: [TableSource("ranks", 50_000, table.ranks.snapshot, rank_families.families)],
+        lambda: [Source("ranks", 50_000, table.ranks.snapshot, rank_families.families)],
         Logger("registry"),
         OwnThread("render"),
     )
@@ -135,10 +127,3 @@ def test_restarts_to_come(table: Table) -> None:
     again = Table()
     again.ranks.load(table.ranks.dump())
     assert "rankwatch_job_restarts_left{4711} 2" in exposition(again)
-
-
-def test_no_restarts_to_come_without_torchrun(table: Table) -> None:
-    """A job of another launcher has no series of restarts to come."""
-    table.add(1, environment(1))
-    table.tick(1.0)
-    assert not [line for line in exposition(table) if "restarts_left" in line]

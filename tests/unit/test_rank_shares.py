@@ -5,7 +5,7 @@ from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.ranks.table import MAX_PROCESSES
 
 CRASHED = ExitStatus(known=True, signal=11)

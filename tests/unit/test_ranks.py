@@ -33,19 +33,6 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
     assert table.ranks.hostnames == {"here"}
 
 
-def test_earlier_fillings_of_a_file_expire(table: Table) -> None:
-    """Of a file that its live rank begins anew, earlier generations expire when idle; the last one never does."""
-    key = table.add(1, environment(1))
-    for generation in range(2):
-        table.ranks.observe_records(writer_key(1, generation), [Membership(WORLD, 1, 8)], None)
-        table.ranks.link(writer_key(1, generation), key)
-    table.tick(1.0)
-    table.tick(WRITER_IDLE_SECONDS)
-    assert table.ranks.is_expired(writer_key(1, 0))
-    assert not table.ranks.is_expired(writer_key(1, 1))
-    assert table.labels() == {RankLabel("4711", "1"): 1}
-
-
 def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
     """A file begun anew just before its process left is that process's, as its records are no later than the exit."""
     key = table.add(1, environment(1))
@@ -142,21 +129,6 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     table.ranks.observe_silences({})
     table.tick()
     assert table.states() == {"1": "alive"}
-
-
-def test_what_ras_missed_does_not_outlive_the_agent(table: Table) -> None:
-    """A restarted agent has not heard RAS yet: it says nothing of who is missed."""
-    key = table.add(1, environment(1))
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_silences({key: RasSilence(table.clock.monotonic(), table.clock.time(), reports=9)})
-    table.tick(60.0)
-    assert table.states() == {"1": "unresponsive"}
-    again = Table()
-    again.clock.now = table.clock.now
-    again.ranks.load(table.ranks.dump())
-    again.ranks.confirm(key)
-    again.tick(1.0)
-    assert again.states() == {"1": "alive"}
 
 
 def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:

@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import socket
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
+from http_answers import answering
 
 from agent.cli import main as command_line, status
 from agent.cli.explain import command as explain
 from agent.page.document import JobView, NodeDocument, write
 from agent.web.listen import ListenAddress, open_listeners
-
-
-@contextmanager
-def answering(code: int, body: bytes) -> Iterator[str]:
-    """A server that answers so at its address."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Keep silent."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def test_a_port_that_is_taken() -> None:
@@ -51,15 +22,6 @@ def test_a_port_that_is_taken() -> None:
         said = rf"port {port} is taken by process {os.getpid()} \(.*\); choose another by --web.listen-address"
         with pytest.raises(OSError, match=said):
             open_listeners(ListenAddress("127.0.0.1", port))
-
-
-def test_a_tab_in_the_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the line and says that YAML wants spaces."""
-    path = tmp_path / "rankwatch.yml"
-    path.write_text("web:\n\tlisten_addresses: []\n")
-    assert command_line.main(["--config.file", str(path), "--check-config"]) != 0
-    assert ":2: not valid YAML" in (said := capsys.readouterr().err)
-    assert "a tab? Indent with spaces" in said
 
 
 def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +35,7 @@ def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
     document = NodeDocument(
         rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True, jobs=(job("7"), job("8"))
     )
-    with answering(200, write(document)) as address:
+    with answering(lambda _: write(document)) as address:
         assert status.main(["--web.listen-address", address, "--job", "9"]) == 1
     assert "job 9 has no rank on this node; jobs here: 7, 8" in capsys.readouterr().err
 
@@ -85,7 +47,7 @@ def job(job_id: str) -> JobView:
 
 def test_an_agents_address_as_prometheus(capsys: pytest.CaptureFixture[str]) -> None:
     """What answers 404 where a Prometheus has its interface may be an agent: the message asks."""
-    with answering(404, b"") as address:
+    with answering(lambda _: b"", 404) as address:
         assert explain.main(["7", "--prometheus", f"http://{address}"]) == 2
     assert "is it a Prometheus, not an agent?" in capsys.readouterr().err
 
@@ -104,13 +66,12 @@ def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_pipe_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that writes into a closed pipe exits with 0."""
+    document = write(NodeDocument(rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True))
     reader, writer = os.pipe()
     os.close(reader)
     with (
         os.fdopen(writer, "w", buffering=1) as closed,
-        answering(
-            200, write(NodeDocument(rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True))
-        ) as address,
+        answering(lambda _: document) as address,
     ):
         monkeypatch.setattr(sys, "stdout", closed)
         assert command_line.main(["status", "--web.listen-address", address]) == 0

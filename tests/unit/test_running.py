@@ -12,10 +12,8 @@ from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
-from agent.hardware.ledger import CheckState
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec
-from agent.sdk.hardware import NODE
 
 
 class Scripted:
@@ -94,14 +92,6 @@ async def test_absent_source_is_well_in_mode_auto(bench: Bench) -> None:
     assert not bench.running.shown()
 
 
-async def test_absent_source_is_a_fault_when_enabled() -> None:
-    """NoData of an exporter that was expressly enabled is shown as down."""
-    bench = Bench(enabled=True)
-    bench.exporter.outcome = NoData()
-    await bench.running.update_once()
-    assert (bench.running.ok, bench.running.present) == (False, False)
-
-
 async def test_failure_is_counted_and_ages(bench: Bench) -> None:
     """A failing source keeps its series for a short while and is counted each time."""
     await bench.running.update_once()
@@ -129,29 +119,10 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
     await bench.running.end()
 
 
-async def test_what_an_update_waits_for_may_be_cancelled(bench: Bench) -> None:
-    """An update that ends in a cancellation of something it waited for has failed, and the next one comes."""
-    bench.exporter.outcome = asyncio.CancelledError()
-    bench.running.begin()
-    while bench.exporter.updates < 2:
-        await asyncio.sleep(0.001)
-    assert bench.running.failures >= 1
-    await bench.running.end()
-
-
 @pytest.mark.parametrize(("took", "pause"), [(0.25, 0.75), (1.0, 0.5), (5.0, 0.5)])
 def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
     """After an update that took its whole interval or longer, half an interval passes before the next."""
     assert rest_seconds(took, interval_seconds=1.0) == pause
-
-
-async def test_end_drains(bench: Bench) -> None:
-    """Ending waits for the update under way and drains."""
-    bench.running.begin()
-    while bench.exporter.updates == 0:
-        await asyncio.sleep(0)
-    await bench.running.end()
-    assert bench.exporter.drained
 
 
 async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
@@ -164,14 +135,3 @@ async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
     async with asyncio.timeout(5):
         await bench.running.end()
     assert not bench.exporter.drained
-
-
-@pytest.mark.parametrize("hangs", [False, True])
-async def test_levels_go_with_their_exporter(bench: Bench, hangs: bool) -> None:
-    """When it has ended nobody withdraws what it told: levels go, latched faults stay, a late update adds nothing."""
-    bench.exporter.drain_hangs = hangs
-    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
-    bench.checks.latch(NODE, "machine_check")
-    await bench.running.end()
-    bench.checks.report(NODE, "storage_failed", CheckState.FAILED)
-    assert [(each.check, each.finding.latched) for each in bench.ledger.entries()] == [("machine_check", True)]

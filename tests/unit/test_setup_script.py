@@ -83,22 +83,6 @@ def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, place: st
     assert "slurm: no" in machine.setup("--check")
 
 
-def test_beside_a_sites_own_scripts_ours_goes(machine: Machine) -> None:
-    """Where another file fits the pattern, or slurm.conf names no folder, ours is removed."""
-    machine.configure_slurm()
-    machine.setup("--slurm")
-    for hook in HOOKS:
-        (machine.slurm / hook / "10-site").write_text("#!/bin/sh\n")
-    machine.setup("--with-hardware")
-    assert {path for path in machine.files() if "50-rankwatch" in path} == set()
-    for hook in HOOKS:
-        (machine.slurm / hook / "10-site").unlink()
-    machine.setup("--slurm")
-    (machine.slurm / "slurm.conf").write_text("# Prolog=/etc/slurm/prolog.d/*\nProlog=/opt/prolog\n")
-    assert machine.setup("--remove") == ""
-    assert {path for path in machine.files() if "50-rankwatch" in path} == set()
-
-
 def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine) -> None:
     """Without a choice in /etc/default/rankwatch nothing that is there is changed or removed."""
     machine.configure_slurm()
@@ -111,16 +95,3 @@ def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine
     machine.setup("--with-other-users", "--slurm")
     machine.setup("--remove")
     assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"
-
-
-def test_an_upgrade_does_what_was_chosen(machine: Machine) -> None:
-    """--defaults obeys the file, whoever wrote it, and says nothing."""
-    (machine.root / "etc/default").mkdir(parents=True)
-    (machine.root / "etc/default/rankwatch").write_text('RANKWATCH_SETUP="--with-hardware --slurm"\n')
-    assert machine.setup("--defaults") == ""
-    assert machine.files() == {
-        "etc/default/rankwatch",
-        "etc/systemd/system/rankwatch.service.d/55-hardware.conf",
-        "etc/slurm/prolog.d/50-rankwatch",
-        "etc/slurm/epilog.d/50-rankwatch",
-    }

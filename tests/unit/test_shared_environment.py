@@ -8,7 +8,7 @@ from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from exporters.ras.asking.jobs import local_processes
 
 ALICE = Owner("user", "1000")
@@ -52,27 +52,6 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
     assert (sources(table), table.ranks.snapshot().duplicates) == ({"local_index"}, 0)
 
 
-def test_the_order_of_starts_counts_not_that_of_finding(table: Table) -> None:
-    """A worker that was recognised a second before others which started before it still has the last number."""
-    for pid in (1, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50))
-    table.tick(1.0)
-    for pid in (2, 3):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50))
-    table.tick(BINDING_SECONDS - 1.0)
-    assert ranks(table) == {"0": 1, "3": 4}
-    table.tick(1.0)
-    assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
-
-
-def test_tasks_of_several_nodes_do_not_meet(table: Table) -> None:
-    """With one task per node the index follows the task's number: rank 1 of this node is not rank 1 of the next."""
-    for pid in (1, 2):
-        table.add_facts(owned(pid, task(3, world=4), ALICE, parent=50))
-    table.tick(BINDING_SECONDS)
-    assert ranks(table) == {"3": 1, "3.1": 2}
-
-
 def test_the_communicator_names_siblings_first(table: Table) -> None:
     """Siblings whose communicator tells within ten seconds have its ranks."""
     for pid in (1, 2):
@@ -84,14 +63,6 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
         each for each in liveness_page.families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")
     ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
-
-
-def test_titles_name_siblings(table: Table) -> None:
-    """vLLM's workers tell their place in their titles, whatever the order of their starts."""
-    for pid in (1, 2, 3, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)))
-    table.tick(BINDING_SECONDS)
-    assert (ranks(table), sources(table)) == ({"3": 1, "2": 2, "1": 3, "0": 4}, {"title"})
 
 
 def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
@@ -115,26 +86,6 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
     assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
     assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4
     assert {each.world_size for each in local_processes(table.ranks, 0).values()} == {None}
-
-
-def test_a_worker_that_restarts_takes_its_place(table: Table) -> None:
-    """A worker started in the place of one that died gets the name that became free."""
-    keys = [table.add_facts(owned(pid, task(0), ALICE, parent=50)) for pid in (1, 2, 3)]
-    table.tick(BINDING_SECONDS)
-    table.ranks.observe_exit(keys[1], KILLED)
-    table.tick(1.0)
-    assert ranks(table) == {"0": 1, "1": 2, "2": 3}
-    table.add_facts(owned(9, task(0), ALICE, parent=50), then=BINDING_SECONDS)
-    assert ranks(table) == {"0": 1, "1": 9, "2": 3}
-
-
-def test_one_that_dies_young_is_shown(table: Table) -> None:
-    """A sibling that dies before its name is decided has one at its death."""
-    key = table.add_facts(owned(1, task(0), ALICE, parent=50))
-    table.add_facts(owned(2, task(0), ALICE, parent=50), then=1.0)
-    table.ranks.observe_exit(key, KILLED)
-    table.tick(BINDING_SECONDS)
-    assert sorted(ranks(table).values()) == [1, 2]
 
 
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])
@@ -162,15 +113,6 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
     assert table.labels() == {RankLabel("01000000", "pid-1"): 1, RankLabel("01000000", "pid-2"): 2}
     table.ranks.observe_exit(keys[0], KILLED)
     assert (set(table.states()), sources(table)) == ({"pid-1", "pid-2"}, {"pid"})
-
-
-def test_ranks_without_a_number_and_a_job_are_a_sessions(table: Table) -> None:
-    """Without a job id the processes of one session of a user are one job, those of another session another."""
-    for pid, session in ((1, 7), (2, 7), (3, 8)):
-        table.add_facts(owned(pid, {}, ALICE, session=session))
-    table.tick(BINDING_SECONDS)
-    jobs = {pid: label.job_id for label, pid in table.labels().items()}
-    assert jobs[1] == jobs[2] != jobs[3]
 
 
 @pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])

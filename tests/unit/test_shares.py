@@ -55,6 +55,7 @@ def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
         assert plain[most] == max(count for share, count in plain.items() if share.uid == most.uid)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
 def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
     """In a table of eight places nobody loses one while another has two more, and all eight stay in use."""

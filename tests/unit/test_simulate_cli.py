@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.simulate.cli import job_of, main, make_parser
-from agent.simulate.job import Job, decode
+from agent.simulate.job import Job
 from agent.simulate.launcher import rank_environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,16 +52,6 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "job-0.json is there already: give each job a --job-dir of its own" in capsys.readouterr().err
 
 
-def test_hosts_that_disagree_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A launcher with another seed than host 0's would make another job: refused, and host 0's stays."""
-    (tmp_path / "job-0.json").write_text(JOB._replace(host_index=0).encode())
-    with pytest.raises(SystemExit) as left:
-        main(["--job-dir", str(tmp_path), "--hosts", "2", "--host-index", "1", "--tp", "2", "--seed", "5"])
-    assert left.value.code == 2
-    assert "seed is not what" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == ["job-0.json"]
-
-
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """--help exits 0 and explains the signals and the accidents."""
     with pytest.raises(SystemExit) as left:
@@ -75,29 +65,6 @@ def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_are_the_jobs_fields() -> None:
     """Every option lands in a field of the job and every field has an option."""
     assert {*vars(make_parser().parse_args([]))} == {*Job._fields}
-
-
-def test_a_job_travels_as_text() -> None:
-    """What the ranks decode is what the launcher encoded, tuples included."""
-    job = JOB._replace(kill_ranks=(1, 2), straggler=3, rank_environment=False)
-    assert decode(job.encode()) == job
-
-
-@pytest.mark.parametrize(("changes", "difference"), [
-    ({}, None),
-    ({"host_index": 0, "dump_dir": "/e", "kill_ranks": (1,), "teardown": "srun"}, None),
-    ({"ranks": 16}, "ranks"),
-    ({"from_step": 3}, "from_step"),
-])  # fmt: skip
-def test_hosts_share_what_makes_the_job(changes: dict[str, object], difference: str | None) -> None:
-    """Layout and times must agree; what one launcher does to its own ranks need not."""
-    assert JOB.difference(JOB._replace(**changes)) == difference  # type: ignore[arg-type]
-
-
-def test_processes_are_those_of_the_host() -> None:
-    """The second of two hosts has ranks 4 to 7, alone or two to a process."""
-    assert JOB.processes() == [(4,), (5,), (6,), (7,)]
-    assert JOB._replace(ranks_per_process=2).processes() == [(4, 5), (6, 7)]
 
 
 def test_a_rank_needs_the_standard_library_only() -> None:

@@ -7,8 +7,16 @@ from pathlib import Path
 import pytest
 
 from agent.simulate.layout import SimulatedCommunicator
-from agent.simulate.records import SimulatedRecord, escaped, line_end, line_middle, line_start
-from agent.simulate.writer import PIECE_BYTES, RING_RECORDS, CommunicatorLog, InspectorFile
+from agent.simulate.writer import (
+    PIECE_BYTES,
+    RING_RECORDS,
+    CommunicatorLog,
+    InspectorFile,
+    SimulatedRecord,
+    line_end,
+    line_middle,
+    line_start,
+)
 
 CAPTURED = Path(__file__).parents[1] / "data/simulate/records.log"
 PAIR = SimulatedCommunicator("world", "world", 0xABC, (4, 9), 1, network=False)
@@ -30,11 +38,6 @@ def test_lines_equal_the_plugins(captured: str) -> None:
         + line_end(record, header["n_ranks"])
     )
     assert made == captured
-
-
-def test_strings_are_escaped_as_the_plugin_does() -> None:
-    """Slash, quote and backslash are escaped, UTF-8 is left alone."""
-    assert escaped('a/b"c\\dé') == '"a\\/b\\"c\\\\dé"'
 
 
 def log_of(records: int) -> CommunicatorLog:
@@ -72,36 +75,3 @@ def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     assert file.bytes_written == len(data)
     if lines:
         assert (json.loads(lines[0])["header"]["rank"], json.loads(lines[0])["metadata"]["pid"]) == (1, 17)
-
-
-def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that takes only part of a piece is followed by the rest."""
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:1000])))
-    file = InspectorFile(str(tmp_path), "host", 17)
-    file.dump([log_of(20)])
-    file.close()
-    assert len([json.loads(line) for line in (tmp_path / "host-pid17.log").read_text().splitlines()]) == 20
-
-
-def test_the_same_name_is_emptied_in_place(tmp_path: Path) -> None:
-    """Opening truncates an old file of the same name, keeps its inode, and makes it writable for all."""
-    path = tmp_path / "host-pid17.log"
-    path.write_text("old")
-    path.chmod(0o600)
-    inode = path.stat().st_ino
-    InspectorFile(str(tmp_path), "host", 17).close()
-    assert (path.stat().st_size, path.stat().st_ino, path.stat().st_mode & 0o777) == (0, inode, 0o666)
-
-
-def test_the_newest_communicator_goes_first(tmp_path: Path) -> None:
-    """Within a pass communicators come newest first, records in order of completion, each counted from its own 0."""
-    newer = CommunicatorLog(PAIR._replace(name="newer"), 4)
-    newer.add(SimulatedRecord("AllGather", 0, 16384, 5))
-    file = InspectorFile(str(tmp_path), "host", 17)
-    file.dump([log_of(2), newer])
-    file.close()
-    lines = [json.loads(line) for line in (tmp_path / "host-pid17.log").read_text().splitlines()]
-    assert [line["header"]["comm_name"] for line in lines] == ["newer", "world", "world"]
-    stamps = [line["metadata"]["dump_timestamp_us"] for line in lines]
-    assert stamps == sorted(stamps)

@@ -13,7 +13,6 @@ import agent.app.daemon as daemon_module
 from agent.app.config import Options, load
 from agent.app.daemon import Daemon
 from agent.app.discovery import ExporterPlan, Prepared, exporter_names
-from agent.app.running import Running
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
@@ -136,22 +135,3 @@ async def test_a_mistake_that_was_taken_back_is_no_alert(
         for task in tasks:
             task.cancel()
         await daemon._web.stop()
-
-
-async def test_a_drain_that_waited_for_something_cancelled_ends_nothing_else(tmp_path: Path) -> None:
-    """A drain that ends in CancelledError, of a task that the exporter waited for, gives the lease back."""
-
-    class Odd(Made):
-        async def drain(self) -> None:
-            task = asyncio.create_task(asyncio.sleep(60))
-            task.cancel()
-            await task
-
-    supervisor = Supervisor(FakeClock(), "here", Roots(), StateFile(None, "boot", Logger("test")))
-    prepared = Prepared(Spec("a", Config, lambda _: Odd("a", None), 60.0, 1.0, (), 1.0), Config())
-    await supervisor.begin(ExporterPlan({"a": prepared}, ()))
-    running: Running = supervisor.running["a"]
-    try:
-        await running.end()
-    except asyncio.CancelledError:
-        raise AssertionError("the end of one exporter cancels the reload") from None

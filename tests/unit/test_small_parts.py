@@ -12,7 +12,6 @@ from fake_clock import FakeClock
 from agent.cli.main import _may_serve_tls, _parser
 from agent.core.clock import WINDOW_SECONDS, LoopLag
 from agent.core.identity import comm_label
-from agent.core.metrics import Family
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 
@@ -54,38 +53,6 @@ async def test_thread_returns_and_raises() -> None:
     thread.stop()
 
 
-async def test_cancelled_caller_leaves_the_thread_usable() -> None:
-    """A caller that is cancelled gets no result, and the next caller is served."""
-    thread, gate = OwnThread("own"), threading.Event()
-    first = asyncio.ensure_future(thread.call(lambda: gate.wait(5)))
-    await asyncio.sleep(0)
-    first.cancel()
-    gate.set()
-    assert await thread.call(lambda: 7) == 7
-    assert first.cancelled()
-    thread.stop()
-
-
-async def test_stopped_thread_takes_no_calls() -> None:
-    """A call after the stop is refused: nobody would ever answer it."""
-    thread = OwnThread("own")
-    assert await thread.call(lambda: 7) == 7
-    thread.stop()
-    with pytest.raises(RuntimeError, match="own was stopped"):
-        await thread.call(lambda: 7)
-
-
-async def test_hung_thread_harms_nobody() -> None:
-    """A call that does not return holds up no other owner's thread."""
-    hung, other, gate = OwnThread("hung"), OwnThread("other"), threading.Event()
-    stuck = asyncio.ensure_future(hung.call(lambda: gate.wait(30)))
-    assert await other.call(lambda: 7) == 7
-    gate.set()
-    await stuck
-    hung.stop()
-    other.stop()
-
-
 def test_loop_lag_is_the_last_minutes_worst() -> None:
     """The worst lag is shown for a minute, then the worst that came after it."""
     clock = FakeClock()
@@ -99,17 +66,6 @@ def test_loop_lag_is_the_last_minutes_worst() -> None:
     assert lag.seconds() == 0.03
     clock.advance(WINDOW_SECONDS)
     assert lag.seconds() == 0.0
-
-
-async def test_loop_lag_sees_a_blocked_loop() -> None:
-    """A loop that was held up shows it."""
-    clock = FakeClock()
-    lag = LoopLag(clock)
-    lag.begin()
-    clock.advance(3.0)
-    while lag.seconds() == 0.0:
-        await asyncio.sleep(0.01)
-    assert lag.seconds() == pytest.approx(2.9)
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -132,12 +88,6 @@ def test_when_openssl_may_be_needed(tmp_path: Path, text: str, expected: bool) -
     assert not _may_serve_tls(_parser().parse_args(["--config.file", str(tmp_path / "none")]))
 
 
-def test_the_shipped_configuration_needs_no_openssl() -> None:
-    """The example that packages install names no web file: it must not cost memory for nothing."""
-    flags = _parser().parse_args(["--config.file", str(ROOT / "deploy/systemd/rankwatch.yml")])
-    assert not _may_serve_tls(flags)
-
-
 @pytest.mark.slow
 def test_the_daemon_does_without_openssl() -> None:
     """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
@@ -149,13 +99,6 @@ def test_the_daemon_does_without_openssl() -> None:
     command = [sys.executable, "-m", "agent", "status", "--web.listen-address=127.0.0.1:9"]
     asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (asked.returncode, asked.stderr.split(": ", 1)[1][:24]) == (1, "no answer from 127.0.0.1")
-
-
-def test_family_refuses_wrong_labels() -> None:
-    """A row with a label too few is a mistake that shows at once."""
-    rows = Family("rankwatch_x", "gauge", "help", ("a", "b")).rows()
-    with pytest.raises(ValueError, match="1 label values for 2 labels"):
-        rows.add(("only",), 1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,94 +1,51 @@
-"""What is kept of ranks' speeds for pages: the present, the last five minutes, and who is late."""
+"""What is kept of ranks' speeds for pages: the present, and who is late."""
 
 import pytest
 from fake_clock import FakeClock
 
 from agent.core.identity import RankLabel
 from agent.ranks import speeds
-from agent.ranks.speeds import STEP_SECONDS, STEPS, RankSpeed, SpeedBook, SpeedView
+from agent.ranks.speeds import STEP_SECONDS, RankSpeed, SpeedBook, SpeedView
 
 RANK = RankLabel("1", "0")
 
 
-def steps(book: SpeedBook, clock: FakeClock, count: int, each_bytes: int, late: float = 0.0, start: int = 0) -> None:
-    """Move ``each_bytes``, ``late`` seconds late, in each of so many steps."""
-    for number in range(start, start + count):
-        book.observe({RANK: RankSpeed(2e9, number * each_bytes, number * late)})
-        clock.advance(STEP_SECONDS)
-
-
-def test_nothing_is_known_of_a_stranger() -> None:
-    """A rank that nobody told of has no speed."""
-    assert SpeedBook(FakeClock()).view(RANK) == SpeedView()
-
-
-def test_traffic_over_the_last_five_minutes() -> None:
-    """Each whole step has its bytes per second; older ones than the bound are gone, and a standstill is zero."""
-    clock = FakeClock()
-    book = SpeedBook(clock)
-    steps(book, clock, 5, 5000)
-    assert book.view(RANK).traffic == (1000.0, 1000.0, 1000.0)
-    for _ in range(2):
-        book.observe({RANK: RankSpeed(2e9, 20_000)})
-        clock.advance(STEP_SECONDS)
-    assert book.view(RANK).traffic == (1000.0, 1000.0, 1000.0, 0.0, 0.0)
-    steps(book, clock, STEPS + 2, 10_000, start=2)
-    assert (set(book.view(RANK).traffic), len(book.view(RANK).traffic)) == ({2000.0}, STEPS - 1)
-    clock.advance(10 * STEPS * STEP_SECONDS)
-    book.observe({RANK: RankSpeed(2e9, 10_000 * (STEPS + 3))})
-    assert len(set(book.view(RANK).traffic)) == 1, "what moved while nobody looked is spread over all that time"
-
-
-def test_looks_out_of_step_are_no_waves() -> None:
-    """Steady traffic that is looked at every two seconds is a level line."""
-    clock = FakeClock()
-    book = SpeedBook(clock)
-    for number in range(20):
-        book.observe({RANK: RankSpeed(None, 2000 * number)})
-        clock.advance(2.0)
-    assert book.view(RANK).traffic == pytest.approx([1000.0] * 6)
-
-
 def test_late_share_of_the_last_minute() -> None:
-    """Waited for 1.5 s of every 5 s is 30 % late; nobody knows before a minute, or without counters."""
+    """Waited for 1.5 s of every 5 s is 30 % late; nobody knows before a minute, without counters, or of a stranger."""
     clock = FakeClock()
     book = SpeedBook(clock)
-    steps(book, clock, 12, 1, late=1.5)
-    assert book.view(RANK).late_share is None
-    steps(book, clock, 5, 1, late=1.5, start=12)
-    assert book.view(RANK).late_share == pytest.approx(0.3)
-    for _ in range(20):
-        book.observe({RANK: RankSpeed(None, 16, 16 * 1.5)})
-        clock.advance(STEP_SECONDS)
-    assert book.view(RANK).late_share == 0.0
-    book.observe({RANK: RankSpeed(None, 99)})
-    assert book.view(RANK).late_share is None
 
+    def told(steps: int, by: float, start: float = 0.0) -> SpeedView:
+        for number in range(steps):
+            clock.advance(STEP_SECONDS)
+            book.observe({RANK: RankSpeed(2e9, start + number * by)})
+        return book.view(RANK)
 
-def test_a_counter_that_begins_anew() -> None:
-    """It is no negative traffic."""
-    clock = FakeClock()
-    book = SpeedBook(clock)
-    for value in (5_000, 10_000, 20_000, 0, 5_000):
-        book.observe({RANK: RankSpeed(None, value, float(value))})
-        clock.advance(STEP_SECONDS)
-    assert book.view(RANK).traffic == (2000.0, 0.0, 1000.0)
+    assert book.view(RANK) == SpeedView()
+    assert told(12, 1.5) == SpeedView(2e9, None)
+    assert told(5, 1.5, 18.0).late_share == pytest.approx(0.3)
+    assert told(14, 0.0, 24.0).late_share == 0.0
+    assert told(12, 1.5).late_share is None, "a counter that fell began anew"
+    assert told(3, 9.0, 18.0).late_share == pytest.approx((36.0 - 3.0) / 60)
+    assert told(13, 9.0, 36.0).late_share == 1.0
+    book.observe({RANK: RankSpeed(None)})
+    book.observe({})
+    assert book.view(RANK) == SpeedView()
 
 
 def test_tracks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank more than the bound has a present and no past; one that left makes room after five minutes."""
+    """One rank more than the bound has a present and no past, until one leaves."""
     monkeypatch.setattr(speeds, "MAX_TRACKS", 2)
     clock = FakeClock()
     book = SpeedBook(clock)
     labels = [RankLabel("1", str(number)) for number in range(3)]
-    for value in (0, 5000, 10_000, 15_000):
-        book.observe({label: RankSpeed(1e9, value) for label in labels})
-        clock.advance(STEP_SECONDS)
-    assert [len(book.view(label).traffic) for label in labels] == [2, 2, 0]
+
+    def late_shares(shown: list[RankLabel]) -> list[float | None]:
+        for value in range(14):
+            book.observe({label: RankSpeed(1e9, float(value)) for label in shown})
+            clock.advance(STEP_SECONDS)
+        return [book.view(label).late_share for label in labels]
+
+    assert late_shares(labels) == [0.2, 0.2, None]
     assert book.view(labels[2]).bus_bandwidth_bytes_per_second == 1e9
-    clock.advance(STEPS * STEP_SECONDS)
-    for value in (0, 5000, 10_000):
-        book.observe({label: RankSpeed(1e9, value) for label in labels[1:]})
-        clock.advance(STEP_SECONDS)
-    assert book.view(labels[0]).traffic == ()
-    assert book.view(labels[2]).traffic == (1000.0,)
+    assert late_shares(labels[1:]) == [None, 0.2, 0.2]

@@ -20,7 +20,7 @@ from lent import lent, stop_all
 from rank_table import KILLED, WORLD, environment, owned, writer_key
 
 from agent.helper.client import HelperHung, Helpers
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner
 from agent.sdk.evidence import EvidenceBoard, Wanted
 from agent.sdk.exporter import NoData, Roots
 from agent.sdk.ranks import Membership, ProcessKey, RankTable
@@ -202,7 +202,7 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
     for rank in range(6):
         node.add(100 + rank, rank)
     await node.look(1.0)
-    part, pids = node.board.made_by["stacks"], {str(rank): 100 + rank for rank in range(6)}
+    part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
     found = await part(Wanted("7", pids, ("4",)))
     assert (node.asked.pids[0], len(found.files)) == (104, 1 + WAITING)
     node.asked.labels[105] = "next_batch #2"
@@ -321,4 +321,7 @@ async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> 
         return StackAnswer("read", Stack("wait #1", "text\n"))
 
     node.asked.call = call  # type: ignore[method-assign]  # the test's own helper
-    assert sorted((await node.board.made_by["stacks"](Wanted("7", pids, ()))).files) == ["rank-0.txt", "rank-1.txt"]
+    assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == [
+        "rank-0.txt",
+        "rank-1.txt",
+    ]

@@ -30,7 +30,15 @@ def path(tmp_path: Path) -> Path:
 def save(state: StateFile) -> None:
     """Encode and write."""
     draft = state.encode()
-    state.note(draft, 1.0, written=state.write(draft))
+    state.note(draft, written=state.write(draft))
+
+
+def saved(path: Path) -> None:
+    """Save a section."""
+    state = opened(path)
+    state.section("a").publish(b"one")
+    save(state)
+    assert state.save_errors == 0
 
 
 def test_sections_come_back(path: Path) -> None:
@@ -41,28 +49,9 @@ def test_sections_come_back(path: Path) -> None:
     assert state.changed()
     save(state)
     assert not state.changed()
-    assert state.last_saved_seconds == 1.0
     again = opened(path)
     assert (again.section("a").restored, again.section("b").restored) == (b"one", b"two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_unclaimed_sections_are_kept(path: Path) -> None:
-    """A section whose owner is not running now is kept for the time that it is."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    save(state)
-    again = opened(path)
-    again.section("b").publish(b"two")
-    save(again)
-    assert opened(path).section("a").restored == b"one"
-
-
-def test_reloaded_owner_finds_what_it_published(path: Path) -> None:
-    """An owner that starts anew in the same agent finds its newest section."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    assert state.section("a").restored == b"one"
 
 
 def test_other_boot_is_forgotten(path: Path) -> None:
@@ -92,14 +81,6 @@ def test_bound_and_link(path: Path) -> None:
     path.unlink()
     path.symlink_to("/etc/hostname")
     assert opened(path).section("a").restored is None
-
-
-def saved(path: Path) -> None:
-    """Save a section."""
-    state = opened(path)
-    state.section("a").publish(b"one")
-    save(state)
-    assert state.save_errors == 0
 
 
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
@@ -152,25 +133,16 @@ def test_unwritable_path_is_counted(tmp_path: Path) -> None:
     state = opened(tmp_path / "file" / "checkpoint")
     state.section("a").publish(b"one")
     save(state)
-    assert (state.save_errors, state.last_saved_seconds) == (1, None)
+    assert state.save_errors == 1
 
 
 def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
     """Content of one byte over the bound leaves the older file in place and is counted."""
     state = opened(path)
-    for seconds, size_bytes in ((1.0, MAX_BYTES), (2.0, MAX_BYTES + 1)):
+    for size_bytes in (MAX_BYTES, MAX_BYTES + 1):
         draft = Draft(b"x" * size_bytes, {}, 0)
-        state.note(draft, seconds, written=state.write(draft))
-    assert (path.stat().st_size, state.last_saved_seconds, state.save_errors) == (MAX_BYTES, 1.0, 1)
-
-
-def test_no_path_keeps_nothing() -> None:
-    """Without a path nothing is saved and nothing fails."""
-    state = opened(None)
-    state.section("a").publish(b"one")
-    assert not state.changed()
-    save(state)
-    assert state.save_errors == 0
+        state.note(draft, written=state.write(draft))
+    assert (path.stat().st_size, state.save_errors) == (MAX_BYTES, 1)
 
 
 def test_durable_is_what_is_on_disk(path: Path) -> None:
@@ -181,9 +153,9 @@ def test_durable_is_what_is_on_disk(path: Path) -> None:
     draft = state.encode()
     section.publish(b"two")
     assert section.durable is None
-    state.note(draft, 1.0, written=state.write(draft))
+    state.note(draft, written=state.write(draft))
     assert section.durable == b"one"
-    state.note(state.encode(), 2.0, written=False)
+    state.note(state.encode(), written=False)
     assert section.durable == b"one"
     assert opened(path).section("a").durable == b"one"
 
@@ -204,35 +176,6 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
     assert (large.durable, state.save_errors) == (again.section("large").restored, over)
 
 
-def test_a_section_over_its_budget_is_logged_once(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Every refusal is counted, also over a reload of the owner, and a row of them is logged once."""
-    state = opened(path)
-    section = state.section("large", max_bytes=3)
-    for content in (b"1234", b"12345", b"123456", b"123", b"1234"):
-        section.publish(content)
-    assert (state.save_errors, len([record for record in caplog.records if "budget" in record.message])) == (4, 2)
-    state.section("large", max_bytes=3).publish(b"1234")
-    assert state.save_errors == 5
-
-
-def test_a_section_that_never_fitted_is_left_out(path: Path) -> None:
-    """An owner whose first section is too large starts from nothing next time, and nothing else is lost."""
-    state = opened(path)
-    state.section("large", max_bytes=3).publish(b"1234")
-    state.section("other").publish(b"new")
-    save(state)
-    again = opened(path)
-    assert (again.section("large").restored, again.section("other").restored) == (None, b"new")
-
-
-def test_a_restored_section_over_its_budget_is_set_aside(path: Path) -> None:
-    """What another version of the agent saved, and this one has no room for, is left aside."""
-    state = opened(path)
-    state.section("large").publish(b"1234")
-    save(state)
-    assert opened(path).section("large", max_bytes=3).restored is None
-
-
 def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all sections together are too large, those of owners that are not running go."""
     state = opened(path)
@@ -247,44 +190,6 @@ def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: 
     assert (last.section("new").restored, last.section("older").restored) == (b"z" * 900, b"y" * 100)
     assert last.section("old").restored is None
     assert again.save_errors == 0
-
-
-def test_a_save_that_fails_is_tried_again(tmp_path: Path) -> None:
-    """What could not be written still counts as changed; what was written does not, nor what came after it does."""
-    (tmp_path / "file").touch()
-    state = opened(tmp_path / "file" / "checkpoint")
-    state.section("a").publish(b"one")
-    save(state)
-    assert state.changed()
-    (tmp_path / "file").unlink()
-    save(state)
-    assert not state.changed()
-
-
-def test_durable_is_what_each_save_wrote(path: Path) -> None:
-    """Of two saves under way the first makes durable what it wrote, not what the second is to write."""
-    state = opened(path)
-    section = state.section("a")
-    section.publish(b"one")
-    first = state.encode()
-    section.publish(b"two")
-    second = state.encode()
-    state.note(first, 1.0, written=state.write(first))
-    assert section.durable == b"one"
-    assert state.changed()
-    state.note(second, 2.0, written=state.write(second))
-    assert section.durable == b"two"
-    assert not state.changed()
-
-
-def test_writing_touches_nothing_of_the_owners(path: Path) -> None:
-    """What runs in the thread that writes changes no section and no count: that is done where the sections live."""
-    state = opened(path)
-    section = state.section("a")
-    section.publish(b"one")
-    draft = state.encode()
-    assert state.write(draft)
-    assert (section.durable, state.last_saved_seconds, state.changed()) == (None, None, True)
 
 
 @pytest.mark.parametrize(
@@ -304,11 +209,4 @@ def test_whatever_decoding_raises_sets_the_past_aside(
 
     monkeypatch.setattr(module.msgspec.msgpack, "decode", fail)
     assert section.restore(dict, Logger("test")) is None
-    assert opened(path).section("a").restored is None
-
-
-def test_deeply_nested_checkpoint_is_left_aside(path: Path) -> None:
-    """A file of lists in lists is damaged, and no end of the agent."""
-    path.parent.mkdir()
-    path.write_bytes(b"\x84\xa6format\x01\xa7boot_id\xa1b\xa8sections\x80\xa1x" + b"\x91" * 100_000 + b"\x00")
     assert opened(path).section("a").restored is None

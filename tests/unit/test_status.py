@@ -5,17 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from http_answers import answering
 
-from agent.cli.status import brief, main, of_job, table
+from agent.cli.status import brief, main, table
 from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
 from agent.ranks.rank.process import RankGpu
 
@@ -44,14 +42,6 @@ def test_table() -> None:
         "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
         "4712  0     finished                                                   exited with status 0",
     ]
-
-
-def test_colours() -> None:
-    """On a terminal states have colours, which take no room."""
-    plain, coloured = table(document()).splitlines(), table(document(), colour=True).splitlines()
-    assert coloured[1].replace("\x1b[1;31m", "").replace("\x1b[0m", "") == plain[1]
-    assert "\x1b[32malive" in coloured[2]
-    assert coloured[0] == plain[0]
 
 
 def test_nothing_that_a_terminal_obeys() -> None:
@@ -100,43 +90,19 @@ def test_what_is_not_known_stands_below() -> None:
     assert table(document(())) == "no ranks"
 
 
-def test_one_job() -> None:
-    """Only the ranks and the sentence of the job that is asked for stay."""
-    jobs = tuple(JobView(job_id=name, sentence="", states={}) for name in ("4711", "4712"))
-    found = of_job(document(jobs=jobs), "4712")
-    assert ([rank.job_id for rank in found.ranks], [job.job_id for job in found.jobs]) == (["4712"], ["4712"])
-
-
 class Answers:
-    """A server in an agent's place."""
+    """What a server in an agent's place answers, and its address."""
 
-    def __init__(self) -> None:
-        self.body = write(document())
-        answers = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(answers.body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self.server.server_port}"
+    body = write(document())
+    address = ""
 
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
     """Provide a server that says what an agent would."""
     found = Answers()
-    thread = threading.Thread(target=found.server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield found
-    found.server.shutdown()
-    thread.join()
-    found.server.server_close()
+    with answering(lambda _: found.body) as found.address:
+        yield found
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
@@ -146,25 +112,6 @@ def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     message = capsys.readouterr().err
     assert message.startswith(f"rankwatch status: no answer from {address}: ")
     assert message.count("\n") == 1
-
-
-def test_another_programs_port(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    """A port that is not rankwatch's is refused in words."""
-    answers.body = b"# HELP node_load1"
-    assert main(["--web.listen-address", answers.address]) == 1
-    assert "the answer is not rankwatch's" in capsys.readouterr().err
-
-
-def test_no_proxy_is_asked(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The agent is asked directly even where the environment names a proxy for everything."""
-    monkeypatch.setattr(urllib.request, "_opener", None)  # urlopen keeps what it found in the environment once
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    assert main(["--web.listen-address", answers.address]) == 0
-    assert "SIGSEGV" in capsys.readouterr().out
 
 
 def test_the_address_is_that_of_the_configuration(
@@ -201,7 +148,7 @@ def watch(answers: Answers, *, terminal: bool) -> str:
         shown = b""
         deadline = time.monotonic() + 20
         try:
-            while b"exited 0" not in shown and time.monotonic() < deadline:
+            while b"exited with status 0" not in shown and time.monotonic() < deadline:
                 shown += os.read(reader, 65536)
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0

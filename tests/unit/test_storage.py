@@ -213,7 +213,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
             assert (helper.calls["ok"], [each.path for each in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
-            while helper.pid is not None:
+            while helper._process is not None and not helper._process.is_gone:
                 await asyncio.sleep(0.01)
         node.clock.advance(DUMP_SECONDS)
         await exporter.update()

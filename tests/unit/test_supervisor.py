@@ -1,11 +1,9 @@
 """Starting, reloading section by section, and stopping."""
 
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from fake_clock import FakeClock
 
@@ -16,7 +14,6 @@ from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 from agent.sdk.hardware import Subject
@@ -104,25 +101,6 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
     assert set(bench.supervisor.running) == {"a", "b", "d"}
 
 
-async def test_reload_changes_the_numbers_of_verdicts(bench: Bench) -> None:
-    """Exits are judged by the numbers of the configuration that was taken last."""
-    await bench.supervisor.begin(bench.plan(a=Config()))
-    assert bench.supervisor.ranks.liveness.numbers == NUMBERS
-    numbers = Numbers(killed_behind_seconds=20.0)
-    assert await bench.supervisor.apply(msgspec.structs.replace(bench.plan(a=Config()), numbers=numbers))
-    assert bench.supervisor.ranks.liveness.numbers == numbers
-
-
-async def test_levels_of_what_is_replaced_or_removed_go(bench: Bench) -> None:
-    """A section that changed or went takes its levels along; those of the others and the new ones' stay."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(), c=Config()))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b0", "c0"}
-    assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1)))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
-    assert {each.subject.name for each in bench.supervisor.ledger.entries()} == {"a0", "b1"}
-
-
 async def test_all_start_or_none(bench: Bench) -> None:
     """When one of the changed sections refuses to start, all old ones run again from what they published."""
     await bench.supervisor.begin(bench.plan(a=Config(), b=Config()))
@@ -135,17 +113,6 @@ async def test_all_start_or_none(bench: Bench) -> None:
         "a": Config(),
         "b": Config(),
     }
-
-
-async def test_old_refusal_blocks_no_reload(bench: Bench) -> None:
-    """A section that refused at the start and is unchanged stays down; the others take their new sections."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(refuse=True)))
-    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(refuse=True)))
-    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=2), b=Config(number=2, refuse=True)))
-    assert (bench.supervisor.running["a"].config, bench.supervisor.broken) == (Config(number=1), {"b"})
-    assert await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config()))
-    assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a", "b"}, set())
 
 
 async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,15 +138,6 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
     assert again.section("exporter a").restored == b"a0"
 
 
-async def test_what_is_not_started_is_not_ready(bench: Bench) -> None:
-    """Before every exporter has started and looked once nobody may rely on what is shown."""
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, False)
-    await bench.supervisor.begin(bench.plan(a=Config()), schedule=False)
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (False, False, True)
-    await bench.supervisor.update_once()
-    assert (bench.supervisor.ready(), *map(bench.supervisor.has_looked, "ab")) == (True, True, True)
-
-
 @pytest.mark.parametrize("name", ["ranks", "checks"])
 @pytest.mark.parametrize("error", [ValueError("v"), KeyError("k"), RecursionError(), TypeError("t"), OverflowError()])
 def test_a_table_that_cannot_be_loaded_is_begun_anew(
@@ -200,13 +158,3 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
     assert supervisor.ranks is not loaded[0]
     assert supervisor.ranks.snapshot().ranks == ()
     assert list(supervisor.ledger.entries()) == []
-
-
-async def test_an_exporters_budget_is_that_of_its_section(bench: Bench) -> None:
-    """What an exporter publishes beyond its own budget is not saved."""
-    plan = bench.plan(a=Config())
-    small = replace(plan.enabled["a"].spec, checkpoint_bytes=1)
-    await bench.supervisor.begin(ExporterPlan({"a": Prepared(small, Config())}, ()))
-    await bench.supervisor.stop()
-    await bench.supervisor.begin(bench.plan(a=Config()))
-    assert bench.take()[-1] == "start a0 from nothing"

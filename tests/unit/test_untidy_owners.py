@@ -4,7 +4,6 @@ import os
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from proc_tree import ProcTree
 from rank_table import KILLED, Table, environment, owned
@@ -13,8 +12,7 @@ from agent.core.identity import RankLabel
 from agent.ranks.families import families
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.owner import Owner
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Roots
 from agent.sdk.system import ProcFS
@@ -55,22 +53,6 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
     table.tick(1.0)
     mine = {label: pid for label, pid in table.labels().items() if pid in (11, 12)}
     assert mine == {RankLabel("4711", "1"): 11, RankLabel("4711", "2"): 12}
-
-
-def test_workers_of_one_job_that_come_late_are_in_it(table: Table) -> None:
-    """A second worker that starts after another job was proven is of the same job as the first."""
-    table.add_facts(owned(1, environment(1), DOCKER), then=1.0)
-    table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
-    table.add_facts(owned(2, environment(2), DOCKER), then=1.0)
-    assert {label.job_id for label, pid in table.labels().items() if pid in (1, 2)} == {"4711"}
-
-
-def test_a_job_in_containers_of_one_task_each_is_one_job(table: Table) -> None:
-    """Slurm starts one container per rank: the ranks of one user's job on a node are peers of each other."""
-    for pid in (1, 2):
-        table.add_facts(owned(pid, environment(pid), Owner("container", f"{pid}" * 64), uid=1000))
-    table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"4711"}
 
 
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
@@ -157,45 +139,6 @@ def test_pbs_hook_escapes_the_job_id() -> None:
     assert [group.name for group in found if group] == ["12.pbs-server", "12[3].server"]
 
 
-def dumped_before(table: Table) -> bytes:
-    """What the version before would have saved of the table."""
-    saved = msgspec.msgpack.decode(table.ranks.dump())
-    for process in saved["processes"]:
-        for name in ("owner", "uid", "parent_pid", "session", "title"):
-            process["facts"].pop(name, None)
-        process.pop("plain_job_id", None)
-        for name in ("scheduler", "task", "tasks", "local_tasks"):
-            process["claim"].pop(name, None)
-    for name in ("schedulers", "owner_conflicts"):
-        saved.pop(name)
-    return msgspec.msgpack.encode(saved)
-
-
-def test_a_rank_from_the_checkpoint_of_the_version_before_gets_its_proof(table: Table) -> None:
-    """After an upgrade the old ranks do not stay unproven beside one that restarts: rules forget such ranks."""
-    old = table.add_facts(owned(1, environment(0), SLURM), then=1.0)
-    again = RankTable(table.clock, "here")
-    again.load(dumped_before(table))
-    again.confirm(old)
-    again.observe_process(owned(1, environment(0), SLURM))  # what a look finds of it now
-    again.observe_process(owned(2, environment(1), SLURM))
-    table.clock.advance(1.0)
-    again.tick()
-    assert proofs(again) == {RankLabel("4711", "0"): "cgroup", RankLabel("4711", "1"): "cgroup"}
-
-
-def test_after_an_upgrade_nobody_joins_the_job_that_runs(table: Table) -> None:
-    """Who held an id before the upgrade holds it after."""
-    old = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
-    again = RankTable(table.clock, "here")
-    again.load(dumped_before(table))
-    again.confirm(old)
-    again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
-    table.clock.advance(1.0)
-    again.tick()
-    assert {view.label for view in again.snapshot().ranks} == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
-
-
 def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
     """A worker of a vLLM server in a task."""
     env = {
@@ -216,18 +159,6 @@ def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     table.tick(BINDING_SECONDS)
     assert sorted(table.labels().values()) == list(range(1, 9))
-
-
-def test_two_servers_in_two_tasks_on_two_nodes_do_not_meet() -> None:
-    """The same with one task per node: rank 3 of this node's server is not rank 3 of the next one's."""
-    ranks = []
-    for task in range(2):
-        table = Table()
-        for place in range(4):
-            table.add_facts(vllm(1 + place, task, place))
-        table.tick(BINDING_SECONDS)
-        ranks.append({label.rank for label in table.labels()})
-    assert not ranks[0] & ranks[1]
 
 
 def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
@@ -292,10 +223,3 @@ def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
         table.tick(2.0)
     table.tick(BINDING_SECONDS)
     assert len({label.job_id for label, pid in table.labels().items() if pid > 10}) == 1
-
-
-@pytest.mark.parametrize("path", [f"/../docker-{CONTAINER}.scope", f"/../../docker/{CONTAINER}", f"/../{CONTAINER}"])
-def test_containers_beside_the_agents_own(path: str, node: Node) -> None:
-    """An agent in a container with a control group namespace: containers of root are owners of their own there too."""
-    node.proc.add(100, parent=1, uid=0, cgroup=f"0::{path}\n")
-    assert node.owner(100, uid=0) == Owner("container", CONTAINER)

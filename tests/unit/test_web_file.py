@@ -70,13 +70,6 @@ def test_what_is_refused(name: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_what_nobody_writes_is_as_good_as_the_defaults() -> None:
-    """An empty file asks for nothing: neither TLS, nor passwords, nor a rate."""
-    found = parse("", "web.yml")
-    assert (found.tls_server_config, found.basic_auth_users, found.rate_limit.seconds) == (None, {}, 0.0)
-    assert parse("rate_limit: {interval: 500ms, burst: 3}", "w").rate_limit.seconds == 0.5
-
-
 def test_files_that_it_names() -> None:
     """A change of a certificate, a key or an authority is one of the file."""
     found = parse(GOOD["mutual"], "web.yml")

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 
 from agent.core.threads import OwnThread
 from agent.web import secured as module
-from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of
+from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.secured import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords, Secured
 from agent.web.web_file import RateLimit
 
@@ -144,27 +144,12 @@ async def test_what_is_open(door: Door) -> None:
     assert dict(refusal.headers)["WWW-Authenticate"].startswith("Basic realm=")
 
 
-async def test_too_many_is_a_429(door: Door) -> None:
-    """An address with too many wrong passwords is told to wait."""
-    secured = Secured(door.passwords)
-    statuses = [await answered(secured, "/metrics", header("prom", "wrong")) for _ in range(CHECKS_AT_ONCE + 1)]
-    assert statuses == [401] * CHECKS_AT_ONCE + [429]
-
-
 async def test_headers_go_with_every_answer() -> None:
     """A header of the file takes the place of the page's own; refusals have it, too."""
     secured = Secured(headers={"Content-Security-Policy": "x"})
     page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
     assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))
     assert Secured().finish(page) is page
-
-
-async def test_no_header_comes_twice() -> None:
-    """The one against guessing types is sent once, as the file has it."""
-    page = Secured(headers={"X-Content-Type-Options": "nosniff"}).finish(HttpResponse(200, TEXT, b""))
-    names = [name for name, _ in head_of(page, "").headers]
-    assert sorted(names) == sorted(set(names))
-    assert b"x-content-type-options" in [name for name, _ in head_of(HttpResponse(200, TEXT, b""), "").headers]
 
 
 async def test_the_rate_of_requests() -> None:

@@ -70,18 +70,6 @@ async def test_what_closes_more_is_taken(tmp_path: Path) -> None:
     assert (watched.terms.refused, watched.terms.terms.tls is None) == ("", False)
 
 
-async def test_a_certificate_that_comes_after_the_file_is_found(watched: Watched) -> None:
-    """A file that names a certificate before that is there is taken into use once it is."""
-    text = WHOLE.replace("server.pem", "later.pem").replace("server.key", "later.key")
-    await watched.write(text)
-    assert "later.pem: No such file" in watched.terms.refused
-    for kind in ("pem", "key"):
-        await asyncio.to_thread(shutil.copy, DATA / f"renewed.{kind}", watched.file.with_name(f"later.{kind}"))
-    for _ in range(2):
-        await watched.terms._look(watched.file)
-    assert watched.terms.refused == ""
-
-
 async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """A path that no file can have, and an error that nobody foresaw, are refusals like others."""
     before = watched.terms.terms

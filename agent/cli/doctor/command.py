@@ -4,12 +4,10 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-import msgspec
-
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.doctor.facts import Facts, gather
-from agent.cli.terminal import plain, plain_json
+from agent.cli.terminal import as_json, plain, say
 from agent.page.describe import WITHOUT_NCCL
 from agent.page.document import NodeDocument
 
@@ -97,21 +95,33 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
         )
-    if without := _value(facts, "rankwatch_processes_without_nccl"):
-        remedy = "to watch them as ranks: docs/jobs.md, Ranks without NCCL"
-        yield note("ranks", WITHOUT_NCCL.format(count=f"{without:.0f}"), remedy)
-    if unknown := _value(facts, "rankwatch_process_exit_status_unknown_total"):
-        yield note(
-            "kernel",
-            f"how {unknown:.0f} processes of ranks ended is not known: neither signal nor status",
-            "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most",
-        )
-    if duplicates := _value(facts, "rankwatch_rank_duplicates"):
-        yield wrong(
-            "ranks",
-            f"{duplicates:.0f} processes claim the job id and rank of another",
-            "give each job an id of its own: identity.job_id_variables",
-        )
+
+
+_SERIES: tuple[tuple[str, Diagnosis], ...] = (
+    ("rankwatch_processes_without_nccl",
+     note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
+    ("rankwatch_process_exit_status_unknown_total",
+     note("kernel", "how {count} processes of ranks ended is not known: neither signal nor status",
+          "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most")),
+    ("rankwatch_rank_duplicates",
+     wrong("ranks", "{count} processes claim the job id and rank of another",
+           "give each job an id of its own: identity.job_id_variables")),
+    ("rankwatch_checkpoint_save_errors_total",
+     wrong("checkpoint", "it could not be written {count} times: counters begin at zero after a restart",
+           "see the log for the reason; state.path must be writable for the agent")),
+    ("rankwatch_exporter_series_dropped_total",
+     wrong("series", "{count} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md")),
+)  # fmt: skip
+"""What each series means that is above 0."""
+
+
+def _series(facts: Facts) -> Iterator[Diagnosis]:
+    for name, found in _SERIES:
+        if count := _value(facts, name):
+            yield found._replace(text=found.text.format(count=f"{count:.0f}"))
+    for labels, up in facts.samples.get("rankwatch_helper_up", []):
+        if not up:
+            yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
 
 
 _SILENT = {
@@ -174,22 +184,6 @@ def _clock(facts: Facts) -> Iterator[Diagnosis]:
         yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
 
 
-def _losses(facts: Facts) -> Iterator[Diagnosis]:
-    if errors := _value(facts, "rankwatch_checkpoint_save_errors_total"):
-        yield wrong(
-            "checkpoint",
-            f"it could not be written {errors:.0f} times: counters begin at zero after a restart",
-            "see the log for the reason; state.path must be writable for the agent",
-        )
-    if dropped := _value(facts, "rankwatch_exporter_series_dropped_total"):
-        yield wrong(
-            "series", f"{dropped:.0f} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md"
-        )
-    for labels, up in facts.samples.get("rankwatch_helper_up", []):
-        if not up:
-            yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
-
-
 def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
     watcher = facts.watcher
     if watcher is None:
@@ -220,31 +214,23 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         return
     if not watcher.rule_groups:
         yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
+    elif missing := watcher.rules_missing:
+        text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
+        yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
     for name, theirs in watcher.verdict.items():
         if (ours := getattr(facts.verdict, name, theirs)) != theirs:
             text = f"the rules judge by {name} {theirs:g}, the agent by {ours:g}"
             yield wrong("rules", text, "build.py --agent, with this configuration")
-
-
-def _prometheus_choices(facts: Facts) -> Iterator[Diagnosis]:
-    watcher = facts.watcher
-    if watcher is None or watcher.error:
-        return
-    if watcher.rule_groups and (missing := watcher.rules_missing):
-        text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
-        yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
     if watcher.placeholders:
         text = f"the runbook links of {watcher.placeholders} alerts lead to an example address"
-        yield note(
-            "rules", text, "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
-        )
+        remedy = "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
+        yield note("rules", text, remedy)
     if watcher.shows_password:
         yield note("prometheus", "the password in its address crosses the network as it is", "https://")
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
-    _agent, _configuration, _address, _ranks, _exporters, _inspector, _ras, _losses, _clock, _prometheus, _rules,
-    _prometheus_choices,
+    _agent, _configuration, _address, _ranks, _series, _exporters, _inspector, _ras, _clock, _prometheus, _rules,
 )  # fmt: skip
 
 
@@ -271,10 +257,7 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError:  # said by the configuration's own check
         place = own_agent.DEFAULT_PLACE
     diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
-    if flags.json:
-        print(plain_json(msgspec.json.encode([each._asdict() for each in diagnoses]).decode()))  # noqa: T201  # its answer
-    else:
-        print(told(diagnoses))  # noqa: T201  # its answer
+    say(as_json([each._asdict() for each in diagnoses]) if flags.json else told(diagnoses))
     return 1 if any(each.level == "wrong" for each in diagnoses) else 0
 
 

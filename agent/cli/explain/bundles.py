@@ -5,7 +5,7 @@ from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.cli.explain.model import Happened, Incident, Kind, KnownJob, Said
+from agent.cli.explain.model import Details, Happened, Incident, Kind, KnownJob, Said
 from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
@@ -29,15 +29,6 @@ class Read(NamedTuple):
     failed: tuple[str, ...]
 
 
-class Evidence(NamedTuple):
-    """What bundles add to an incident; ``left_out``: which bundles add nothing, and why."""
-
-    happened: tuple[Happened, ...]
-    said: tuple[Said, ...]
-    used: int
-    left_out: tuple[str, ...]
-
-
 def read(folder: Path, job_id: str) -> Read:
     """Return the summaries of the job in ``folder``; OSError where the folder cannot be listed."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
@@ -58,7 +49,7 @@ def read(folder: Path, job_id: str) -> Read:
     return Read(tuple(sorted(found.values(), key=lambda each: (each.taken_at, each.node))), tuple(failed))
 
 
-def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Evidence:
+def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Details:
     """What bundles say of ``incident``; those of other incidents and of the job of another cluster say nothing of it.
 
     Times of a node whose clock is known to be off are corrected, as the rules correct those of metrics.
@@ -91,7 +82,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Ev
         said += _words(summary, followed)
     if len(left_out) > MAX_NAMED:
         left_out = [*left_out[:MAX_NAMED], f"{len(left_out) - MAX_NAMED} more bundles of other clusters or times"]
-    return Evidence(tuple(happened), tuple(said), len(used), tuple(left_out))
+    return Details(tuple(happened), tuple(said), left_out=tuple(left_out))
 
 
 def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:

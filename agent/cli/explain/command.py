@@ -4,13 +4,10 @@ import argparse
 import math
 import os
 import re
-import sys
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-
-import msgspec
 
 from agent.cli.explain import ask, bundles, story
 from agent.cli.explain.culprit import judge
@@ -18,8 +15,7 @@ from agent.cli.explain.details import details
 from agent.cli.explain.incident import cost, incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
 from agent.cli.explain.story import as_html, as_text
-from agent.cli.terminal import plain
-from agent.core import prometheus
+from agent.cli.terminal import NO_ANSWER, add_prometheus, no_answer, plain, refuse, say
 
 MAX_LISTED = 10
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
@@ -32,21 +28,18 @@ def main(arguments: Sequence[str]) -> int:
     try:
         read = bundles.Read((), ()) if flags.evidence is None else bundles.read(flags.evidence, flags.job)
     except OSError as error:
-        return _refuse(f"cannot list {plain(str(flags.evidence))}: {plain(str(error.strerror))}")
+        return refuse("explain", f"cannot list {flags.evidence}: {error.strerror}", 2)
     try:
         page, status = explain(ask.Ask(flags.prometheus), flags.job, flags.cluster, flags.since, end, read)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        return _refuse(f"no answer from {plain(prometheus.shown(flags.prometheus))}: {plain(str(error))}")
-    if page is None:
-        print(plain(status))  # noqa: T201  # its answer
-        return 1
-    if flags.html is None:
-        print(as_text(page))  # noqa: T201  # its answer
-        return 0
+    except NO_ANSWER as error:
+        return no_answer("explain", flags.prometheus, error)
+    if page is None or flags.html is None:
+        say(plain(status) if page is None else as_text(page))
+        return int(page is None)
     try:
         _write(flags.html, as_html(page))
     except OSError as error:
-        return _refuse(f"cannot write {plain(str(flags.html))}: {plain(str(error.strerror))}")
+        return refuse("explain", f"cannot write {flags.html}: {error.strerror}", 2)
     return 0
 
 
@@ -116,8 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "cost and what to do. Exit status: 0 printed (or nothing happened), 1 there is no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
-    parser.add_argument("--cluster", metavar="NAME", help="where one Prometheus watches several")
+    add_prometheus(parser)
     parser.add_argument("--evidence", metavar="DIR", type=Path, help="a folder with the .json of evidence bundles")
     parser.add_argument(
         "--since",
@@ -161,8 +153,3 @@ def _write(path: Path, text: str) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def _refuse(why: str) -> int:
-    print(f"rankwatch explain: {why}", file=sys.stderr)  # noqa: T201  # its answer
-    return 2

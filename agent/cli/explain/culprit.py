@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from agent.cli.explain.model import Said
+from agent.core.identity import rank_order
 from agent.evidence.summary import Witness
 
 AFTER_A_DEATH: tuple[Witness, ...] = (
@@ -56,19 +57,13 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
         return (-len(witnesses), tuple(sorted(map(trust.index, witnesses))))
 
     best = min(by_rank.values(), key=weight)
-    ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=order)[:MAX_CULPRITS]
+    ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=rank_order)[:MAX_CULPRITS]
     blame = Blame(tuple(ranks), tuple(sorted(best, key=trust.index)))
     mine = tuple(each for each in words if each.blames and each.rank in ranks)
     against = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness not in best)
     # A witness of the culprits that blames more ranks does not disagree: it is shown last.
     more = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness in best)
     return WeighedWords(blame, mine, against, (*more, *(each for each in words if not each.blames)))
-
-
-def order(rank: str) -> tuple[int, int, str]:
-    """Ranks by number, then those without one by name."""
-    is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
-    return (0, int(rank), "") if is_number else (1, 0, rank)
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
@@ -92,7 +87,7 @@ def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
         kept.values(),
         key=lambda word: (
             trust.index(word.witness),
-            order(word.rank),
+            rank_order(word.rank),
             word.blames,
             word.source != "metrics",
             word.says,

@@ -267,10 +267,6 @@ def _literal(text: str) -> str:
     return "".join(each if each.isalnum() or each in "_-" else f"\\{each}" if each.isascii() else each for each in text)
 
 
-def _name(alert: Sample) -> str:
-    return alert.labels.get("alertname", "")
-
-
 def _rank(sample: Sample) -> str:
     return sample.labels.get("rank", "")
 

@@ -5,11 +5,10 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from agent.cli.explain.culprit import WeighedWords, order
+from agent.cli.explain.culprit import WeighedWords
 from agent.cli.explain.incident import Cost
 from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
 from agent.cli.terminal import count, plain, rank_set
-from agent.evidence.summary import Witness
 from agent.page.front_page import age_text
 
 MAX_TIMELINE = 28
@@ -24,7 +23,7 @@ WHAT: Mapping[What, str] = {
 }
 SAME_SECONDS = 20.0
 """Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
-NAMES: Mapping[Witness, str] = {
+NAMES: Mapping[str, str] = {
     "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
     "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",
 }  # fmt: skip
@@ -100,7 +99,7 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
 
 
 def _source(happened: Happened) -> str:
-    return next((name for witness, name in NAMES.items() if witness == happened.source), happened.source)
+    return NAMES.get(happened.source, happened.source)
 
 
 def _same(one: Happened, other: Happened) -> bool:
@@ -164,16 +163,12 @@ def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
         source = "" if each.source == "metrics" else f" (bundle of {each.source})"
         together.setdefault((NAMES[each.witness], each.says, source), []).append(each.rank)
     rows = [
-        (f"  {name}", f"rank{'' if len(ranks) == 1 else 's'} {_ranks(ranks)}" if any(ranks) else "", says + source)
+        (f"  {name}", f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}" if any(ranks) else "", says + source)
         for (name, says, source), ranks in together.items()
     ]
     if len(rows) > MAX_WORDS:
         rows = [*rows[:MAX_WORDS], ("  ...", "", f"{len(rows) - MAX_WORDS} more")]
     return tuple(rows)
-
-
-def _ranks(ranks: Iterable[str]) -> str:
-    return rank_set(sorted(set(ranks), key=order))
 
 
 def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happened]:

@@ -1,17 +1,25 @@
 """`rankwatch job`: first what a person should know, then the ranks in trouble."""
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 
-import msgspec
-
 from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, gather
-from agent.cli.terminal import columns, count, has_colours, plain, plain_json, rank_set
-from agent.core import prometheus
+from agent.cli.terminal import (
+    NO_ANSWER,
+    add_prometheus,
+    as_json,
+    columns,
+    count,
+    has_colours,
+    no_answer,
+    plain,
+    rank_set,
+    say,
+)
+from agent.core.identity import rank_order
 from agent.page.describe import TROUBLE_FIRST, age, how_ended
 
 _HEAD = ("RANK", "NODE", "STATE", "PID", "USER", "GPU", "PROGRESS", "LATE", "WHY", "ENDED BY", "ENDED")
@@ -99,9 +107,8 @@ def _in_trouble(rank: JobRank) -> bool:
     return rank.state not in _WELL or rank.late_share is not None
 
 
-def _order(rank: JobRank) -> tuple[int, float, int, str]:
-    number = int(rank.rank) if rank.rank.isdecimal() and len(rank.rank) < 10 else -1
-    return (_severity(rank.state), -(rank.late_share or 0.0), number, rank.rank)
+def _order(rank: JobRank) -> tuple[object, ...]:
+    return _severity(rank.state), -(rank.late_share or 0.0), rank_order(rank.rank)
 
 
 def _severity(state: str) -> int:
@@ -134,21 +141,14 @@ def main(arguments: Sequence[str]) -> int:
         "Exit status: 0 no rank is dead, unresponsive or missing, 1 some are, or there is no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
-    parser.add_argument("--cluster", metavar="NAME", help="where one Prometheus watches several")
+    add_prometheus(parser)
     parser.add_argument("--all", action="store_true", help="list the ranks without trouble, too")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     flags = parser.parse_args(list(arguments))
     try:
         facts = gather(flags.prometheus, flags.job, flags.cluster)
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        where = prometheus.shown(flags.prometheus)
-        print(f"rankwatch job: no answer from {plain(where)}: {plain(str(error))}", file=sys.stderr)  # noqa: T201  # its answer
-        return 2
-    if flags.json:
-        text = plain_json(msgspec.json.format(msgspec.json.encode(asdict(facts)), indent=2).decode())
-    else:
-        text = told(facts, every=flags.all, colour=has_colours())
-    print(text)  # noqa: T201  # its answer
+    except NO_ANSWER as error:
+        return no_answer("job", flags.prometheus, error)
+    say(as_json(asdict(facts)) if flags.json else told(facts, every=flags.all, colour=has_colours()))
     is_well = facts.ranks and not any(each.state in _BAD for each in facts.ranks)
     return 0 if is_well else 1

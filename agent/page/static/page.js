@@ -44,8 +44,7 @@ async function look() {
 
 async function stay() {
   for (;;) {
-    const { periodMs } = document.querySelector("main").dataset; // the more pages are open, the longer
-    await new Promise((resume) => setTimeout(resume, Number(periodMs)));
+    await new Promise((resume) => setTimeout(resume, 2000));
     if (!document.hidden) await look();
   }
 }

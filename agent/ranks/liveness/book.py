@@ -28,7 +28,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessBook:
-    """Keeps a JobLine per job. ``refused`` counts lead exits without room, ``facts`` has what exporters know of exits.
+    """Keeps a JobLine per job; ``facts`` has what exporters know of exits.
 
     Times are those of the clock that the rank table uses: seconds since this boot. ``numbers`` may change: lead
     exits that are exported stay as they are.
@@ -37,7 +37,6 @@ class LivenessBook:
     def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
         self.numbers = numbers
         self.jobs: dict[str, JobLine] = {}
-        self.refused = 0
         self.facts = ExitFacts()
         self._labels = labels
 
@@ -149,7 +148,6 @@ class LivenessBook:
         how = (reason, signal, code, exit_class)
         lead = LeadExit(label.rank, exited_at, *how, lived, cause, process.user, process=process.key)
         if not self._make_room(line, now) or not line.admit(lead, now):
-            self.refused += 1
             process.is_victim = True
 
     def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from agent.core.clock import Clock
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
+from agent.core.log import Logger
 from agent.ranks.naming import job_owners
 from agent.ranks.naming.job_owners import JobOwners
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.naming.shared_environment import are_siblings, candidates, place_of
 from agent.ranks.rank import environment
-from agent.ranks.rank.process import RankProcess, TableCounts
+from agent.ranks.rank.process import RankProcess
 
 SETTLE_SECONDS = 1.0
 """How long a process whose environment names its rank waits for siblings that claim the same one."""
@@ -34,7 +35,7 @@ class RankBinder:
     ``renamed``: the ids that went over to an owner with a proof, in order.
     """
 
-    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool, counts: TableCounts) -> None:
+    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
         self._clock = clock
         self._hostname = hostname
         self._settle_at_once = settle_at_once
@@ -44,10 +45,10 @@ class RankBinder:
         self.renamed: list[str] = []
         self._steps: dict[str, str] = {}
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
-        self._counts = counts
+        self._log = Logger("ranks")
 
-    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> int:
-        """Bind the processes and stand-ins that are due; return how many were bound."""
+    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
+        """Bind the processes and stand-ins that are due."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
@@ -55,11 +56,9 @@ class RankBinder:
         waiting.sort(key=lambda key: (key.start_ticks, key.pid))
         due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
         due += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
-        bound = 0
         for name, process in due:
             if self._is_due(process, now):
-                bound += self.bind(process, name, processes)
-        return bound
+                self.bind(process, name, processes)
 
     def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> bool:
         """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
@@ -173,7 +172,8 @@ class RankBinder:
         process.shown_job_id, taken = self.owners.name(plain, process, processes.values())
         if taken:
             self._rename_others(process, processes)
-        self._counts.owner_conflicts += process.shown_job_id != plain and not was_asked
+        if process.shown_job_id != plain and not was_asked:
+            self._log_owner(process)
         return self._step_id(process, processes)
 
     def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
@@ -199,6 +199,11 @@ class RankBinder:
         session = facts.session if process.owner.kind == "user" else 0
         return environment.short_hash("job", f"{self._hostname}/{process.owner.key}/{session}")
 
+    def _log_owner(self, process: RankProcess) -> None:
+        claim, user = process.plain_job_id, process.user
+        message = "a process of {user} claims job {claim} of another owner: it is shown as {job_id}"
+        self._log.warning(message, user=user, claim=claim, job_id=process.shown_job_id)
+
     def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:
         if len(self.renamed) < MAX_RENAMED:
             self.renamed.append(process.plain_job_id)
@@ -211,7 +216,7 @@ class RankBinder:
             named = [label and job_owners.renamed(label, shown, other) for label in other.slots or ()]
             other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
             other.shown_job_id = shown
-            self._counts.owner_conflicts += 1
+            self._log_owner(other)
 
 
 def _has_place(process: RankProcess) -> bool:

@@ -78,11 +78,6 @@ class JobOwners:
             if process.shown_job_id and process.facts is not None:
                 self._hold(process.shown_job_id, process)
 
-    def learn(self, process: RankProcess) -> None:
-        """Note who has the id of a process whose owner was not known."""
-        if process.shown_job_id:
-            self._holders[process.shown_job_id] = _holder(process)
-
     def _may_have(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
         """Return True when the id is free, or its last owner exited and this is its restart (container, same user)."""
         proven = is_proven(process)

@@ -73,15 +73,8 @@ class JobEnd(msgspec.Struct, frozen=True):
         is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
         if not is_near or exited_seconds < self.started_seconds:
             return False
-        is_known = status is not None and status.known
+        if status is None or not status.known:
+            return self.state in ENDED_BY_SCHEDULER | ENDED_IN_ORDER
         if self.state in ENDED_BY_SCHEDULER:
-            return not is_known or not _speaks_for_itself(status)
-        return self.state in ENDED_IN_ORDER and (not is_known or _is_in_order(status))
-
-
-def _speaks_for_itself(status: ExitStatus | None) -> bool:
-    return status is not None and (status.oom or status.signal in FATAL_SIGNALS)
-
-
-def _is_in_order(status: ExitStatus | None) -> bool:
-    return status is not None and status.code == 0 and status.signal in (0, SIGTERM)
+            return not (status.oom or status.signal in FATAL_SIGNALS)
+        return self.state in ENDED_IN_ORDER and status.code == 0 and status.signal in (0, SIGTERM)

@@ -4,20 +4,21 @@ from signal import SIGKILL
 
 import msgspec
 
-from agent.core.checkpoint import SavedSeconds, saved_sum
-from agent.core.identity import Membership, ProcessKey, RankLabel
+from agent.core.checkpoint import SavedSeconds
+from agent.core.identity import Membership, ProcessKey, RankLabel, label_fields
+from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
 from agent.ranks.rank.evidence import RankVerdict, RasSilence, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
-from agent.ranks.rank.owner import Owner
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records may be that late: what is newer was made after RAS had missed the process."""
 
+_LOG = Logger("ranks")
 SHARED_SOURCES = frozenset({"title", "local_index"})
 """What names ranks whose environment is their task's: the rank, local rank and size in it are not theirs."""
 
@@ -29,18 +30,6 @@ class RankGpu(msgspec.Struct, frozen=True):
     uuid: str
     pci: str = ""
     nic: str = ""
-
-
-class TableCounts(msgspec.Struct):
-    """Counts of the rank table.
-
-    ``conflicts``: facts against a published label; ``owner_conflicts``: processes whose job id is another owner's;
-    ``refused``: what found the table full.
-    """
-
-    conflicts: int = 0
-    owner_conflicts: int = 0
-    refused: int = 0
 
 
 class RankProcess(msgspec.Struct):
@@ -134,30 +123,29 @@ class RankProcess(msgspec.Struct):
         """Its rank on the node, as its own environment says; empty where that does not."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
-    def learn(self, facts: ProcessFacts) -> bool:
-        """Take over whose it is, where it is from a checkpoint that did not know that; False when nothing is new."""
-        if self.facts is None or self.facts.owner.name or not facts.owner.name:
-            return False
-        named = {name: getattr(facts, name) for name in ("owner", "uid", "parent_pid", "session", "title")}
-        self.facts = msgspec.structs.replace(self.facts, **named)
-        if self.claim.job_id == facts.owner.job_id:
-            self.claim = msgspec.structs.replace(self.claim, scheduler=facts.owner.scheduler)
-        return True
+    def join(self, membership: Membership, now: float) -> bool:
+        """Note a place in a communicator, first seen at monotonic time ``now``; False when there are MAX_MEMBERSHIPS.
 
-    def join(self, membership: Membership, now: float, counts: TableCounts) -> None:
-        """Note a place in a communicator, first seen at monotonic time ``now``; MAX_MEMBERSHIPS at most."""
+        One that contradicts the published labels is logged.
+        """
         place = (membership.comm, membership.comm_rank)
         known = self.members.get(place)
         if known is not None:
             if membership.name and not known.name:  # records know more of a communicator than RAS
                 self.members[place] = membership
-            return
+            return True
         if len(self.members) >= MAX_MEMBERSHIPS:
-            counts.refused += 1
-            return
+            return False
         self.members[place] = membership
         self.seen_at.setdefault(membership.comm, now)
-        counts.conflicts = saved_sum(counts.conflicts, self.contradicts(membership))
+        if self.contradicts(membership):
+            self.log_contradiction(str(membership.comm_rank))
+        return True
+
+    def log_contradiction(self, rank: str) -> None:
+        """Log that records name another rank; the process keeps its own."""
+        labels = [label for label in self.slots or () if label is not None]
+        _LOG.warning("records call the process another rank: it keeps its own", records=rank, **label_fields(labels))
 
     def leave(self, now: float, now_seconds: float) -> None:
         """Note that it is gone, at monotonic time ``now`` and ``now_seconds`` since the epoch."""

@@ -1,0 +1,24 @@
+"""A server's log that counts what it is told."""
+
+from collections import Counter
+
+from agent.core.log import Logger
+
+
+class WebLog(Logger):
+    """``closed``: connections by the reason for which they were closed; ``faults``: warnings and errors."""
+
+    def __init__(self) -> None:
+        super().__init__("web")
+        self.closed: Counter[object] = Counter()
+        self.faults = 0
+
+    def info(self, _message: str, /, **fields: object) -> None:
+        """Count a connection that was closed."""
+        self.closed[fields["reason"]] += 1
+
+    def warning(self, _message: str, /, **_fields: object) -> None:
+        """Count a fault."""
+        self.faults += 1
+
+    error = warning
