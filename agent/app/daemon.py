@@ -245,7 +245,7 @@ class Daemon:
             },
             refused=self._supervisor.admission.refused,
             helpers=tuple(
-                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls), helper.pid)
+                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls))
                 for helper in self._supervisor.helpers.all()
             ),
             loop_lag_seconds=self._lag.seconds(),

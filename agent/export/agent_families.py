@@ -10,7 +10,7 @@ from agent.core.metrics import Family, Metric
 from agent.export import exporter_families, usage as usage_families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts, TableSource
-from agent.export.usage import HelperStatus, ProcessReader, Usage
+from agent.export.usage import HelperStatus, OwnUsage, ProcessReader
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
 # fmt: off
@@ -68,21 +68,21 @@ def self_source(read: Callable[[], SelfSnapshot]) -> TableSource:
     processes = ProcessReader()
 
     def render(snapshot: SelfSnapshot) -> Iterable[Metric]:
-        return families(snapshot, processes.read([each.pid for each in snapshot.helpers if each.pid is not None]))
+        return families(snapshot, processes.read())
 
     return TableSource("agent", 10_000, read, render)
 
 
-def families(snapshot: SelfSnapshot, usage: Usage) -> Iterable[Metric]:
+def families(snapshot: SelfSnapshot, usage: OwnUsage) -> Iterable[Metric]:
     """Render what the agent says of itself; pure."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
     yield START_AGE.single(snapshot.age_seconds)
-    yield from usage_families.render_own(usage.own)
+    yield from usage_families.render_own(usage)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
-    yield from usage_families.render_helpers(snapshot.helpers, usage.children)
+    yield from usage_families.render_helpers(snapshot.helpers)
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield RELOAD_TIME.single(snapshot.reload_seconds)

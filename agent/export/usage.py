@@ -1,6 +1,5 @@
-"""What the agent's process and its helpers use, as the kernel counts it, and how the helpers fare."""
+"""What the agent's process uses, as the kernel counts it, and how its helpers fare."""
 
-import os
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -29,15 +28,12 @@ HELPER_CALLS = Family("rankwatch_helper_calls_total", "counter",
     "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
     "yet) or hung (no answer in time, or an earlier process is still there); absent before the first of its kind.",
     ("helper", "result"), "1 per helper and result seen, at most 3")
-HELPER_MEMORY = Family("rankwatch_helper_resident_memory_bytes", "gauge",
-    "Resident memory of the helper's process; absent while there is none.",
-    ("helper",), "1 per helper with a process")
 # fmt: on
-FAMILIES: tuple[Family, ...] = (CPU, MEMORY, OPEN_FDS, START, PYTHON_INFO, HELPER_UP, HELPER_CALLS, HELPER_MEMORY)
+FAMILIES: tuple[Family, ...] = (CPU, MEMORY, OPEN_FDS, START, PYTHON_INFO, HELPER_UP, HELPER_CALLS)
 
 
 class ProcessUsage(msgspec.Struct, frozen=True):
-    """What one process uses: CPU time, user and system, without its children, and memory in RAM."""
+    """What a process uses: CPU time, user and system, without its children, and memory in RAM."""
 
     cpu_seconds: float
     resident_bytes: int
@@ -51,26 +47,18 @@ class OwnUsage(msgspec.Struct, frozen=True):
     start_seconds: float | None
 
 
-class Usage(msgspec.Struct, frozen=True):
-    """Of the agent's own process, and of those of its children (by process id) that were there and could be read."""
-
-    own: OwnUsage
-    children: Mapping[int, ProcessUsage] = {}
-
-
 class ProcessReader:
-    """Reads what processes use, blocking; owned by one thread, the render thread."""
+    """Reads what the agent's process uses, blocking; owned by one thread, the render thread."""
 
     def __init__(self) -> None:
         self._own: psutil.Process | None = None
 
-    def read(self, children: Iterable[int]) -> Usage:
-        """Look at this process and at those of ``children`` (process ids) that are its children."""
+    def read(self) -> OwnUsage:
+        """Look at this process."""
         own = self._own = self._own or _tried(psutil.Process)
         if own is None:
-            return Usage(OwnUsage(None, None, None))
-        found = {pid: used for pid in children if (used := _tried(partial(_child, pid))) is not None}
-        return Usage(OwnUsage(_tried(partial(_usage, own)), _tried(own.num_fds), _tried(own.create_time)), found)
+            return OwnUsage(None, None, None)
+        return OwnUsage(_tried(partial(_usage, own)), _tried(own.num_fds), _tried(own.create_time))
 
 
 def _tried(read: Callable[[], T]) -> T | None:
@@ -81,25 +69,17 @@ def _tried(read: Callable[[], T]) -> T | None:
         return None
 
 
-def _child(pid: int) -> ProcessUsage | None:
-    """Return what a child uses; None when it has ended and its number is another process' now."""
-    process = psutil.Process(pid)
-    with process.oneshot():
-        return _usage(process) if process.ppid() == os.getpid() else None
-
-
 def _usage(process: psutil.Process) -> ProcessUsage:
     spent = process.cpu_times()
     return ProcessUsage(spent.user + spent.system, process.memory_info().rss)
 
 
 class HelperStatus(msgspec.Struct, frozen=True):
-    """How one helper fares; ``ok`` None: it was not called yet; ``pid`` None: it has no process now."""
+    """How one helper fares; ``ok`` None: it was not called yet."""
 
     name: str
     ok: bool | None
     calls: Mapping[CallResult, int]
-    pid: int | None = None
 
 
 def render_own(own: OwnUsage) -> Iterable[Metric]:
@@ -117,16 +97,13 @@ def render_own(own: OwnUsage) -> Iterable[Metric]:
     yield python.metric
 
 
-def render_helpers(helpers: Sequence[HelperStatus], usage: Mapping[int, ProcessUsage]) -> Iterable[Metric]:
-    """Render how the helpers fare; ``usage`` by process id."""
-    up, calls, memory = HELPER_UP.rows(), HELPER_CALLS.rows(), HELPER_MEMORY.rows()
+def render_helpers(helpers: Sequence[HelperStatus]) -> Iterable[Metric]:
+    """Render how the helpers fare."""
+    up, calls = HELPER_UP.rows(), HELPER_CALLS.rows()
     for helper in helpers:
         if helper.ok is None:
             continue
         up.add((helper.name,), float(helper.ok))
         for result in filter(helper.calls.get, CALL_RESULTS):
             calls.add((helper.name, result), helper.calls[result])
-        used = usage.get(helper.pid) if helper.pid is not None else None
-        if used is not None:
-            memory.add((helper.name,), used.resident_bytes)
-    return [rows.metric for rows in (up, calls, memory)]
+    return [up.metric, calls.metric]

@@ -16,9 +16,13 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
+from agent.core.log import Logger
 
 MAX_FINDINGS = 4096
-"""Findings of one node. Findings beyond this limit are dropped and counted (``refused``)."""
+"""Findings of one node. Findings beyond this limit are dropped, and the log says so."""
+
+
+_LOG = Logger("health")
 
 
 class CheckState(StrEnum):
@@ -71,12 +75,11 @@ Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
 
 
 class HealthLedger:
-    """See the module. ``refused``: the number of findings that were dropped at the limit MAX_FINDINGS."""
+    """See the module."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.findings: dict[tuple[str, Subject, str], Finding] = {}
-        self.refused = 0
 
     def of(self, source: str) -> Checks:
         """Return the writer for the exporter named ``source``."""
@@ -87,7 +90,7 @@ class HealthLedger:
         key = (source, subject, check)
         known = self.findings.get(key)
         if known is None and len(self.findings) >= MAX_FINDINGS:
-            self.refused += 1
+            _LOG.warning("the health ledger is full: a finding was left out", check=check, source=source)
         elif known is None or latched or (known.state is not state and not known.latched):
             self.findings[key] = Finding(state, self._clock.time(), latched)
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
 from agent.ranks.liveness_page import by_job, expected_ranks
-from agent.ranks.naming import job_owners
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -39,10 +38,6 @@ RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
 RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
     "When the rank last completed an operation, as far as records tell; absent without records.",
     _RANK, "1 per rank with records", "max")
-RANK_IDENTITY_SOURCE = Family("rankwatch_rank_identity_source", "gauge",
-    "Who named the rank (environment, communicator, title of the process, local_index in start order, pid) and what "
-    "proves whose job it is (cgroup or parent of the scheduler, pod, none); always 1.",
-    (*_RANK, "source", "proof"), "1 per rank", "max")
 IDENTITY_CONFLICTS = Family("rankwatch_rank_identity_conflicts_total", "counter",
     "Contradictions about who a process is, by kind. communicator: records that contradict the rank that "
     "a process already has; it keeps its rank. owner: processes that claim the job id of another owner; "
@@ -65,11 +60,6 @@ NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
     "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
     "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
     "starts).")
-UNREAD = Family("rankwatch_rank_usage_unread", "gauge",
-    "Live ranks without data from a source: the kernel lacks it, or it needs a right. schedstat (waits for a "
-    "CPU), delayacct (waits for disks), pressure (of control groups), wait_channel (what a blocked thread waits "
-    "for). Absent while none.",
-    ("source",), "up to 4 per node", "sum")
 JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")
@@ -88,8 +78,8 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS, RANK_IDENTITY_SOURCE,
-    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, UNREAD, NODE_TIME,
+    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS,
+    IDENTITY_CONFLICTS, RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, NODE_TIME,
     JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
 )  # fmt: skip
 
@@ -104,18 +94,15 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
     yield RANKS_UNREADABLE.single(snapshot.unreadable)
     yield RANKS_REFUSED.single(snapshot.refused)
-    yield UNREAD.by_label(dict(sorted(snapshot.usage_unread.items())))
     yield NODE_TIME.single(snapshot.taken_seconds)
 
 
 def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
     up, state, start, left = RANK_UP.rows(), RANK_STATE.rows(), RANK_START.rows(), RANK_EXIT.rows()
-    info, source, progress = RANK_INFO.rows(), RANK_IDENTITY_SOURCE.rows(), RANK_PROGRESS.rows()
-    ended = RANK_EXIT_INFO.rows()
+    info, progress, ended = RANK_INFO.rows(), RANK_PROGRESS.rows(), RANK_EXIT_INFO.rows()
     for view in ranks:
         process, label = view.process, view.label
         runs = process.exited_at is None
-        source.add((*label, process.source, job_owners.proof_of(process)), 1.0)
         up.add(label, float(runs))
         state.add((*label, state_of(process)), 1.0)
         if process.facts is not None:
@@ -127,7 +114,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         else:
             left.add(label, process.exited_seconds)
             ended.add((*label, *ending(process.exit)), 1.0)
-    return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
+    return [rows.metric for rows in (up, state, info, start, left, ended, progress)]
 
 
 def _info(view: RankView) -> tuple[str, ...]:

@@ -65,7 +65,6 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     kill_pending: bool
     context_switches: int
     root: bool = False
-    involuntary_switches: int = 0
     swap_bytes: int = 0
     cpus: str = ""
 
@@ -106,14 +105,12 @@ def parse_status(text: str) -> Status | None:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
-        involuntary = int(fields["nonvoluntary_ctxt_switches"])
         status = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
-            context_switches=int(fields["voluntary_ctxt_switches"]) + involuntary,
+            context_switches=sum(int(fields[f"{kind}voluntary_ctxt_switches"]) for kind in ("", "non")),
             root=fields["Uid"].split() == ["0"] * 4,
-            involuntary_switches=involuntary,
             swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
             cpus=_cpu_list(fields.get("Cpus_allowed_list", "")),
         )
@@ -123,7 +120,6 @@ def parse_status(text: str) -> Status | None:
         status.uid,
         *status.namespace_pids,
         status.context_switches,
-        status.involuntary_switches,
         status.swap_bytes,
     )
     is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER

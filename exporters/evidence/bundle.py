@@ -84,12 +84,6 @@ def write(
     return name
 
 
-def on_disk(folder: Path) -> list[tuple[str, told.Summary]]:
-    """Return the bundles there are: the file and its summary, the oldest first."""
-    names = ((f"{name}{place.SUFFIX}", summary) for name, summary in place.summaries(folder))
-    return [(name, summary) for name, summary in names if (folder / name).exists()]
-
-
 def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:
     try:
         summary = place.read_summary(folder, name)

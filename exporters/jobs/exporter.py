@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import JobEnd
-from exporters.jobs.families import FAMILIES, JobsSnapshot, render
+from exporters.jobs.families import FAMILIES, render
 from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
 from exporters.jobs.records import ScheduledJob
 from exporters.jobs.sources import JobSources
@@ -45,7 +46,8 @@ class JobsExporter:
 
     def __init__(self, config: JobsConfig) -> None:
         self._config = config
-        self._found = JobsSnapshot()
+        self._jobs: tuple[ScheduledJob, ...] = ()
+        self._refused: Counter[str] = Counter()
         self._mapping = GpuMapping(Path(config.write_dcgm_mapping)) if config.write_dcgm_mapping else None
 
     async def start(self, ctx: Context) -> None:
@@ -63,22 +65,24 @@ class JobsExporter:
     async def update(self) -> None:
         """Look once; NoData where none of the directories is there."""
         now = self._ctx.clock.time()
-        self._found = JobsSnapshot()
+        self._jobs = ()
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
             await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
         found = await self._thread.call(lambda: self._sources.look(now))
         if found is None:
             raise NoData
-        jobs, refused = found
-        self._found = JobsSnapshot(jobs, dict(refused))
-        self._ctx.ranks.observe_job_ends(ends(jobs))
+        self._jobs, refused = found
+        if refused != self._refused:
+            self._refused = refused
+            self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
+        self._ctx.ranks.observe_job_ends(ends(self._jobs))
 
-    def snapshot(self) -> JobsSnapshot:
+    def snapshot(self) -> tuple[ScheduledJob, ...]:
         """What the last look gave."""
-        return self._found
+        return self._jobs
 
-    def families(self, snapshot: JobsSnapshot) -> Iterable[Metric]:
+    def families(self, snapshot: tuple[ScheduledJob, ...]) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
-import msgspec
+from collections.abc import Iterable
 
 from agent.sdk.metrics import Family, Metric, clean_label
-from exporters.jobs.directory import REASONS
 from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 
 _RUNNING = "1 per job that the scheduler runs here"
@@ -28,14 +25,6 @@ GPU = Family(
     "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a job which runs; always 1.",
     ("job_id", "gpu"),
     "1 per GPU given to a job",
-)
-REQUEUES = Family(
-    "rankwatch_job_requeues",
-    "gauge",
-    "How often the scheduler has restarted the job.",
-    ("job_id",),
-    _RUNNING,
-    "max",
 )
 DIRECTORY_TROUBLE = Family(
     "rankwatch_job_directory_trouble",
@@ -64,42 +53,19 @@ END_TIME = Family(
     _ENDED,
     "max",
 )
-REFUSED = Family(
-    "rankwatch_job_files_refused",
-    "gauge",
-    "Files about jobs that are not believed, by reason. directory: others than root may write to theirs (1 for all of "
-    "its files). owner: another user's. kind: no regular file. size, content: no such record. count: too many.",
-    ("reason",),
-    "6 per node",
-    "sum",
-)
-FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, REQUEUES, DIRECTORY_TROUBLE, END, END_TIME, REFUSED)
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END, END_TIME)
 
 
-class JobsSnapshot(msgspec.Struct, frozen=True):
-    """What the last look gave; nothing where there is no source. ``refused``: None then."""
-
-    jobs: tuple[ScheduledJob, ...] = ()
-    refused: Mapping[str, int] | None = None
-
-
-def render(snapshot: JobsSnapshot) -> Iterable[Metric]:
+def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     """Render the jobs."""
-    if snapshot.refused is None:
-        return
-    yield from _running([job for job in snapshot.jobs if job.ending is None])
-    yield from _ended(snapshot.jobs)
-    refused = REFUSED.rows()
-    for reason in REASONS:
-        refused.add((reason,), snapshot.refused.get(reason, 0))
-    yield refused.metric
-
-
-def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
-    allocation, gpus, requeues = ALLOCATION.rows(), GPU.rows(), REQUEUES.rows()
-    trouble = DIRECTORY_TROUBLE.rows()
+    allocation, gpus, trouble = ALLOCATION.rows(), GPU.rows(), DIRECTORY_TROUBLE.rows()
+    end, end_time = END.rows(), END_TIME.rows()
     for job in jobs:
-        file = job.file
+        file, ending = job.file, job.ending
+        if ending is not None:
+            end.add((file.job_id, ending.state, ending.reason, ending.code, ending.signal), 1.0)
+            end_time.add((file.job_id,), float(file.ended or 0))
+            continue
         nodes = str(file.nodes) if file.nodes else ""
         who = map(clean_label, (file.user, file.account, file.partition, file.cluster, file.name))
         allocation.add((file.job_id, *who, nodes, file.array_job_id, file.array_task_id), 1.0)
@@ -107,17 +73,4 @@ def _running(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
             gpus.add((file.job_id, gpu), 1.0)
         if file.records in DIRECTORY_TROUBLES:
             trouble.add((file.job_id, file.records), 1.0)
-        if file.started:
-            requeues.add((file.job_id,), file.restarts)
-    return [rows.metric for rows in (allocation, gpus, requeues, trouble)]
-
-
-def _ended(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
-    end, end_time = END.rows(), END_TIME.rows()
-    for job in jobs:
-        if job.ending is None or job.file.ended is None:
-            continue
-        ending = job.ending
-        end.add((job.file.job_id, ending.state, ending.reason, ending.code, ending.signal), 1.0)
-        end_time.add((job.file.job_id,), job.file.ended)
-    return [end.metric, end_time.metric]
+    return [rows.metric for rows in (allocation, gpus, trouble, end, end_time)]

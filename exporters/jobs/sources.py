@@ -49,7 +49,7 @@ class JobSources:
                 refused.update(directory.refused)
         shown, left_out = bounded(with_mappings(own, [each for each in mapped if each[1].job_id not in over]))
         refused["count"] += left_out
-        return shown, refused
+        return shown, +refused
 
     def _note_untimely(self, files: Iterable[JobFile], now: float) -> None:
         """Note the files with an end in the future: that end is not shown when its time comes either."""

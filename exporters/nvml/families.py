@@ -16,21 +16,6 @@ from exporters.nvml.reading import GpuReading
 
 gauge, counter = gpu_families.gauge, gpu_families.counter
 
-DRIVER_HUNG = Family(
-    "rankwatch_gpu_driver_hung",
-    "gauge",
-    "1 while a call into the driver does not return, else 0. While it is 1, the GPUs have no other series.",
-    (),
-    "1 per node",
-)
-DRIVER_ERROR = Family(
-    "rankwatch_gpu_driver_error",
-    "gauge",
-    "Always 1: why NVML cannot be initialised, as NVML's name of the error. Example: lib_rm_version_mismatch (the "
-    "driver was upgraded, but the old one is still loaded). Absent while NVML works.",
-    ("error",),
-    "1 per node, while it fails",
-)
 READ_ERRORS = Family(
     "rankwatch_gpu_read_errors_total",
     "counter",
@@ -80,9 +65,7 @@ LINK_FLAGGED = gauge(
     "link",
 )
 FAMILIES = (
-    DRIVER_HUNG,
     gpu_families.DRIVER_INFO,
-    DRIVER_ERROR,
     READ_ERRORS,
     gpu_families.PRESENT,
     gpu_families.INFO,
@@ -99,26 +82,18 @@ FAMILIES = (
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """The input of ``render``. ``error``: why NVML cannot be initialised, empty while it works.
+    """The input of ``render``. ``version``: the versions of the driver and of CUDA."""
 
-    ``version``: the versions of the driver and of CUDA.
-    """
-
-    error: str = ""
     gpus: tuple[GpuView, ...] = ()
     errors: dict[str, int] = {}
     version: tuple[str, str] = ("", "")
-    hung: bool = False
 
 
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     """Return the metric families of a snapshot. A family without a series is left out."""
     rows = {family: family.rows() for family in FAMILIES}
-    rows[DRIVER_HUNG].add((), float(snapshot.hung))
     if snapshot.version[0]:
         rows[gpu_families.DRIVER_INFO].add((*snapshot.version, ""), 1.0)
-    if snapshot.error:
-        rows[DRIVER_ERROR].add((snapshot.error,), 1.0)
     for reason, count in snapshot.errors.items():
         rows[READ_ERRORS].add((reason,), count)
     for gpu in snapshot.gpus:

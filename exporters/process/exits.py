@@ -70,7 +70,6 @@ class ExitWatch:
         self._judging: asyncio.TimerHandle | asyncio.Handle | None = None
         self._judge_at = float("-inf")
         self.unknown_exits = 0
-        self.pidfd_errors = 0
 
     def watched(self) -> frozenset[ProcessKey]:
         """Return the processes that are waited for."""
@@ -80,7 +79,6 @@ class ExitWatch:
         """Wait for these processes; those that are not ``running`` any more are left alone, their pidfds closed."""
         for key, pidfd in pidfds.items():
             if isinstance(pidfd, OSError):
-                self.pidfd_errors += 1
                 self._log.warning(
                     "process {pid} cannot be watched by pidfd: its exit will be seen up to a second late",
                     pid=key.pid,

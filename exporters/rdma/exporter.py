@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -12,7 +11,7 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoDat
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
-from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
+from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
 from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, SiteFile, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
@@ -33,8 +32,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``ignore_devices``: names of devices without series and checks; none of them counts as a GPU's NIC.
 
-    ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
-    faults and congestion are exported.
+    ``all_counters``: export every counter, 40 to 80 per port, not only those of faults and congestion.
     ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
     ``lldp_neighbors``: a file with lldpd's neighbours (see switches.py), for ports that ``switch_ports`` does not name.
     """
@@ -53,7 +51,6 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         self._baseline = Baseline()
         self._switches: Mapping[Place, Place] = {}
         self._neighbours: Mapping[str, Place] = {}
-        self._counts_resources = config.all_counters
 
     async def start(self, ctx: Context) -> None:
         """Restore the baseline of this boot."""
@@ -79,7 +76,6 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             self.config.all_counters,
             self._switches,
             self._neighbours,
-            self._resources(roots),
         )
 
     async def update(self) -> None:
@@ -95,17 +91,6 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
     def render(self, found: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(found)
-
-    def _resources(self, roots: Roots) -> Counts:
-        """Return the objects in use. If the netlink query fails, log that once and query no more."""
-        if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
-            return {}
-        try:
-            return read_resources()
-        except OSError as error:
-            self._counts_resources = False
-            self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
-            return {}
 
     def _learn_wiring(self) -> None:
         """Read the site's files that changed. An unreadable file changes nothing."""

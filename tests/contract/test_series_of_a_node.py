@@ -20,7 +20,7 @@ from agent.app.discovery import exporter_names, load_spec
 from agent.export.agent_families import SelfSnapshot, families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import HelperStatus, OwnUsage, ProcessUsage, Usage
+from agent.export.usage import HelperStatus, OwnUsage, ProcessUsage
 from agent.simulate.layout import make_layout
 from agent.simulate.records import SimulatedRecord
 from agent.simulate.writer import CommunicatorLog, InspectorFile
@@ -85,7 +85,7 @@ def agents_own(series: dict[str, int]) -> int:
         exporters=tuple(exporters),
         counts={name: SourceCounts(count, 0, 0, 0) for name, count in [*series.items(), ("agent", 1)]},
         refused=0,
-        helpers=tuple(HelperStatus(name, called, {}, 7 if called else None) for name, called in CALLED.items()),
+        helpers=tuple(HelperStatus(name, called, {}) for name, called in CALLED.items()),
         loop_lag_seconds=0.0,
         reload_ok=True,
         reload_seconds=1.0,
@@ -96,7 +96,7 @@ def agents_own(series: dict[str, int]) -> int:
         web_failures=0,
     )
     process = ProcessUsage(1.0, 1)
-    return sum(len(metric.labels) for metric in families(snapshot, Usage(OwnUsage(process, 9, 1.0), {7: process})))
+    return sum(len(metric.labels) for metric in families(snapshot, OwnUsage(process, 9, 1.0)))
 
 
 def test_a_node_stays_within_its_series_per_rank(tmp_path: Path) -> None:

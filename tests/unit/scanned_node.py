@@ -29,7 +29,8 @@ class Node:
         self.variables = KEPT_VARIABLES
         self.without_nccl = False
         self.guard = Guard(Logger("process"))
-        self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys), self.guard)
+        self.roots = Roots(proc=self.proc.root, sys=self.sys)
+        self.scanner = Scanner(self.roots, self.guard)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after

@@ -21,7 +21,7 @@ from agent.sdk.ranks import RankTable
 from exporters.jobs import directory as directories, records, sources
 from exporters.jobs.directory import TrustedDirectory
 from exporters.jobs.exporter import JobsConfig, JobsExporter
-from exporters.jobs.families import JobsSnapshot, render
+from exporters.jobs.families import render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
 from exporters.jobs.sources import JobSources
 
@@ -240,7 +240,7 @@ def test_jobs_are_bounded() -> None:
 def test_a_name_cannot_be_markup() -> None:
     """What users named is shown without control characters and without what calls a channel where pages are read."""
     job = job_of(JobFile("4", user="ann", name="<!channel>\n\x1b[31mR&D"))
-    page = encode(render(JobsSnapshot((job,), {}))).body.decode()
+    page = encode(render((job,))).body.decode()
     assert 'name="?!channel???[31mR&D"' in page
 
 
@@ -295,7 +295,7 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
         await asyncio.to_thread(shutil.rmtree, jobs)
         with pytest.raises(NoData):
             await exporter.update()
-        assert list(exporter.families(exporter.snapshot())) == []
+        assert exporter.snapshot() == ()
         return bytes(text)
 
     text = asyncio.run(run())
@@ -319,7 +319,7 @@ def test_any_file_is_a_record_or_none(content: bytes) -> None:
     jobs = [job_of(each) for each in found.values() if isinstance(each, JobFile)]
     mapped = [("0", each) for each in found.values() if isinstance(each, records.AmdFile)]
     mapped += [("1", each) for several in found.values() if isinstance(several, list) for each in several]
-    shown(render(JobsSnapshot(records.with_mappings(jobs, mapped), {})))
+    shown(render(records.with_mappings(jobs, mapped)))
 
 
 def test_one_job_has_one_record() -> None:

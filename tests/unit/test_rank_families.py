@@ -52,14 +52,6 @@ def test_families_of_live_and_dead(table: Table) -> None:
     assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
 
 
-def test_what_is_not_known_of_what_ranks_use(table: Table) -> None:
-    """Each source that says nothing of some ranks has a series while it does."""
-    table.ranks.usage_unread = {"schedstat": 2}
-    assert "rankwatch_rank_usage_unread{schedstat} 2" in exposition(table)
-    table.ranks.usage_unread = {}
-    assert not [line for line in exposition(table) if "usage_unread" in line]
-
-
 def test_a_rank_has_one_state(table: Table) -> None:
     """Each rank has one series of a state, which is 1, whatever states it goes through."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]

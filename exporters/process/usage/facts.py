@@ -6,30 +6,25 @@ from typing import NamedTuple
 
 import msgspec
 
-SCHEDSTAT, DELAYACCT, PRESSURE, WAIT_CHANNEL = "schedstat", "delayacct", "pressure", "wait_channel"
-"""Sources that a kernel may lack, or that take a right."""
-
 
 class RankUsage(msgspec.Struct, frozen=True):
     """What a rank process used and waited for; totals are since its start or since the agent first looked at it.
 
     ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by what they wait for.
-    ``groups``: the directories of its control groups. ``unread``: the sources without data about it. ``cpus``: a list
-    of those that its main thread may run on, ``numa_nodes``: their NUMA nodes.
+    ``groups``: the directories of its control groups. ``cpus``: a list of those that its main thread may run on,
+    ``numa_nodes``: their NUMA nodes.
     """
 
     cpu_seconds: float
     resident_bytes: int
     swap_bytes: int
     major_faults: int
-    involuntary_switches: int
     run_queue_wait_seconds: float | None = None
     io_wait_seconds: float | None = None
     children_cpu_seconds: float | None = None
     children_stopped: int = 0
     blocked: tuple[tuple[str, int], ...] = ()
     groups: tuple[str, ...] = ()
-    unread: frozenset[str] = frozenset()
     cpus: str = ""
     numa_nodes: str = ""
 

@@ -85,14 +85,6 @@ CHILDREN_STOPPED = Family(
     "1 per live rank with stopped children",
     "max",
 )
-INVOLUNTARY_SWITCHES = Family(
-    "rankwatch_rank_involuntary_context_switches_total",
-    "counter",
-    "Times that the main thread of the rank's process was taken off its CPU while it wanted to run.",
-    _RANK,
-    "1 per live rank, only with all_values",
-    "max",
-)
 PRESSURE_WAITING = Family(
     "rankwatch_job_pressure_waiting_seconds_total",
     "counter",
@@ -131,7 +123,6 @@ FAMILIES: tuple[Family, ...] = (
     MAJOR_FAULTS,
     BLOCKED_THREADS,
     CHILDREN_STOPPED,
-    INVOLUNTARY_SWITCHES,
     AFFINITY,
     PRESSURE_WAITING,
     THROTTLED,
@@ -146,7 +137,6 @@ def render(
     for label, usage in ranks:
         _rank(page, label, usage)
         if all_values:
-            page[INVOLUNTARY_SWITCHES].add(label, usage.involuntary_switches)
             page[AFFINITY].add((*label, usage.cpus, usage.numa_nodes), 1)
     for job in jobs:
         waited = job.waited

@@ -53,12 +53,7 @@ class GroupReader:
 
     def __init__(self) -> None:
         self._known: dict[str, GroupTotals] = {}
-        self._pressed: set[str] = set()
         self._next = 0
-
-    def tells_pressure(self, directory: str) -> bool:
-        """Return True when the group had PSI values when it was last read."""
-        return directory in self._pressed
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
         """What these groups waited for by now, or when they were last read, by directory; the others are forgotten."""
@@ -71,7 +66,6 @@ class GroupReader:
         due = (directories[start:] + directories[:start])[:MAX_GROUPS]
         self._next = start + len(due)
         self._known = {each: totals for each, totals in self._known.items() if each in with_pressure}
-        self._pressed &= with_pressure.keys()
         for directory in due:
             self._read(directory, pressure=with_pressure[directory])
         return dict(self._known)
@@ -84,10 +78,6 @@ class GroupReader:
         pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
         cpu, memory, io = (0 if found is None else int(found[1]) for found in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
-        if any(pressures):
-            self._pressed.add(directory)
-        else:
-            self._pressed.discard(directory)
 
 
 def _throttled(text: str) -> int:

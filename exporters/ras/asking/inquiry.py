@@ -78,10 +78,8 @@ class Inquiry:
         self._as_seen = as_seen
         self._log = log
         self.queries = 0
-        self.timeouts = 0
         self.duration_seconds: float | None = None
         self.errors: Counter[Stage] = Counter()
-        self.skipped: Counter[str] = Counter()
 
     async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
         """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
@@ -163,8 +161,6 @@ class Inquiry:
             self._failed(aim, "cut" if reading.cut else "parse", reading.error)
             return None
         self.duration_seconds = seconds
-        self.timeouts += report.timeouts
-        self.skipped.update(report.skipped)
         return QueryAnswer(report, seconds, accepted[-1])
 
     def _failed(self, aim: Aim, stage: Stage, error: str) -> None:

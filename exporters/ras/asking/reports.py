@@ -97,10 +97,9 @@ class Reports:
         series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
-        count = before.count + 1 if before else 1
         blamed = suspects(report.communicators, watches)
         self.by_job[owner.job] = JobReport(
-            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts, blamed
+            owner.key, report, until, owner.world_size, watches, asked_seconds, aborts, blamed
         )
         return True
 

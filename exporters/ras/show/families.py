@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
 from agent.sdk.metrics import Family, Metric
 from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
-from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage, Unread
+from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage
 from exporters.ras.report.hangs import JobReport
 from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES, render_reports
 
@@ -20,20 +19,11 @@ MONITOR_UP = Family(
     "rankwatch_ras_monitor_up", "gauge",
     "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
     ("endpoint",), "1 per address that is listened to")
-MONITOR_STREAMS = Family(
-    "rankwatch_ras_monitor_streams_total", "counter",
-    "Event streams that were opened: the first at an address, and one after each that ended.",
-    aggregate="sum")
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total", "counter",
     "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
     "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
     ("stage",), "1 per stage seen, at most 6", "sum")
-MONITOR_UNREAD = Family(
-    "rankwatch_ras_monitor_unread_total", "counter",
-    "What streams of events hold and no event is read from: a long_line, what is unreadable, or cut by "
-    "the end of the stream.",
-    ("reason",), "1 per reason seen, at most 3", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",
     "What one RAS thread of the node learned of its peers, by the library's own names, and other: PEER_NEW and "
@@ -54,16 +44,6 @@ QUERY_ERRORS = Family(
     "rankwatch_ras_query_errors_total", "counter",
     "Queries without a report, by where they failed: connect, handshake, command, deadline, size, cut or parse.",
     ("stage",), "7 per node", "sum")
-TIMEOUTS = Family(
-    "rankwatch_ras_timeouts_total", "counter",
-    "Times that the library gave up waiting for peers while it gathered a report.",
-    aggregate="sum")
-SKIPPED = Family(
-    "rankwatch_ras_skipped_total", "counter",
-    "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
-    "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
-    "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
-    ("reason",), "1 per reason seen, at most 9", "sum")
 LISTENERS = Family(
     "rankwatch_ras_listeners", "gauge",
     "Processes that listen at the configured addresses: rank, a rank's; unowned, a process that is not known "
@@ -87,10 +67,6 @@ REPORT_TIMESTAMP = Family(
     "rankwatch_ras_report_timestamp_seconds", "gauge",
     "Time of the query for the job's last report; absent without a fresh one.",
     ("job_id",), "1 per queried job", "max")
-REPORTS = Family(
-    "rankwatch_ras_reports_total", "counter",
-    "Reports that the job gave this node; restarts at 0 when none came for three intervals.",
-    ("job_id",), "1 per queried job", "max")
 FAILURES = Family(
     "rankwatch_ras_failures", "gauge",
     "Queries of the job without a report since its last one.",
@@ -101,12 +77,7 @@ INTERVAL = Family(
     ("job_id",), "1 per queried job")
 # fmt: on
 FAMILIES = (*(own for own in globals().values() if isinstance(own, Family)), *COMMUNICATOR_FAMILIES)
-SKIPPED_REASONS = (
-    "phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus",
-    "foreign_report", "refused",
-)  # fmt: skip
 STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
-UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "unreadable", "cut")
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
@@ -120,8 +91,6 @@ class RasSnapshot(msgspec.Struct, frozen=True):
     duration_seconds: float | None
     queries: int
     errors: Counter[Stage]
-    timeouts: int
-    skipped: Counter[str]
     listeners: dict[str, tuple[int, int]]
     jobs: tuple[JobStanding, ...]
     libraries: frozenset[tuple[str, str, str]]
@@ -137,8 +106,6 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
         yield DURATION.single(snapshot.duration_seconds)
     yield QUERIES.single(snapshot.queries)
     yield QUERY_ERRORS.by_label({stage: snapshot.errors[stage] for stage in STAGES})
-    yield TIMEOUTS.single(snapshot.timeouts)
-    yield SKIPPED.by_label(_seen(snapshot.skipped, SKIPPED_REASONS))
     listeners = LISTENERS.rows()
     for endpoint, (owned, unowned) in snapshot.listeners.items():
         listeners.add((endpoint, "rank"), owned)
@@ -148,21 +115,13 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     yield _info(REPORTER, ((each.job.job_id, each.role) for each in named))
     yield _info(NOT_ASKED, ((each.job.job_id, each.refusal) for each in named if each.refusal))
     yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
-    yield REPORTS.by_label({job_id: report.count for job_id, report in snapshot.reports.items()})
     yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
     yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.visits.items()})
     yield _info(LIBRARY_INFO, sorted(snapshot.libraries))
     yield from render_reports(snapshot.reports)
     yield MONITOR_UP.by_label(heard.up)
-    yield MONITOR_STREAMS.single(heard.streams)
-    yield MONITOR_ERRORS.by_label(_seen(heard.errors, STREAM_STAGES))
-    yield MONITOR_UNREAD.by_label(_seen(heard.unread, UNREAD_REASONS))
+    yield MONITOR_ERRORS.by_label({stage: heard.errors[stage] for stage in STREAM_STAGES if heard.errors[stage]})
     yield EVENTS_HEARD.by_label({event: heard.events[event] for event in (*EVENTS, OTHER)})
-
-
-def _seen(counts: Mapping[Any, int], names: Iterable[str]) -> dict[str, int]:
-    """Return the counts of these names that are not 0, in their order."""
-    return {name: counts[name] for name in names if counts.get(name)}
 
 
 def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
