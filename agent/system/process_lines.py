@@ -116,12 +116,7 @@ def parse_status(text: str) -> Status | None:
         )
     except (KeyError, ValueError, IndexError):
         return None
-    numbers = (
-        status.uid,
-        *status.namespace_pids,
-        status.context_switches,
-        status.swap_bytes,
-    )
+    numbers = (status.uid, *status.namespace_pids, status.context_switches, status.swap_bytes)
     is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
     return status if is_one else None
 

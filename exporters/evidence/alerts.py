@@ -5,14 +5,7 @@ from __future__ import annotations
 import re
 
 from agent.core.prometheus import samples
-from exporters.evidence.alert_messages import (
-    MAX_ALERTS,
-    MAX_JOBS,
-    MAX_LABEL,
-    AlertsAnswer,
-    AlertsRequest,
-    OpenAlert,
-)
+from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.places import fairly
 
 

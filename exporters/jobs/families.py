@@ -10,49 +10,29 @@ from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 _RUNNING = "1 per job that the scheduler runs here"
 _ENDED = "1 per job that ended here in the last hour"
 
-ALLOCATION = Family(
-    "rankwatch_job_allocation_info",
-    "gauge",
+# fmt: off
+ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
     "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
     "name of the cluster, nodes how many the job has; labels are empty where the scheduler's files do not say it.",
     ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
-    _RUNNING,
-    "max",
-)
-GPU = Family(
-    "rankwatch_job_gpu_info",
-    "gauge",
+    _RUNNING, "max")
+GPU = Family("rankwatch_job_gpu_info", "gauge",
     "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a job which runs; always 1.",
-    ("job_id", "gpu"),
-    "1 per GPU given to a job",
-)
-DIRECTORY_TROUBLE = Family(
-    "rankwatch_job_directory_trouble",
-    "gauge",
+    ("job_id", "gpu"), "1 per GPU given to a job")
+DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
     "1 for a job for whose records of Inspector Slurm's prolog could not make the directory as it should. taken: "
     "another user's file had its name, and was moved away. none: it made none; the TaskProlog then tries, and says in "
     "the job's output where it cannot either.",
-    ("job_id", "trouble"),
-    "1 per job in trouble",
-    "max",
-)
-END = Family(
-    "rankwatch_job_end_info",
-    "gauge",
+    ("job_id", "trouble"), "1 per job in trouble", "max")
+END = Family("rankwatch_job_end_info", "gauge",
     "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
     "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN where only a status of 0 is "
     "known, which a cancelled job has too. The scheduler's word is on one node of the job: combine by job_id.",
-    ("job_id", "state", "reason", "code", "signal"),
-    _ENDED,
-)
-END_TIME = Family(
-    "rankwatch_job_end_timestamp_seconds",
-    "gauge",
+    ("job_id", "state", "reason", "code", "signal"), _ENDED)
+END_TIME = Family("rankwatch_job_end_timestamp_seconds", "gauge",
     "When the scheduler ended a job here in the last hour, by the node's clock.",
-    ("job_id",),
-    _ENDED,
-    "max",
-)
+    ("job_id",), _ENDED, "max")
+# fmt: on
 FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END, END_TIME)
 
 

@@ -42,37 +42,23 @@ OOM_KILL = "oom_kill"
 READ_ONLY = "filesystem_read_only"
 """The check for read-only file systems: mountinfo shows when they are writable again."""
 
-EVENTS = Family(
-    "rankwatch_kernel_events_total",
-    "counter",
+# fmt: off
+EVENTS = Family("rankwatch_kernel_events_total", "counter",
     "Lines of the kernel's log since the boot, by category. code is the number of an XID or SXID, or a severity, else "
     "empty. A category without a line has no series. Therefore increase() misses the first line: for a category "
     "without a check, use rankwatch_kernel_event_last_timestamp_seconds.",
-    ("category", "code"),
-    "1 per category and code seen",
-)
-LAST = Family(
-    "rankwatch_kernel_event_last_timestamp_seconds",
-    "gauge",
+    ("category", "code"), "1 per category and code seen")
+LAST = Family("rankwatch_kernel_event_last_timestamp_seconds", "gauge",
     "When the agent read the last such line. For a line from before the agent's start: when the kernel wrote it. "
     "Absent until the first line since the boot.",
-    ("category", "code"),
-    "1 per category and code seen",
-)
-RANK_EVENTS = Family(
-    "rankwatch_rank_kernel_events_total",
-    "counter",
+    ("category", "code"), "1 per category and code seen")
+RANK_EVENTS = Family("rankwatch_rank_kernel_events_total", "counter",
     "Lines of the kernel's log that name the rank's process: killed by the OOM killer or because of failed memory, "
     "hung, or crashed in the library.",
-    ("job_id", "rank", "category"),
-    "1 per rank and category seen, at most 256",
-    "max",
-)
-LOST = Family(
-    "rankwatch_kernel_log_lost_total",
-    "counter",
-    "Records that the kernel overwrote before the agent read them.",
-)
+    ("job_id", "rank", "category"), "1 per rank and category seen, at most 256", "max")
+LOST = Family("rankwatch_kernel_log_lost_total", "counter",
+    "Records that the kernel overwrote before the agent read them.")
+# fmt: on
 FAMILIES = (EVENTS, LAST, RANK_EVENTS, LOST)
 
 

@@ -13,12 +13,11 @@ from agent.sdk.metrics import Family
 
 Number = TypeVar("Number", int, float)
 
-NVLINK_BYTES = gpu_families.counter(
-    "rankwatch_nvlink_data_bytes_total",
+# fmt: off
+NVLINK_BYTES = gpu_families.counter("rankwatch_nvlink_data_bytes_total",
     "Data sent or received over all NVLinks of the GPU, without protocol overhead, by direction (transmit or receive).",
-    "2 per GPU",
-    "direction",
-)
+    "2 per GPU", "direction")
+# fmt: on
 
 
 class Field(NamedTuple):

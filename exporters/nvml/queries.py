@@ -65,10 +65,7 @@ _LANE_FIELDS: dict[ErrorKind, str] = {
 """GPUs up to Ampere: one field for each of the first twelve links."""
 _LINK_FIELDS: dict[ErrorKind, tuple[int, ...]] = {
     "replay": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
-    "recovery": (
-        pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
-        pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
-    ),
+    "recovery": (pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
     "crc": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,),
     "receive": (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,),
     "phy_retry": (pynvml.NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS,),

@@ -34,27 +34,18 @@ PROCESS_STATES = {
 REFUSED_SECONDS = 30.0
 """A process that the full rank table refused is offered to it again after this time."""
 
-PROCESS_STATE = Family(
-    "rankwatch_rank_process_state",
-    "gauge",
+# fmt: off
+PROCESS_STATE = Family("rankwatch_rank_process_state", "gauge",
     "The state the kernel shows for the main thread of the rank's process: running, sleeping, disk_sleep, stopped, "
     "traced or zombie; always 1. Other states have no series, nor has a rank that left.",
-    ("job_id", "rank", "state"),
-    "1 per live rank",
-    "max",
-)
-WITHOUT_NCCL = Family(
-    "rankwatch_processes_without_nccl",
-    "gauge",
+    ("job_id", "rank", "state"), "1 per live rank", "max")
+WITHOUT_NCCL = Family("rankwatch_processes_without_nccl", "gauge",
     "Processes whose environment names a rank (RANK, or that of an MPI) and that have loaded neither NCCL nor RCCL: "
-    "they use gloo or MPI, or have not initialised their process group yet.",
-)
-EXIT_STATUS_UNKNOWN = Family(
-    "rankwatch_process_exit_status_unknown_total",
-    "counter",
+    "they use gloo or MPI, or have not initialised their process group yet.")
+EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "counter",
     "Rank processes whose exit status could not be learnt: no Linux 6.15 or newer, and no ptrace right on a zombie.",
-    aggregate="sum",
-)
+    aggregate="sum")
+# fmt: on
 
 
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -22,15 +22,13 @@ ROOT_UID = 0
 MAX_USERS = 8
 """Named of one GPU; the processes of all further ones are one series."""
 
-FOREIGN = Family(
-    "rankwatch_gpu_foreign_processes",
-    "gauge",
+# fmt: off
+FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
     "Processes that compute on a GPU that a rank uses and are not of that rank's job, by user (the uid while the name "
     "is not known; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs those "
     "of both count. Not of a GPU in parts (MIG), whose users do not share.",
-    (*gpu_families.GPU_LABELS, "user"),
-    "1 per GPU and user of such processes, up to 9 per GPU",
-)
+    (*gpu_families.GPU_LABELS, "user"), "1 per GPU and user of such processes, up to 9 per GPU")
+# fmt: on
 
 
 class GpuUser(msgspec.Struct, frozen=True):

@@ -71,11 +71,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
         return RdmaSnapshot(
-            devices,
-            best_rates(self._baseline, devices),
-            self.config.all_counters,
-            self._switches,
-            self._neighbours,
+            devices, best_rates(self._baseline, devices), self.config.all_counters, self._switches, self._neighbours
         )
 
     async def update(self) -> None:

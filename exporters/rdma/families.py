@@ -12,14 +12,12 @@ from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
 _PORT = ("device", "port")
 _EACH = "1 per port"
-DEVICE_INFO = Family(
-    "rankwatch_rdma_device_info",
-    "gauge",
+# fmt: off
+DEVICE_INFO = Family("rankwatch_rdma_device_info", "gauge",
     "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
     "(such as OFED), else empty.",
-    ("device", "driver", "driver_version", "firmware", "board", "pci"),
-    "1 per device",
-)
+    ("device", "driver", "driver_version", "firmware", "board", "pci"), "1 per device")
+# fmt: on
 TELLING = frozenset(
     {
         *("symbol_error", "local_link_integrity_errors", "link_error_recovery"),
@@ -51,55 +49,36 @@ def _counter(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
     return Family(name, "counter", text, (*_PORT, *labels), cost)
 
 
-PORT_INFO = _gauge(
-    "rankwatch_rdma_port_info",
+# fmt: off
+PORT_INFO = _gauge("rankwatch_rdma_port_info",
     "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA). netdev: the network device "
     "of an Ethernet port.",
-    _EACH,
-    "link_layer",
-    "netdev",
-)
-PORT_STATE = _gauge(
-    "rankwatch_rdma_port_state_id", "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER."
-)
+    _EACH, "link_layer", "netdev")
+PORT_STATE = _gauge("rankwatch_rdma_port_state_id",
+    "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
 PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
-PORT_BEST_RATE = _gauge(
-    "rankwatch_rdma_port_rate_best_bytes_per_second",
+PORT_BEST_RATE = _gauge("rankwatch_rdma_port_rate_best_bytes_per_second",
     "The highest rate of the port since the boot, while it was active. Absent while the port has this rate, and for "
     "virtual devices.",
-    "1 per port that is slower than it was, or down",
-)
-RECEIVED = _counter(
-    "rankwatch_rdma_received_bytes_total",
-    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).",
-)
-SENT = _counter(
-    "rankwatch_rdma_transmitted_bytes_total",
-    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).",
-)
+    "1 per port that is slower than it was, or down")
+RECEIVED = _counter("rankwatch_rdma_received_bytes_total",
+    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).")
+SENT = _counter("rankwatch_rdma_transmitted_bytes_total",
+    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).")
 LINK_DOWNED = _counter("rankwatch_rdma_link_downed_total", "Times that the link failed to recover and went down.")
-COUNTER = _counter(
-    "rankwatch_rdma_port_counter_total",
+COUNTER = _counter("rankwatch_rdma_port_counter_total",
     "Other counters of the port, by their names in the sysfs folder counters: only faults and congestion, or all "
     "counters if all_counters is set.",
-    "6 per port, or about 20",
-    "counter",
-)
-HARDWARE_COUNTER = _counter(
-    "rankwatch_rdma_hardware_counter_total",
+    "6 per port, or about 20", "counter")
+HARDWARE_COUNTER = _counter("rankwatch_rdma_hardware_counter_total",
     "Other counters that the driver has for the port, by their names in the sysfs folder hw_counters: only "
     "retransmissions and congestion, or all counters if all_counters is set.",
-    "3 to 5 per port, or about 20 to 60",
-    "counter",
-)
-SWITCH_INFO = _gauge(
-    "rankwatch_rdma_switch_info",
+    "3 to 5 per port, or about 20 to 60", "counter")
+SWITCH_INFO = _gauge("rankwatch_rdma_switch_info",
     "Always 1: the switch and the switch port at the other end of the port's cable. Source: the file switch_ports of "
     "the configuration, else lldp_neighbors.",
-    "1 per port in the file, if there is one",
-    "switch",
-    "switch_port",
-)
+    "1 per port in the file, if there is one", "switch", "switch_port")
+# fmt: on
 FAMILIES = (
     DEVICE_INFO,
     PORT_INFO,

@@ -8,24 +8,16 @@ from typing import NamedTuple
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
 
-STACK = Family(
-    "rankwatch_rank_stack_info",
-    "gauge",
+# fmt: off
+STACK = Family("rankwatch_rank_stack_info", "gauge",
     "Where the rank's Python code is while its job completes nothing: the five innermost calls of its main thread and "
     "a hash of them; always 1. The names are those of the user's program.",
-    ("job_id", "rank", "stack"),
-    "while its job completes nothing 1 per rank, at most 32 per job",
-    "max",
-)
-DUMPS = Family(
-    "rankwatch_rank_stack_dumps_total",
-    "counter",
+    ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
+DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
     "Looks at ranks' Python stacks, by result: read, gone, uninterruptible (a thread waits in the kernel: not looked "
     "at), not_permitted, no_python, too_large, failed, unanswered.",
-    ("result",),
-    "1 per result",
-    "sum",
-)
+    ("result",), "1 per result", "sum")
+# fmt: on
 FAMILIES = (STACK, DUMPS)
 
 

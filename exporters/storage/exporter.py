@@ -29,18 +29,16 @@ def _gauge(name: str, text: str) -> Family:
     return Family(name, "gauge", text, ("path",), "1 per path")
 
 
-SUCCESS = _gauge(
-    "rankwatch_storage_probe_success",
+# fmt: off
+SUCCESS = _gauge("rankwatch_storage_probe_success",
     "1 when the last probe of the path succeeded, 0 when it failed or hangs. A probe reads the first entry of a "
-    "directory or the first bytes of a file. Absent until the first probe has ended.",
-)
-DURATION = _gauge(
-    "rankwatch_storage_probe_duration_seconds",
-    "Duration of the last probe, or the time since the running probe started; the greater of the two.",
-)
+    "directory or the first bytes of a file. Absent until the first probe has ended.")
+DURATION = _gauge("rankwatch_storage_probe_duration_seconds",
+    "Duration of the last probe, or the time since the running probe started; the greater of the two.")
 HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")
 SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
 AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Free bytes for users in the path's file system.")
+# fmt: on
 FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]

@@ -16,15 +16,7 @@ import msgspec
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
-from exporters.ras.protocol.client import (
-    Endpoint,
-    EventSplitter,
-    QueryError,
-    QueryLimits,
-    Stage,
-    command,
-    greet,
-)
+from exporters.ras.protocol.client import Endpoint, EventSplitter, QueryError, QueryLimits, Stage, command, greet
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
