@@ -89,9 +89,7 @@ class TroubleWatch:
         known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         for view in views:
             process = view.process
-            if process.facts is None:
-                continue
-            key = (view.label, process.facts.key)
+            key = (view.label, process.key)
             seen = known[key] = self._seen.get(key) or _Seen()
             if not seen.left and process.exited_at is not None:
                 seen.left = True

@@ -14,7 +14,7 @@ import yaml
 
 from agent.sdk.exporter import Logger
 from agent.sdk.hardware import Judged, Told, gpu_faults
-from exporters.kernel_log.xid_lines import read_xid
+from exporters.kernel_log.gpu_errors import read_xid
 
 XID = "xid"
 """The value of ``fault`` in a category whose lines come from NVIDIA's driver."""

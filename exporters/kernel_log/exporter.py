@@ -223,9 +223,9 @@ class KernelLogExporter:
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
-            if view.process.facts is not None and view.process.facts.key.pid == event.pid:
+            if view.process.key.pid == event.pid:
                 if event.category == OOM_KILL and not self._is_backlog:  # an older line may be of another process
-                    self._ctx.ranks.observe_oom_kill(view.process.facts.key)
+                    self._ctx.ranks.observe_oom_kill(view.process.key)
                 key = (*view.label, event.category)
                 if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
                     self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0), count)

@@ -59,7 +59,7 @@ FAMILIES = (
     LINKS_UP,
     LINK_ERRORS,
     LINK_FLAGGED,
-)
+)  # fmt: skip
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):

@@ -16,8 +16,7 @@ from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_fau
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.fields import plausible
-from exporters.nvml.judge import ReasonSeconds, Windows
-from exporters.nvml.links import LinksView, NvLinks
+from exporters.nvml.judge import LinksView, NvLinks, ReasonSeconds, Windows
 from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 
 MAX_XIDS = 32

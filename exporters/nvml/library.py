@@ -15,8 +15,7 @@ from typing import Any
 import pynvml
 
 from exporters.nvml import queries
-from exporters.nvml.activity import ActivitySampler
-from exporters.nvml.asking import Asker, GpuGone, error_name
+from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 

@@ -10,27 +10,18 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, OwnThread, Spec
 from agent.sdk.metrics import Family, Metric, label_fields
 from agent.sdk.ranks import ProcessKey, RankLabel, proof_of
 from agent.sdk.system import ProcFS
-from exporters.process.exit_status import open_pidfd
-from exporters.process.exits import ExitWatch
-from exporters.process.foreign import FOREIGN
-from exporters.process.gpu_users import GpuUsers, Shown, render as render_gpu_users
+from exporters.process.exits import ExitWatch, open_pidfd
+from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render_gpu_users
 from exporters.process.scan import Found, Scanner, ScanRequest
 from exporters.process.usage import families as usage_families
-from exporters.process.usage.facts import JobUsage, RankUsage
-from exporters.process.usage.jobs import JobTotals
+from exporters.process.usage.groups import JobTotals
 from exporters.process.usage.look import Usages, unavailable
+from exporters.process.usage.totals import GroupTotals, RankUsage
 from exporters.process.users import UserNames
 
-PROCESS_STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "I": "sleeping",
-    "D": "disk_sleep",
-    "T": "stopped",
-    "t": "traced",
-    "Z": "zombie",
-    "X": "zombie",
-}
+PROCESS_STATES = dict.fromkeys("SI", "sleeping") | dict.fromkeys("ZX", "zombie") | {
+    "R": "running", "D": "disk_sleep", "T": "stopped", "t": "traced",
+}  # fmt: skip
 REFUSED_SECONDS = 30.0
 """A process that the full rank table refused is offered to it again after this time."""
 
@@ -65,7 +56,7 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
 
     states: tuple[tuple[RankLabel, str], ...]
     usages: tuple[tuple[RankLabel, RankUsage], ...]
-    jobs: tuple[JobUsage, ...]
+    jobs: dict[str, GroupTotals]
     without_nccl: int
     unknown_exits: int
     foreign: Shown
@@ -123,11 +114,10 @@ class ProcessExporter:
         """Copy the states of the live ranks."""
         views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
         states = tuple((view.label, view.process.state) for view in views)
-        keys = [(view.label, view.process.facts.key) for view in views if view.process.facts is not None]
-        usages = tuple((label, self._usages[key]) for label, key in keys if key in self._usages)
+        usages = tuple((v.label, self._usages[v.process.key]) for v in views if v.process.key in self._usages)
         foreign = self._gpu_users.shown
         return ProcessSnapshot(
-            states, usages, self._jobs.shown(), self._without_nccl, self._exits.unknown_exits, foreign
+            states, usages, dict(self._jobs.waited), self._without_nccl, self._exits.unknown_exits, foreign
         )
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
@@ -210,9 +200,9 @@ class ProcessExporter:
         self._unnamed &= running.keys()
         for key in sorted(self._unnamed):
             labels, process = self._ctx.ranks.labels_of(key), running[key]
-            if labels and process.facts is not None:
+            if labels:
                 self._unnamed.discard(key)
-                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.facts.evidence}
+                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.seen.evidence}
                 named = {"named_by": process.source, "proof": proof_of(process)}
                 self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who, **named)
 

@@ -14,8 +14,7 @@ import msgspec
 from agent.sdk.exporter import Guard, Roots
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.cgroups import memory_files, oom_kills, oomd_kills, unified_groups
-from exporters.process.oom import OomKills
+from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing

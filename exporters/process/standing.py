@@ -10,7 +10,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.oom import OomCount, OomKills
+from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
 """Time between two looks at the threads of ranks and at what they use, and between two searches for the record files

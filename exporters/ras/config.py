@@ -8,7 +8,7 @@ import msgspec
 
 from agent.sdk.exporter import ExporterConfig
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS, Configured
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import parse_address
 from exporters.ras.protocol.client import Endpoint
 

@@ -16,8 +16,7 @@ import msgspec
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
+from exporters.ras.asking.inquiry import FILE_READER, READER, Aim, Inquiry, JobFiles, QueryAnswer
 from exporters.ras.asking.jobs import (
     JobStanding,
     LocalProcess,

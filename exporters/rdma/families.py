@@ -79,19 +79,7 @@ SWITCH_INFO = _gauge("rankwatch_rdma_switch_info",
     "the configuration, else lldp_neighbors.",
     "1 per port in the file, if there is one", "switch", "switch_port")
 # fmt: on
-FAMILIES = (
-    DEVICE_INFO,
-    PORT_INFO,
-    PORT_STATE,
-    PORT_RATE,
-    PORT_BEST_RATE,
-    RECEIVED,
-    SENT,
-    LINK_DOWNED,
-    COUNTER,
-    HARDWARE_COUNTER,
-    SWITCH_INFO,
-)
+FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),

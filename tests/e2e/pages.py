@@ -32,7 +32,7 @@ from exporters.nvrx import families as nvrx
 from exporters.process.foreign import FOREIGN
 from exporters.process.usage import families as usage
 from exporters.rdma import families as rdma
-from exporters.stacks import families as stacks
+from exporters.stacks import exporter as stacks
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage.probe import FreeSpace, Probe
 

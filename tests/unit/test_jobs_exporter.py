@@ -18,12 +18,10 @@ from odd_values import damaged, shown
 
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import RankTable
-from exporters.jobs import directory as directories, records, sources
-from exporters.jobs.directory import TrustedDirectory
-from exporters.jobs.exporter import JobsConfig, JobsExporter
-from exporters.jobs.families import render
+from exporters.jobs import records, sources, sources as directories
+from exporters.jobs.exporter import JobsConfig, JobsExporter, render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
-from exporters.jobs.sources import JobSources
+from exporters.jobs.sources import JobSources, TrustedDirectory
 
 NOW = 1.7e9
 DATA = Path(__file__).parents[1] / "data" / "jobs"

@@ -467,7 +467,6 @@ async def test_fields_that_an_older_driver_does_not_know(start: Start) -> None:
         ("590.48.01", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2, "phy_retry": 3}),
         ("570.86.10", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2}),
         ("535.1.1", {"field161": 4, "field162": 5, "field163": 6}, {"replay": 4, "recovery": 5, "crc": 6}),
-        ("535.1.1", {"field161": 4, "link_error0": 9, "link_error1": 5}, {"replay": 4, "recovery": 5}),
         ("535.1.1", {"field46": 7, "field108": 8}, {"replay": 15 / 14}),  # one field for each of the first links
     ],
 )

@@ -19,13 +19,13 @@ from exporters.nvml.judge import (
     LOOKS,
     MAX_ELAPSED_SECONDS,
     REASONS,
+    NvLinks,
     ReasonSeconds,
     Windows,
     active_reasons,
     is_fabric_healthy,
     is_shown,
 )
-from exporters.nvml.links import NvLinks
 from exporters.nvml.reading import Fabric, GpuReading, Link
 
 HOT = 85.0

@@ -22,7 +22,7 @@ from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences
 from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
-from exporters.ras.show.communicator_families import render_reports
+from exporters.ras.show.families import render_reports
 
 MAX_BODY = 6_000
 

@@ -8,8 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from exporters.process import cgroups
-from exporters.process.cgroups import MAX_GROUPS, memory_files, oom_kills, oom_now, oomd_kills, unified_groups
-from exporters.process.oom import OomCount, OomKills
+from exporters.process.cgroups import (
+    MAX_GROUPS,
+    OomCount,
+    OomKills,
+    memory_files,
+    oom_kills,
+    oom_now,
+    oomd_kills,
+    unified_groups,
+)
 
 STEP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 

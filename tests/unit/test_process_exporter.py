@@ -19,7 +19,7 @@ from agent.sdk.exporter import Roots
 from agent.sdk.ranks import ProcessKey, RankTable
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
-from exporters.process.exit_status import open_pidfd
+from exporters.process.exits import open_pidfd
 from exporters.process.standing import THREADS_SECONDS
 
 START = 5000

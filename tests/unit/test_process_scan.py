@@ -11,8 +11,7 @@ from scanned_node import Node
 from agent.sdk.ranks import ProcessKey, WriterKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import scan
-from exporters.process.cgroups import oom_kills, oom_now
-from exporters.process.oom import OomKills, OomLedger
+from exporters.process.cgroups import OomKills, OomLedger, oom_kills, oom_now
 from exporters.process.scan import MAX_NEW, Found, held_files
 
 

@@ -11,9 +11,8 @@ from scanned_node import Node
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process.standing import THREADS_SECONDS
-from exporters.process.usage.children import MAX_PER_RANK
-from exporters.process.usage.facts import GroupTotals, RankUsage
 from exporters.process.usage.look import MAX_WAITS_READ, Usages, unavailable
+from exporters.process.usage.totals import MAX_PER_RANK, GroupTotals, RankUsage
 
 RANK = ProcessKey(10, 5000)
 UTIME, CUTIME, RSS, MAJOR_FAULTS, IO_WAIT = 14, 16, 24, 12, 42

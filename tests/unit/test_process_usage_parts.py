@@ -12,11 +12,15 @@ from proc_tree import stat_line
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
-from exporters.process.usage.children import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, shares
-from exporters.process.usage.facts import GroupTotals, JobUsage
-from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, group_paths
-from exporters.process.usage.jobs import JobTotals
-from exporters.process.usage.threads import ThreadTotals
+from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
+from exporters.process.usage.totals import (
+    MAX_IN_ALL,
+    MAX_PER_RANK,
+    ChildrenCpu,
+    GroupTotals,
+    ThreadTotals,
+    shares,
+)
 from exporters.process.usage.waits import wait_of
 
 
@@ -300,9 +304,9 @@ def test_totals_of_a_job() -> None:
     """A job's total grows by what each of its groups waited since the last look, each once; it begins at 0."""
     jobs = JobTotals()
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals()),)
+    assert jobs.waited == {"7": GroupTotals()}
     jobs.note({"7": ["a", "b"], "8": ["b"]}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(13, 0, 2, 0)), JobUsage("8", GroupTotals()))
+    assert jobs.waited == {"7": GroupTotals(13, 0, 2, 0), "8": GroupTotals()}
 
 
 def test_groups_that_come_and_go_take_nothing_back() -> None:
@@ -311,9 +315,9 @@ def test_groups_that_come_and_go_take_nothing_back() -> None:
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100), "b": GroupTotals(50)})
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(103), "b": GroupTotals(50)})
     jobs.note({"7": ["b", "c"]}, {"b": GroupTotals(2), "c": GroupTotals(9000)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(5)),)
+    assert jobs.waited == {"7": GroupTotals(5)}
     jobs.note({}, {})
-    assert jobs.shown() == ()
+    assert jobs.waited == {}
 
 
 def test_what_was_not_told_before_begins_to_count() -> None:
@@ -321,6 +325,6 @@ def test_what_was_not_told_before_begins_to_count() -> None:
     jobs = JobTotals()
     for told in (GroupTotals(throttled=7), GroupTotals(9000, 9000, 9000, 8), GroupTotals(), GroupTotals(9003, 9000)):
         jobs.note({"7": ["a"]}, {"a": told})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(throttled=1)),)
+    assert jobs.waited == {"7": GroupTotals(throttled=1)}
     jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(1, throttled=1)),)
+    assert jobs.waited == {"7": GroupTotals(1, throttled=1)}

@@ -33,7 +33,7 @@ from exporters.ras.report.hangs import (
 )
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
-from exporters.ras.show.communicator_families import render_reports
+from exporters.ras.show.families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 WELL: dict[str, Any] = {

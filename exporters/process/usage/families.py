@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.ranks import RankLabel
-from exporters.process.usage.facts import JobUsage, RankUsage
+from exporters.process.usage.totals import GroupTotals, RankUsage
 
 _RANK = ("job_id", "rank")
 _PER_RANK = "1 per live rank"
@@ -61,24 +61,11 @@ AFFINITY = Family("rankwatch_rank_affinity_info", "gauge",
     "are of; always 1.",
     (*_RANK, "cpus", "numa_nodes"), "1 per live rank, only with all_values")
 # fmt: on
-FAMILIES: tuple[Family, ...] = (
-    CPU,
-    RUN_QUEUE_WAIT,
-    RESIDENT_MEMORY,
-    CHILDREN_CPU,
-    SWAP,
-    IO_WAIT,
-    MAJOR_FAULTS,
-    BLOCKED_THREADS,
-    CHILDREN_STOPPED,
-    AFFINITY,
-    PRESSURE_WAITING,
-    THROTTLED,
-)
+FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
 
 
 def render(
-    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Iterable[JobUsage], *, all_values: bool
+    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Mapping[str, GroupTotals], *, all_values: bool
 ) -> Iterable[Metric]:
     """Render what each rank used and waited for, and the control groups of each job."""
     page = {family: family.rows() for family in FAMILIES}
@@ -86,11 +73,10 @@ def render(
         _rank(page, label, usage)
         if all_values:
             page[AFFINITY].add((*label, usage.cpus, usage.numa_nodes), 1)
-    for job in jobs:
-        waited = job.waited
+    for job_id, waited in jobs.items():
         for resource, microseconds in (("cpu", waited.cpu), ("memory", waited.memory), ("io", waited.io)):
-            _if_any(page[PRESSURE_WAITING], (job.job_id, resource), microseconds / 1e6)
-        _if_any(page[THROTTLED], (job.job_id,), waited.throttled / 1e6)
+            _if_any(page[PRESSURE_WAITING], (job_id, resource), microseconds / 1e6)
+        _if_any(page[THROTTLED], (job_id,), waited.throttled / 1e6)
     return [rows.metric for rows in page.values()]
 
 

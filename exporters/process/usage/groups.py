@@ -1,15 +1,15 @@
-"""What the control groups of rank processes waited for: PSI and throttling, of both versions. Blocking."""
+"""What the control groups of rank processes waited for (PSI and throttling, of both versions), and each job's sum."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from exporters.process.usage.facts import GroupTotals
+from exporters.process.usage.totals import GroupTotals
 
 MAX_LEVELS = 8
 """Of a process' group and those above it, the nearest, which may have a limit of CPU time."""
@@ -98,3 +98,32 @@ def _text(path: str) -> str:
             os.close(fd)
     except (OSError, ValueError):  # the latter: a path that cannot be one
         return ""
+
+
+class JobTotals:
+    """What each job with live ranks on the node ``waited`` for. Totals begin at 0 with the first look at a group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, GroupTotals]] = {}
+        self.waited: dict[str, GroupTotals] = {}
+
+    def note(self, directories: Mapping[str, Collection[str]], totals: Mapping[str, GroupTotals]) -> None:
+        """Take a look: the groups of each job's live ranks, and what each waited for; other jobs are forgotten."""
+        groups = {job_id: {each: totals[each] for each in own if each in totals} for job_id, own in directories.items()}
+        waited = {}
+        for job_id, now in groups.items():
+            before = self._groups.get(job_id, {})
+            waited[job_id] = self.waited.get(job_id, GroupTotals())
+            for directory, reading in now.items():
+                if directory in before:
+                    waited[job_id] = _added(waited[job_id], before[directory], reading)
+        self._groups, self.waited = groups, waited
+
+
+def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
+    """Return the total and the increase; a smaller number belongs to a new group with the old name.
+
+    Add nothing after a 0, which also stands for a missing value: else a group's whole past would count as new.
+    """
+    increases = ((new - old if new >= old else new) if old else 0 for old, new in zip(before, now, strict=True))
+    return GroupTotals(*(sum(pair) for pair in zip(total, increases, strict=True)))

@@ -14,12 +14,9 @@ import msgspec
 from agent.sdk.exporter import Guard, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS, Stat
-from exporters.process.usage.affinity import nodes_of, parse_cpus, read_nodes
-from exporters.process.usage.children import ChildrenCpu, shares
-from exporters.process.usage.facts import GroupTotals, RankUsage
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
-from exporters.process.usage.threads import ThreadTotals
-from exporters.process.usage.waits import wait_of, wait_on
+from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, ThreadTotals, shares
+from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait_of, wait_on
 
 MAX_WAITS_READ = 64
 """Blocked threads of one rank whose wait channel is read; the others count as other."""

@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
 from exporters.ras.asking import policy
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Report

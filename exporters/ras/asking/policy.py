@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.report.model import Report
 

@@ -21,8 +21,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, files_of
-from exporters.ras.local.library import Version, mapped_library
+from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Version, files_of, mapped_library
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
