@@ -18,8 +18,7 @@ from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
 from agent.core.log import Logger
 
-MAX_FINDINGS = 4096
-"""Findings of one node. Findings beyond this limit are dropped, and the log says so."""
+MAX_FINDINGS = 4096  # Findings of one node. Findings beyond this limit are dropped, and the log says so.
 
 
 _LOG = Logger("health")
@@ -70,8 +69,7 @@ class Entry(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
-"""The result of each check, by subject and check."""
+Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]  # The result of each check, by subject and check
 
 
 class HealthLedger:

@@ -23,13 +23,10 @@ BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
 """After the second failure in a row no process is started for this long; it doubles with each that follows. One alone
 must not cost the next call, which may be about another user."""
-KILL_SECONDS = 0.5
-"""A killed process goes within milliseconds; one that is there after this long hangs in the kernel."""
-STOP_SECONDS = 1.0
-"""Time for a process to exit on request, before it is killed."""
+KILL_SECONDS = 0.5  # A killed process goes within milliseconds; one that is there after this long hangs in the kernel
+STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16
-IDLE_SECONDS = 120.0
-"""A process without calls for this long is ended: it holds memory."""
+IDLE_SECONDS = 120.0  # A process without calls for this long is ended: it holds memory
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")

@@ -8,8 +8,7 @@ import struct
 from enum import IntEnum
 from typing import BinaryIO
 
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
-"""Of one frame, either way: an answer must fit into one."""
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Of one frame, either way: an answer must fit into one
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 

@@ -11,12 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-ROUTE, GENERIC = 0, 16
-"""Protocols (linux/netlink.h): the network's, families by name."""
-TIMEOUT_SECONDS = 2.0
-"""The kernel answers at once; a driver may wait for its device."""
-MAX_MESSAGE_BYTES = 64 * 1024
-"""Of one datagram; the kernel makes dumps of 32 KiB at most."""
+ROUTE, GENERIC = 0, 16  # Protocols (linux/netlink.h): the network's, families by name
+TIMEOUT_SECONDS = 2.0  # The kernel answers at once; a driver may wait for its device
+MAX_MESSAGE_BYTES = 64 * 1024  # Of one datagram; the kernel makes dumps of 32 KiB at most
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 REQUEST = 0x1
 _HEADER = struct.Struct("=IHHII")

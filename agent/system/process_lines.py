@@ -10,10 +10,8 @@ _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
-MAX_CPU_LIST = 256
-"""Characters."""
-_MAX_TICKS = 1 << 46
-"""Of a time in ticks: 20,000 years of a hundredth of a second; more is none."""
+MAX_CPU_LIST = 256  # Characters
+_MAX_TICKS = 1 << 46  # Of a time in ticks: 20,000 years of a hundredth of a second; more is none
 _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 
 

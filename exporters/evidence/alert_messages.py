@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-MAX_JOBS = 64
-"""Asked about at once: a node has a few."""
+MAX_JOBS = 64  # Asked about at once: a node has a few
 MAX_ALERTS = 256
 MAX_LABEL = 200
 

@@ -17,8 +17,7 @@ import msgspec
 from agent.sdk.evidence import folder as place, summary as told
 from exporters.evidence.places import Held, evicted
 
-MAX_PART_BYTES = 4 * 1024 * 1024
-"""Of one file; what is longer keeps its end."""
+MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; what is longer keeps its end
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf"\..+({re.escape(place.SUFFIX)}|{re.escape(place.SUMMARY_SUFFIX)})\.part")
 

@@ -22,12 +22,10 @@ from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0
-"""How long that may take: the rank table is not watched meanwhile."""
+FREEZE_SECONDS = 2.0  # How long that may take: the rank table is not watched meanwhile
 FROZEN_SECONDS = 120.0
 """How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
-MAX_FROZEN = 8
-"""Jobs with waiting files; beyond it the user with most loses the oldest."""
+MAX_FROZEN = 8  # Jobs with waiting files; beyond it the user with most loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for one under way; with more the newest goes, of the user with most."""
 PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"

@@ -37,8 +37,7 @@ NAMES = frozenset(
 """The environment variables of a rank that a bundle may hold: these names and no others."""
 
 
-COMPLETED = "last completed "
-"""What the records' word about a rank's last operation begins with."""
+COMPLETED = "last completed "  # What the records' word about a rank's last operation begins with
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 

@@ -8,10 +8,8 @@ from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
-MAX_CHANGES_PER_JOB = 512
-"""Changes of states that are remembered for the time line, the newest."""
-MAX_JOBS = 256
-"""Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
+MAX_CHANGES_PER_JOB = 512  # Changes of states that are remembered for the time line, the newest
+MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
 
 Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
 

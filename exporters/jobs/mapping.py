@@ -13,8 +13,7 @@ from pathlib import Path
 
 from agent.sdk.ranks import RankView
 
-OWN = ".rankwatch"
-"""The list of own files. dcgm-exporter passes over names that are no number."""
+OWN = ".rankwatch"  # The list of own files. dcgm-exporter passes over names that are no number.
 MAX_GPUS = 1024
 MAX_LIST_BYTES = 16 * 1024
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

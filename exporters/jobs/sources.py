@@ -16,8 +16,7 @@ import msgspec
 from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_gpu, is_over, job_of, with_mappings
 
 MAX_FILES = 4096
-MAX_ENTRIES = 8192
-"""Names that are looked at in one look."""
+MAX_ENTRIES = 8192  # Names that are looked at in one look
 MAX_FILE_BYTES = 16 * 1024
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -127,10 +126,8 @@ class TrustedDirectory(Generic[T]):
         return told.st_uid in self._owners and not by_group and not told.st_mode & stat.S_IWOTH
 
 
-MAX_JOBS_PER_GPU = 16
-"""Of one GPU in dcgm-exporter's mapping."""
-CLOCK_SLACK_SECONDS = 5.0
-"""An end so far in the future was written by a clock that was wrong."""
+MAX_JOBS_PER_GPU = 16  # Of one GPU in dcgm-exporter's mapping
+CLOCK_SLACK_SECONDS = 5.0  # An end so far in the future was written by a clock that was wrong
 
 _JOB_FILE = re.compile(r"[^.].{0,140}\.json", re.DOTALL)
 

@@ -30,17 +30,13 @@ from exporters.kernel_log.mounts import still_told
 from exporters.kernel_log.reader import EventGroup, LogReader
 
 INTERVAL_SECONDS = 1.0
-MAX_KINDS = 512
-"""Pairs of category and code. Events of further pairs are counted with an empty code."""
+MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
-MAX_RANK_EVENTS = 256
-"""Pairs of rank and category with events. Further pairs appear only in the node's counts."""
+MAX_RANK_EVENTS = 256  # Pairs of rank and category with events. Further pairs appear only in the node's counts.
 
-OOM_KILL = "oom_kill"
-"""The category of lines that explain the end of a rank's process."""
-READ_ONLY = "filesystem_read_only"
-"""The check for read-only file systems: mountinfo shows when they are writable again."""
+OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
+READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again
 
 # fmt: off
 EVENTS = Family("rankwatch_kernel_events_total", "counter",

@@ -17,8 +17,7 @@ from agent.sdk.hardware import Fault, FaultSeen, Told, fault_table, gpu_faults
 MAX_GPUS = 64
 MAX_PLACES = 256
 """Places of GPUs where a program failed. At this limit, a new place evicts the one with the oldest failure."""
-MAX_USERS = 8
-"""Users of one place. More users would add no information."""
+MAX_USERS = 8  # Users of one place. More users would add no information.
 REPEAT_USERS = 3
 """When the programs of this many users fail at one place of a GPU, the place is the cause.
 

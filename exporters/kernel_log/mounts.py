@@ -10,8 +10,7 @@ from typing import NamedTuple
 from agent.sdk.exporter import Roots
 from agent.sdk.system import sysfs
 
-MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB."""
+MAX_BYTES = 8 * 1024 * 1024  # The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB.
 
 _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
 """Options of a read-only file system; ext4 shows the last two. The options of a single mount are not used."""

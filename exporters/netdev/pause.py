@@ -16,10 +16,8 @@ from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
 """Time until the next query to a device that does not support it: its driver may have changed."""
-FAILED_SECONDS = 60.0
-"""Time until the next query to a device whose query failed."""
-REFRESH_SECONDS = 60.0
-"""The time between two refreshes of the statistics of a driver in CACHING_DRIVERS."""
+FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
+REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})
 """Counts by priority of these drivers are as old as the last read of all statistics, if there ever was one."""
 MAX_COUNT = 2**63
@@ -32,8 +30,7 @@ FRAMES = Family("rankwatch_netdev_pause_frames_total", "counter",
     "priority, empty for the whole link. A priority has series while pause is on, or after its first pause frame.",
     ("device", "direction", "priority"), "2 per device and priority that is in use, for devices that report them")
 # fmt: on
-Count = tuple[str, str, int]
-"""Direction, priority, frames."""
+Count = tuple[str, str, int]  # Direction, priority, frames
 
 _TRANSMIT, _RECEIVE = "transmit", "receive"
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOENT})

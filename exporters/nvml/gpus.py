@@ -19,8 +19,7 @@ from exporters.nvml.fields import plausible
 from exporters.nvml.judge import LinksView, NvLinks, ReasonSeconds, Windows
 from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 
-MAX_XIDS = 32
-"""At most this many different Xids of one GPU have their own series."""
+MAX_XIDS = 32  # At most this many different Xids of one GPU have their own series
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")

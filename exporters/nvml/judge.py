@@ -32,21 +32,16 @@ REASONS = {
 }
 HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 """The hardware itself lowers the clocks, by half or more: because of heat, or the power supply's brake signal."""
-MAX_ELAPSED_SECONDS = 60.0
-"""A longer time between two looks is not counted: the state between them is unknown."""
+MAX_ELAPSED_SECONDS = 60.0  # A longer time between two looks is not counted: the state between them is unknown
 NANOSECONDS_PER_SECOND = 10**9
-BUSY_PERCENT = 10
-"""Below this utilization a GPU may lower the generation of its PCIe link to save power."""
+BUSY_PERCENT = 10  # Below this utilization a GPU may lower the generation of its PCIe link to save power
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
-RECOVER_IMEX_DOMAIN = 5
-"""An action for an NVLink domain of many nodes. A node outside a domain can ignore it."""
+RECOVER_IMEX_DOMAIN = 5  # An action for an NVLink domain of many nodes. A node outside a domain can ignore it.
 LOOKS = 30
-FLAGGED_LOOKS = 15
-"""A check fails when more than this many of the last LOOKS are flagged."""
+FLAGGED_LOOKS = 15  # A check fails when more than this many of the last LOOKS are flagged
 _COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
-SIGNS = (*_COUNTERS, "recovery_action")
-"""Values that a reset changes."""
+SIGNS = (*_COUNTERS, "recovery_action")  # Values that a reset changes
 _LEVELS = {
     "gpu_ecc_uncorrectable": ("ecc_uncorrected_volatile",),
     "gpu_row_remap_failed": ("row_remap_failed",),
@@ -207,8 +202,7 @@ class Windows(Generic[Key]):
 
 
 ERROR_KINDS = ("replay", "recovery", "crc", "receive", "phy_retry")
-MAX_COUNT = 2**62
-"""A greater error count of one link is not plausible."""
+MAX_COUNT = 2**62  # A greater error count of one link is not plausible
 
 
 class LinksView(msgspec.Struct, frozen=True):

@@ -19,8 +19,7 @@ from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
-DRAIN_SECONDS = 1.0
-"""A look reads events for at most this time. The driver keeps the others for the next look."""
+DRAIN_SECONDS = 1.0  # A look reads events for at most this time. The driver keeps the others for the next look.
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:

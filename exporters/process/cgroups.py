@@ -76,8 +76,7 @@ class OomLedger:
         return max(before.kills, self._assigned.get(file, 0))
 
 
-MAX_GROUPS = 8
-"""Of a process' group and those above it, the nearest: a Slurm task has six, a container of a pod five."""
+MAX_GROUPS = 8  # Of a process' group and those above it, the nearest: a Slurm task has six, a container of a pod five
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
 _READ_BYTES = 4096
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")

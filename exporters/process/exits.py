@@ -82,8 +82,7 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses between tries to read a dead process' exit status: its parent may reap it late."""
-JUDGE_PAUSE_SECONDS = 0.05
-"""A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds."""
+JUDGE_PAUSE_SECONDS = 0.05  # A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds
 
 
 class _Exit(msgspec.Struct):

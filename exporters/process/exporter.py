@@ -22,8 +22,7 @@ from exporters.process.users import UserNames
 PROCESS_STATES = dict.fromkeys("SI", "sleeping") | dict.fromkeys("ZX", "zombie") | {
     "R": "running", "D": "disk_sleep", "T": "stopped", "t": "traced",
 }  # fmt: skip
-REFUSED_SECONDS = 30.0
-"""A process that the full rank table refused is offered to it again after this time."""
+REFUSED_SECONDS = 30.0  # A process that the full rank table refused is offered to it again after this time
 
 # fmt: off
 PROCESS_STATE = Family("rankwatch_rank_process_state", "gauge",

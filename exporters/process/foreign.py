@@ -22,8 +22,7 @@ from exporters.process.ownership import OwnerSearch
 MPS_SERVER = "nvidia-cuda-mps"
 """The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are listed as well."""
 ROOT_UID = 0
-MAX_USERS = 8
-"""Named of one GPU; the processes of all further ones are one series."""
+MAX_USERS = 8  # Named of one GPU; the processes of all further ones are one series
 
 # fmt: off
 FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
@@ -48,8 +47,7 @@ class GpuUser(msgspec.Struct, frozen=True):
     job_ids: frozenset[str] = frozenset()
 
 
-Count = tuple[str, int | None, int]
-"""A GPU's UUID, a user's uid (None: all further ones) and how many processes."""
+Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all further ones) and how many processes
 
 
 def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]) -> tuple[Count, ...]:
@@ -100,16 +98,12 @@ def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
     return [*named, (None, rest)] if rest else named
 
 
-INTERVAL_SECONDS = 10.0
-"""Shortest time between two queries for the processes of GPUs."""
-MAX_PROCESSES = 512
-"""Maximum number of remembered processes; those beyond it are not shown."""
-MAX_NEW = 64
-"""Looked at in one turn; the others are in the next ones."""
+INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs
+MAX_PROCESSES = 512  # Maximum number of remembered processes; those beyond it are not shown
+MAX_NEW = 64  # Looked at in one turn; the others are in the next ones
 MAX_ANCESTORS = 64
 
-Shown = tuple[tuple[str, str, str, int], ...]
-"""GPU, its UUID, user, processes."""
+Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 
 
 class Strangers:

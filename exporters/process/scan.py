@@ -20,8 +20,7 @@ from exporters.process.rank_search import RankSearch
 from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
 from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
-MAX_NEW = 256
-"""New rank processes of one look, by turns of their users; the others are found in the next."""
+MAX_NEW = 256  # New rank processes of one look, by turns of their users; the others are found in the next
 
 T = TypeVar("T")
 

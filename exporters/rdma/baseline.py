@@ -14,10 +14,8 @@ import msgspec
 from agent.sdk.hardware import CheckState, Levels, Subject
 from exporters.rdma.tree import RdmaDevice
 
-ACTIVE = 4
-"""IB_PORT_ACTIVE (ib_verbs.h)."""
-MAX_RATE = 1e15
-"""The greatest plausible rate, in bytes per second."""
+ACTIVE = 4  # IB_PORT_ACTIVE (ib_verbs.h)
+MAX_RATE = 1e15  # The greatest plausible rate, in bytes per second
 
 
 class Best(msgspec.Struct):

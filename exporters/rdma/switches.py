@@ -14,17 +14,13 @@ from typing import NamedTuple
 
 import msgspec
 
-MAX_BYTES = 16 * 1024 * 1024
-"""Room for about 200,000 lines."""
-MAX_ROWS = 512
-"""Lines for this node."""
+MAX_BYTES = 16 * 1024 * 1024  # Room for about 200,000 lines
+MAX_ROWS = 512  # Lines for this node
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 
-Place = tuple[str, str]
-"""A device and one of its ports, or a switch and one of its ports."""
-MAX_LLDP_BYTES = 1024 * 1024
-"""Room for about 1,000 neighbours."""
+Place = tuple[str, str]  # A device and one of its ports, or a switch and one of its ports
+MAX_LLDP_BYTES = 1024 * 1024  # Room for about 1,000 neighbours
 MAX_INTERFACES = 512
 _NAMED_PORTS = frozenset({"ifname", "local"})
 """Kinds of port ids that people use as the port's name. For other ids (addresses) the description is used."""

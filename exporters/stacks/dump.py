@@ -21,8 +21,7 @@ MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 MAX_ERROR_BYTES = 4096
 CPU_SECONDS = 5
 DUMP_SECONDS = 5.0
-MAX_LOOKED_AT = 1024
-"""Threads whose state is read."""
+MAX_LOOKED_AT = 1024  # Threads whose state is read
 
 Result = Literal["read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed"]
 RESULTS: tuple[Result, ...] = ("read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed")

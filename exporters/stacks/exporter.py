@@ -48,17 +48,12 @@ def render(found: StacksSnapshot) -> Iterable[Metric]:
 
 
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0
-"""The program is given 5 s of these."""
-LOOK_SECONDS = 2.0
-"""An update begins no further look after this long."""
-PART_SECONDS = 8.0
-"""Likewise of a bundle's part, which has 20 s in all by default."""
-AGAIN_SECONDS = 600.0
-"""Time between two looks at a rank, and until any look after one that did not come back."""
+HELPER_SECONDS = 10.0  # The program is given 5 s of these
+LOOK_SECONDS = 2.0  # An update begins no further look after this long
+PART_SECONDS = 8.0  # Likewise of a bundle's part, which has 20 s in all by default
+AGAIN_SECONDS = 600.0  # Time between two looks at a rank, and until any look after one that did not come back
 MAX_RANKS_PER_JOB = 32
-MAX_RANKS = 128
-"""Stacks that are held, of all jobs of the node."""
+MAX_RANKS = 128  # Stacks that are held, of all jobs of the node
 WAITING = 2
 """Ranks that a bundle has besides its suspects; of all, where none is known: most of them show who is elsewhere."""
 UNANSWERED = "unanswered"

@@ -18,8 +18,7 @@ INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
 """Time limit of a call to the helper. The helper never waits for a file system: it answers after GRACE_SECONDS."""
 MAX_PATHS = 32
-ABSENT_SECONDS = 300.0
-"""The time between two looks for dump paths that do not exist yet."""
+ABSENT_SECONDS = 300.0  # The time between two looks for dump paths that do not exist yet
 DUMP_SECONDS = 60.0
 """The time between two looks at dump paths when no other path is configured. The helper ends in between."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)

@@ -11,10 +11,8 @@ import msgspec
 
 from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8
-"""Of a process' group and those above it, the nearest, which may have a limit of CPU time."""
-MAX_GROUPS = 512
-"""Groups that are read in one look; of more, the next ones at the next look."""
+MAX_LEVELS = 8  # Of a process' group and those above it, the nearest, which may have a limit of CPU time
+MAX_GROUPS = 512  # Groups that are read in one look; of more, the next ones at the next look
 _READ_BYTES = 4096
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)

@@ -18,10 +18,8 @@ from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
 from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, ThreadTotals, shares
 from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait_of, wait_on
 
-MAX_WAITS_READ = 64
-"""Blocked threads of one rank whose wait channel is read; the others count as other."""
-UNINTERRUPTIBLE = "DI"
-"""Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers."""
+MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
+UNINTERRUPTIBLE = "DI"  # Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers
 
 T = TypeVar("T")
 

@@ -88,10 +88,8 @@ class ThreadTotals:
         self._seen = seen
 
 
-MAX_PER_RANK = 128
-"""Descendants of one rank that are looked at, the oldest: data loaders are some 4 to 32."""
-MAX_IN_ALL = 2048
-"""Descendants of all ranks that are looked at, in equal shares."""
+MAX_PER_RANK = 128  # Descendants of one rank that are looked at, the oldest: data loaders are some 4 to 32
+MAX_IN_ALL = 2048  # Descendants of all ranks that are looked at, in equal shares
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:

@@ -46,8 +46,7 @@ def wait_of(frames: Sequence[str]) -> Wait:
     return "other"
 
 
-MAX_CPUS = 8192
-"""As many as Linux can have (NR_CPUS)."""
+MAX_CPUS = 8192  # As many as Linux can have (NR_CPUS)
 _NODE = re.compile(r"node(\d{1,4})")
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
