@@ -4,8 +4,6 @@ A thread that hangs in a driver cannot be got rid of; a process mostly can. One 
 killed: it is left alone, never waited for, and no second one is started beside it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Sequence

@@ -1,7 +1,5 @@
 """The node's GPUs since the boot, and the checks of each. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import msgspec

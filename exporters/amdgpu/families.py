@@ -1,7 +1,5 @@
 """Renders a snapshot as metric families: the families of all GPU makers, and AMD's own. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

@@ -4,8 +4,6 @@ The layouts are struct gpu_metrics_v1_6 to v1_8 (drivers/gpu/drm/amd/include/kgd
 and later. Other layouts are not read.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The helper's requests about open alerts, and its answers."""
 
-from __future__ import annotations
-
 import msgspec
 
 MAX_JOBS = 64  # Asked about at once: a node has a few

@@ -1,7 +1,5 @@
 """Asks Prometheus which pages are open on jobs; the helper's side. Plain HTTP or TLS, as its address says."""
 
-from __future__ import annotations
-
 import re
 
 from agent.core.prometheus import samples

@@ -1,7 +1,5 @@
 """Asks now and then, in a helper, which pages are open on this node's jobs; never waits for the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Collection, Iterable, Sequence

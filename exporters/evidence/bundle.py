@@ -1,7 +1,5 @@
 """Writes a bundle and its summary, and removes old ones. Blocking; from one thread."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io

@@ -1,7 +1,5 @@
 """The exporter: watches the rank table, collects the parts of a bundle, and has it written."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter

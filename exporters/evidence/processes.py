@@ -5,8 +5,6 @@ that waits in exec, for a file system to close a file, holds a lock that reading
 its own rank, and takes the thread with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """What a bundle says: its summary (ranks, words of witnesses, suspects, time line) and its table of ranks. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Which jobs a bundle is to be taken of, from the rank table as it is from one look to the next. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """The exporter: looks at the directories once a second and tells the rank table how jobs ended."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ A file's name is the GPU's index, its lines are ids of jobs. A list of the own f
 removes them after a restart, too, and touches no file of another program.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What the files say, typed and bounded, and what follows from it. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from signal import Signals

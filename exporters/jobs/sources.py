@@ -1,7 +1,5 @@
 """The directories with files of jobs: only those that root alone may write to count. Blocking; for one thread."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

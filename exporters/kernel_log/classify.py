@@ -1,7 +1,5 @@
 """Finds the meaning of a line of the kernel's log, by categories.yml, and words it for the agent's own log."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

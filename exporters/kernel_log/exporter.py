@@ -1,7 +1,5 @@
 """The exporter: follows the log in its own thread, counts events, and writes checks, faults and events of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path

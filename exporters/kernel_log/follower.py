@@ -3,8 +3,6 @@
 For one thread. Documentation/ABI/testing/dev-kmsg of the kernel describes the records.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@ An Xid's line has, after the number, unit, severity, NVLink, previous error and 
 name: up to 15 bytes that a user chooses. Therefore a pattern matches only after the longest possible name, or matches a
 longer text than a name. A line without a match loses only these details: its Xid still counts. Pure."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Which file systems are still read-only, from mountinfo (proc_pid_mountinfo(5)), by device."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One look at the log: its events, with equal events grouped, and the state of mounts. Blocking; for one thread."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The exporter: reads devices in sysfs (/sys/class/net), in its own thread."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path

@@ -3,8 +3,6 @@
 A device that sends or receives pause frames is congested: its traffic waits. Reading needs no privilege.
 """
 
-from __future__ import annotations
-
 import errno
 import struct
 import sys

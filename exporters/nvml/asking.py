@@ -3,8 +3,6 @@
 The activity of a GPU between two looks is from the driver's GPM counters (Hopper and later): at each look the driver
 fills a sample and compares it with the previous one, without extra work in between. A value is the mean since then."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar

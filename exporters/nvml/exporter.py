@@ -1,7 +1,5 @@
 """The exporter: the helper reads the GPUs; the exporter writes devices, users, checks and faults to the agent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Renders a snapshot as metric families. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

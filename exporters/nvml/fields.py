@@ -3,8 +3,6 @@
 Pure. An implausible number is dropped: drivers return 4294967295 for an unknown number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 

@@ -4,8 +4,6 @@ Pure except for its own state. The saved state survives a restart of the agent: 
 counts as lost, and a link that was up is expected.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 

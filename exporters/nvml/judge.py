@@ -5,8 +5,6 @@ more than FLAGGED_LOOKS of the last LOOKS have it. Also why the driver lowers a 
 reasons): the reasons now, and the seconds of each.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Generic, TypeVar

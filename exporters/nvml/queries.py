@@ -4,8 +4,6 @@ GPU generations count errors of NVLinks in different counters. For each link and
 tried in order. The first one that answers is read from then on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 

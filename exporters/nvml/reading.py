@@ -3,8 +3,6 @@
 The agent and the helper both import this module, so it must import little.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

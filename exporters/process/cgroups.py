@@ -4,8 +4,6 @@ A SIGKILL is the OOM killer's where the count of the process' group has grown si
 gone, the count of the nearest one above it that is still there. One kill has one victim: a sibling in the same group
 that leaves a moment later was not the one that was counted. A group that is killed as a whole takes all with it."""
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -5,8 +5,6 @@ after a pause, then every JUDGE_PAUSE_SECONDS while more leave. A process that i
 two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) answers once the
 parent has reaped it; before that, field 52 of /proc/PID/stat answers while it is a zombie, with ptrace rights."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """The exporter: looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import msgspec

@@ -5,8 +5,6 @@ is of the session of one. All else on the GPU takes time, memory and power from 
 what an earlier run of the job left behind.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 

@@ -5,8 +5,6 @@ hierarchy on, and only where the directory that it names belongs to root. Source
 cgroup/v2 plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice

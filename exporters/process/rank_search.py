@@ -1,7 +1,5 @@
 """Which processes are ranks (decision 0002), at the cost of a stat line for those looked at before. Blocking."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """One look at /proc: which processes are ranks, the state of the known ones, who holds which record file. Blocking."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """The state of a rank process: blocked threads, a pending kill, closed record files. Blocking."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Names of users by uid, looked up on a thread of their own: a directory service (LDAP, SSSD) may hang."""
 
-from __future__ import annotations
-
 import asyncio
 import pwd
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The exporter's section of the configuration."""
 
-from __future__ import annotations
-
 from typing import Annotated, get_args
 
 import msgspec

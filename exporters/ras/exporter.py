@@ -3,8 +3,6 @@
 A query may take minutes where processes are stopped. It runs beside the looks: they find who came and went meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -4,8 +4,6 @@ Only devices of physical PCI functions are expected, each by its function's addr
 device. Software may remove what it made: virtual functions, subfunctions, rxe, siw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Annotated
 

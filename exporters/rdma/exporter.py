@@ -1,7 +1,5 @@
 """The exporter: reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Annotated, TypeVar

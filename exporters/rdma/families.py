@@ -1,7 +1,5 @@
 """The metric families of the exporter, rendered from a snapshot. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec

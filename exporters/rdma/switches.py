@@ -6,8 +6,6 @@ format (lldpcli(8)) is the same for one interface and for many: every member is 
 a cable chooses its texts. Therefore their length is limited.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ refuses process_vm_readv) and stops nothing. It is not run on a process
 with a thread in uninterruptible sleep: reading its maps could wait for that thread.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """The exporter: has the ranks of a job looked at that completes nothing, one rank after the other."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

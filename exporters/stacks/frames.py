@@ -3,8 +3,6 @@
 Names of functions, files and threads are the job user's words.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

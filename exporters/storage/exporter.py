@@ -1,7 +1,5 @@
 """The exporter: the helper probes the paths; the exporter reads Lustre's health file and renders the metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated
 

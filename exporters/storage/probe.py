@@ -1,7 +1,5 @@
 """The helper's side: each path has its own thread, so that a path that hangs does not delay the others."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """What rank processes use and wait for, as metric families; pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.sdk.metrics import Family, Metric, Rows

@@ -1,7 +1,5 @@
 """What the control groups of rank processes waited for (PSI and throttling, of both versions), and each job's sum."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -1,7 +1,5 @@
 """One look at what the rank processes use and wait for. Blocking; a failure costs the one rank."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a rank process and its descendants used and waited for, added up since it was first looked at; pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
 from typing import NamedTuple

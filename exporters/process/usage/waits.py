@@ -1,7 +1,5 @@
 """What a blocked thread waits for, by functions of the kernel; which CPUs and NUMA nodes a process may use."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Queries one address for reports, and counts the outcomes."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections import Counter

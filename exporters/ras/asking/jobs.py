@@ -1,7 +1,5 @@
 """The jobs of this node: which are queried, at which address, and when. No I/O."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from random import Random

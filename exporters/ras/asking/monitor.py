@@ -4,8 +4,6 @@ Unlike a query, MONITOR involves only the process that serves it, so every node 
 that process without bound: a stream is read to its end, whatever it holds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter

@@ -5,8 +5,6 @@ asks, one more stands by at a quarter of what the job can afford, and the others
 nothing: every node does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from typing import Literal

@@ -1,7 +1,5 @@
 """The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated
 

@@ -4,8 +4,6 @@ NCCL sets what its own files of settings hold as it starts (src/misc/param.cc: s
 not show: first the file of NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf; what is set already stays.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -7,8 +7,6 @@ Jobs name addresses, and the agent reaches more than they do. So an address is a
 have it on one of this network namespace's interfaces, and a rank's process holds a listener of its own user there.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -7,8 +7,6 @@ library sends: by the time a reply is as long as the cap the collective is over.
 What a MONITOR connection sends is split into events: a line of text each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable

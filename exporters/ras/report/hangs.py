@@ -8,8 +8,6 @@ answer is no suspect where launches went on without its answers, unless no other
 stay so may be a hang on the GPUs or a pause: its start is exported, and no rank is blamed.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Literal, NamedTuple

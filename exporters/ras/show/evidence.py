@@ -1,8 +1,6 @@
 """What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames; and
 for how long the job stood still by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

@@ -3,8 +3,6 @@
 Ranks of other nodes are named by their place in the communicator: series by rank alone come from the rank's own node.
 The label ``rank`` is the global rank where the report holds the whole job, else empty."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
