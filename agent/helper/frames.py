@@ -1,7 +1,7 @@
 """The frames that the agent and a helper process exchange: a length and a kind in five bytes, then the payload. Pure.
 
-A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER; with ABORT for END it gets none. A process
-that cannot answer ends: there is no frame for an error.
+A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER. A process that cannot answer ends: there is
+no frame for an error.
 """
 
 import struct
@@ -19,7 +19,6 @@ class FrameKind(IntEnum):
     REQUEST = 1
     BODY = 2
     END = 3
-    ABORT = 4
     ANSWER = 5
 
 

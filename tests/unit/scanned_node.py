@@ -1,7 +1,5 @@
 """A made-up node and the scanner that looks at it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from proc_tree import ProcTree

@@ -52,12 +52,6 @@ def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str,
     return sorted(job.file.job_id for job in found[0]), {name: count for name, count in found[1].items() if count}
 
 
-def test_a_file_of_root_is_believed(jobs: Path) -> None:
-    """What one of the owners wrote, and nobody else may write to, is a job."""
-    put(jobs)
-    assert look(jobs) == (["4"], {})
-
-
 def test_a_file_of_another_user_is_not(jobs: Path) -> None:
     """Where the file's owner is not believed it is refused, as is the directory of one who is not."""
     put(jobs)
@@ -318,10 +312,3 @@ def test_any_file_is_a_record_or_none(content: bytes) -> None:
     mapped = [("0", each) for each in found.values() if isinstance(each, records.AmdFile)]
     mapped += [("1", each) for several in found.values() if isinstance(several, list) for each in several]
     shown(render(records.with_mappings(jobs, mapped)))
-
-
-def test_one_job_has_one_record() -> None:
-    """What a file says of a job that runs has no ending, and one that ended has one."""
-    assert job_of(JobFile("4", gpus="0,1")).gpus == ("0", "1")
-    assert job_of(JobFile("4")).ending is None
-    assert job_of(JobFile("4", ended=0)).ending is not None

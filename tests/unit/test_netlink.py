@@ -1,7 +1,5 @@
 """Netlink: messages and attributes, and what is made of what the kernel answers."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -3,8 +3,6 @@
 No GPU is tested here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -182,13 +180,7 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
 async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
     """Levels that the driver tells stand against their GPU, and go when the driver takes them back."""
     async with start(
-        {
-            "gpu0.field4.0": 1,
-            "gpu1.remapped.3": 1,
-            "gpu2.remapped.2": 1,
-            "gpu3.field230.0": 2,
-            "gpu4.fabric_state": 2,
-        }
+        {"gpu0.field4.0": 1, "gpu1.remapped.3": 1, "gpu2.remapped.2": 1, "gpu3.field230.0": 2, "gpu4.fabric_state": 2}
     ) as bench:
         assert bench.failed() == {
             ("0", "gpu_ecc_uncorrectable"),
@@ -273,17 +265,6 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_present", gpu="5") == 1.0
         assert bench.failed() == set()
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="6") == 2.0
-
-
-async def test_a_gpu_that_is_lost_from_the_start(start: Start) -> None:
-    """It has no name yet; when it is back it has one, and nothing stands against the nameless one."""
-    async with start({"gpu5.handle": "!15"}) as bench:
-        assert bench.failed() == {("5", "gpu_lost")}
-        await bench.change({"gpu5.handle": None})
-        bench.clock.advance(REOPEN_SECONDS)
-        await bench.look()
-        assert bench.failed() == set()
-        assert len(bench.series("rankwatch_gpu_present")) == 8
 
 
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
@@ -547,15 +528,6 @@ async def test_activity_that_may_not_be_read(start: Start, call: str) -> None:
         assert active(bench) == set()
 
 
-async def test_absurd_activity(start: Start) -> None:
-    """What cannot be is dropped and counted; nothing else is lost by it."""
-    changes = {"gpu0.gpm.2": "nan", "gpu1.gpm.2": "inf", "gpu2.gpm.2": "-0.5", "gpu3.gpm.2": 100.5, "gpu4.gpm.2": 100}
-    async with start(changes, looks=2) as bench:
-        assert active(bench) == {*"4567"}
-        assert bench.value("rankwatch_gpu_read_errors_total", error="implausible") == 4.0
-        assert len(bench.series(ACTIVITY[1])) == 8
-
-
 async def test_samples_are_given_back(start: Start) -> None:
     """Two are held of each GPU and no more, however often GPUs are lost, come back, or the driver is loaded anew."""
     async with start({"gpm_samples": 16}, looks=0) as bench:
@@ -574,17 +546,6 @@ async def test_samples_are_given_back(start: Start) -> None:
             assert len(active(bench)) == 8
             await bench.change({"generation": generation + 2})
         assert bench.value("rankwatch_gpu_read_errors_total", error="memory") is None
-
-
-async def test_no_memory_for_samples(start: Start) -> None:
-    """The GPUs that got their two samples show activity; the others do when there is memory again."""
-    async with start({"gpm_samples": 12}, looks=3) as bench:
-        assert active(bench) == {*"0123"}
-        assert bench.value("rankwatch_gpu_read_errors_total", error="memory") == 8.0
-        await bench.change({"gpm_samples": 16})
-        for _ in range(2):
-            await bench.look()
-        assert len(active(bench)) == 8
 
 
 async def test_activity_of_a_gpu_that_was_lost(start: Start) -> None:

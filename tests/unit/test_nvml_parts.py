@@ -1,7 +1,5 @@
 """NVML, the pure parts: what is believed of numbers, clocks, windows, fabric masks, links and health."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -138,8 +136,7 @@ def test_window_is_the_last_looks(flags: list[bool]) -> None:
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
-WELL = 0x51AA
-"""Nothing wrong, everything told."""
+WELL = 0x51AA  # Nothing wrong, everything told
 DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 

@@ -1,7 +1,5 @@
 """RAS: whatever a thread that says it is one sends, as a report or as events."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """What rank processes use and wait for, looked at in a made-up /proc."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -292,10 +290,3 @@ def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -
     assert found.usages is not None
     assert (set(found.usages.ranks), set(found.standing)) == ({ProcessKey(20, 5000)}, {RANK, ProcessKey(20, 5000)})
     assert node.guard.skipped == 1
-
-
-def test_rank_that_left_is_forgotten(node: Node) -> None:
-    """A process that left has no usage, and what was kept of it is dropped."""
-    node.look()
-    node.proc.remove(10)
-    assert (usages(node).ranks, node.scanner._usage._kept) == ({}, {})

@@ -1,7 +1,5 @@
 """What rank processes use and wait for: the parts that decide, and those that add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,14 +11,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
-from exporters.process.usage.totals import (
-    MAX_IN_ALL,
-    MAX_PER_RANK,
-    ChildrenCpu,
-    GroupTotals,
-    ThreadTotals,
-    shares,
-)
+from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
 from exporters.process.usage.waits import wait_of
 
 

@@ -1,7 +1,5 @@
 """The splitter of MONITOR streams, on recordings of real ones and on what no library sends."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """The exporter as the agent runs it, over a made-up /proc and a scripted server."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Iterator
@@ -146,22 +144,6 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
 
 
-async def test_a_listener_that_comes_and_goes_hastens_nothing(node: Node) -> None:
-    """While a process is not known yet its address is not asked, and afterwards not before it is due."""
-    table = node.tree.root / "net/tcp"
-    async with node.exporter() as exporter:
-        assert list((await node.first_query(exporter)).up.values()) == [True]
-        before = await asyncio.to_thread(table.read_text)
-        for _ in range(3):
-            await asyncio.to_thread(node.listen, 13)
-            assert (await node.look(exporter, 0.5)).up == {}
-            await asyncio.to_thread(table.write_text, before)
-            await node.look(exporter, 1.0)
-        assert node.asked == 1
-        await node.look(exporter, LONGEST_INTERVAL_SECONDS - 4.5)
-        assert node.asked == 2
-
-
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
     """When every answer says so, most of the job is missing."""
     node.replies = [report(3)]
@@ -221,14 +203,6 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
         await after.drain()
 
 
-async def test_a_report_that_cannot_be_read_is_counted_as_such(node: Node) -> None:
-    """A reply that is no report is a failure of its own stage."""
-    node.replies = [b'{"nccl_version": 7}']
-    async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (found.errors, list(found.up.values()), found.reports) == ({"parse": 1}, [False], {})
-
-
 async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
     """Two jobs at one address: whatever a report names, it is shown under the job that was asked."""
     node = shared
@@ -274,15 +248,6 @@ async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, m
         found = await node.first_query(exporter)
     assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
     assert (node.asked, node.accepting, found.queries) == (2, [], 2)
-
-
-async def test_a_view_of_a_cut_off_process_is_asked_of_another(node: Node) -> None:
-    """The process that reports nearly all missing is not asked again for a second view."""
-    node.accepting = [11, 12, 12, 11]
-    node.replies_of = {12: report(3), 11: report()}
-    async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (shown(found), node.asked, node.accepting) == ({"4711": [("0xab", 4, 0)]}, 2, [])
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:
@@ -347,8 +312,7 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
 
 
-WOKEN_SECONDS = 3.0
-"""From a wake to the query, at the most."""
+WOKEN_SECONDS = 3.0  # From a wake to the query, at the most
 
 
 @pytest.fixture
@@ -377,16 +341,6 @@ async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
     assert (found.heard.up, node.asked) == ({}, 0)
 
 
-async def test_an_address_with_an_orphan_is_left(node: Node) -> None:
-    """When a listener becomes nobody's the stream is closed: it may be that very process's."""
-    async with node.exporter() as exporter:
-        await node.look(exporter, 1.0)
-        await node.listened_to(exporter)
-        await asyncio.to_thread(node.listen, 13)
-        assert (await node.look(exporter, 1.0)).heard.up == {}
-        await node.until(lambda: node.streams == [])
-
-
 @pytest.mark.parametrize("event", ["PEER_DEAD", "PEER_UNRESPONSIVE"])
 async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) -> None:
     """The standby, which would ask after 28 s, asks soon, and goes on at the reporter's pace for five minutes."""
@@ -410,19 +364,6 @@ async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) ->
             assert last.asked == asked
         await last.look(exporter, 3 * LONGEST_INTERVAL_SECONDS)
         assert last.asked == 41
-
-
-async def test_an_alarm_right_after_a_query_waits(node: Node) -> None:
-    """Alarmed or not, the reporter does not ask within the interval after its last query."""
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        await node.listened_to(exporter)
-        await node.tell(exporter, "PEER_DEAD")
-        await node.look(exporter, 0.0)
-        await node.look(exporter, 0.85 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 1
-        await node.look(exporter, 0.15 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 2
 
 
 async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed(last: Node) -> None:
@@ -525,21 +466,6 @@ async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None
         await exporter.drain()
         await update
         assert (exporter.snapshot().heard.up, node.streams) == ({}, [])
-
-
-async def test_a_stream_that_fails_harms_no_query(node: Node) -> None:
-    """Where MONITOR is not understood the queries go on as ever."""
-
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"ERROR: Unknown command MONITOR all\n")
-        await reader.read()
-
-    node.monitor = refuse  # type: ignore[method-assign]
-    async with node.exporter() as exporter:
-        assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
-        await node.until(lambda: exporter.snapshot().heard.errors == {"command": 1})
-        found = await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-    assert (node.asked, list(found.heard.up.values()), found.errors) == (2, [False], {})
 
 
 async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:

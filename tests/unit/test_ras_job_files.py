@@ -1,7 +1,5 @@
 """Files that jobs name are opened as the job sees them, and cost nobody else anything."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading

@@ -1,7 +1,5 @@
 """Who listens where RAS does, and which library it runs, over a made-up /proc."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Streams of events, against servers that are as they should be and against those that are not."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import struct
@@ -20,8 +18,7 @@ from exporters.ras.asking.policy import LAST_RETRY_SECONDS
 from exporters.ras.protocol.client import Endpoint
 
 SERVERS = frozenset({ProcessKey(11, 1)})
-ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")
-"""To the greeting, the format and MONITOR."""
+ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")  # To the greeting, the format and MONITOR
 DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
 SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
 RECOVERED = DEAD.replace(b"PEER_DEAD", b"PEER_RECOVERED")
@@ -280,12 +277,3 @@ async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.
         found = await here.until(lambda now: now.errors.total() > 0)
         assert (asked, found.errors, here.up) == (3, {"deadline": 1}, [False])
         assert here.monitors.take_wakes() == {here.endpoint}
-
-
-async def test_a_drain_ends_every_stream() -> None:
-    """After a drain no task is left, and the server sees the end of the connection."""
-    async with station() as here:
-        await here.begin()
-        assert streams_under_way() == 1
-        await here.monitors.drain()
-        assert (streams_under_way(), here.up) == (0, [])

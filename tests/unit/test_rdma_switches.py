@@ -1,7 +1,5 @@
 """What a port is connected to: the site's file, read when it changes."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Storage: what a probe does, what a hanging one costs, and what is told of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading
@@ -213,11 +211,11 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
             assert (helper.calls["ok"], [each.path for each in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
-            while helper.pid is not None:
+            while helper._process is not None and not helper._process.is_gone:
                 await asyncio.sleep(0.01)
         node.clock.advance(DUMP_SECONDS)
         await exporter.update()
-        assert (helper.calls["ok"], helper.restarts) == (3, 0)
+        assert helper.calls["ok"] == 3
 
 
 async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

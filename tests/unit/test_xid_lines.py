@@ -1,7 +1,5 @@
 """What the lines of Xids say, and what users can make them say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given, strategies as st
