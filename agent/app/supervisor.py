@@ -140,9 +140,7 @@ class Supervisor:
 
     def health_snapshot(self) -> health.HealthSnapshot:
         """Copy the tables that tell how healthy the ranks and the node are."""
-        return health.HealthSnapshot(
-            self.ranks.snapshot(), self.ledger.entries(), self.counted, self.ledger.refused, self.hardware.faults()
-        )
+        return health.HealthSnapshot(self.ranks.snapshot(), self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
         """Return True when every exporter was started and its first update is behind it, well or not, or late."""

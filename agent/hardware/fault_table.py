@@ -9,10 +9,8 @@ from agent.core.checkpoint import SavedSeconds
 from agent.core.metrics import Family, Metric
 from agent.hardware.gpu_faults import Fault, Told, judge
 
-MAX_FAULTS = 8
-"""Kinds of errors of one GPU that are shown."""
-MAX_AGE_SECONDS = 86400.0
-"""A kind of error is dropped when it was not seen for longer than this."""
+MAX_FAULTS = 8  # Kinds of errors of one GPU that are shown
+MAX_AGE_SECONDS = 86400.0  # A kind of error is dropped when it was not seen for longer than this
 SAME_SECONDS = 60.0
 """Two reports of one GPU and code from two sources within this time are one error. NVML is read every 10 s."""
 
@@ -43,8 +41,7 @@ class GpuFault(msgspec.Struct, frozen=True):
     seen: FaultSeen
 
 
-FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]
-"""The errors by the GPU's PCI address, as sysfs writes it."""
+FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]  # The errors by the GPU's PCI address, as sysfs writes it
 
 
 def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultSeen]:

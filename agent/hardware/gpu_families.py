@@ -63,6 +63,7 @@ ECC_ERRORS = counter("rankwatch_gpu_ecc_errors_total",
     "Memory errors since the driver was loaded (lifetime volatile), by type: corrected or uncorrected.",
     "2 per GPU", "type", "lifetime")
 # fmt: on
-PCIE_REPLAYS = counter(
-    "rankwatch_gpu_pcie_replays_total", "PCIe packets that were sent again since the driver was loaded."
-)
+# fmt: off
+PCIE_REPLAYS = counter("rankwatch_gpu_pcie_replays_total",
+    "PCIe packets that were sent again since the driver was loaded.")
+# fmt: on

@@ -11,12 +11,9 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 Maker: TypeAlias = Literal["nvidia", "amd"]
-MAX_WORD = 40
-"""Characters of the name of a unit or place. The drivers' own names have fewer than 30."""
-CLEAN_UP = "45"
-"""The Xid whose row is used for each error whose line says that another error caused it."""
-REPEATED = "repeated"
-"""The table's unit for an error that programs of several users have at one place of the GPU."""
+MAX_WORD = 40  # Characters of the name of a unit or place. The drivers' own names have fewer than 30.
+CLEAN_UP = "45"  # The Xid whose row is used for each error whose line says that another error caused it
+REPEATED = "repeated"  # The table's unit for an error that programs of several users have at one place of the GPU
 RECOVERY_ACTIONS = (
     "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
     "system_reboot",

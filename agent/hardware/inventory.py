@@ -13,8 +13,7 @@ import msgspec
 
 from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, FaultSeen, GpuFault, merged
 
-MAX_GPUS = 256
-"""GPUs of one node, with MIG instances."""
+MAX_GPUS = 256  # GPUs of one node, with MIG instances
 MAX_NICS = 256
 MAX_GPU_PROCESSES = 4096
 

@@ -16,9 +16,12 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
+from agent.core.log import Logger
 
-MAX_FINDINGS = 4096
-"""Findings of one node. Findings beyond this limit are dropped and counted (``refused``)."""
+MAX_FINDINGS = 4096  # Findings of one node. Findings beyond this limit are dropped, and the log says so.
+
+
+_LOG = Logger("health")
 
 
 class CheckState(StrEnum):
@@ -66,17 +69,15 @@ class Entry(msgspec.Struct, frozen=True):
     finding: Finding
 
 
-Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]
-"""The result of each check, by subject and check."""
+Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]  # The result of each check, by subject and check
 
 
 class HealthLedger:
-    """See the module. ``refused``: the number of findings that were dropped at the limit MAX_FINDINGS."""
+    """See the module."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.findings: dict[tuple[str, Subject, str], Finding] = {}
-        self.refused = 0
 
     def of(self, source: str) -> Checks:
         """Return the writer for the exporter named ``source``."""
@@ -87,7 +88,7 @@ class HealthLedger:
         key = (source, subject, check)
         known = self.findings.get(key)
         if known is None and len(self.findings) >= MAX_FINDINGS:
-            self.refused += 1
+            _LOG.warning("the health ledger is full: a finding was left out", check=check, source=source)
         elif known is None or latched or (known.state is not state and not known.latched):
             self.findings[key] = Finding(state, self._clock.time(), latched)
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-MAX_WAITING = 64
-"""Threads that hang; beyond these nothing more is read."""
+MAX_WAITING = 64  # Threads that hang; beyond these nothing more is read
 STACK_BYTES = 256 * 1024
 
 

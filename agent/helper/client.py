@@ -4,8 +4,6 @@ A thread that hangs in a driver cannot be got rid of; a process mostly can. One 
 killed: it is left alone, never waited for, and no second one is started beside it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Sequence
@@ -23,13 +21,10 @@ BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
 """After the second failure in a row no process is started for this long; it doubles with each that follows. One alone
 must not cost the next call, which may be about another user."""
-KILL_SECONDS = 0.5
-"""A killed process goes within milliseconds; one that is there after this long hangs in the kernel."""
-STOP_SECONDS = 1.0
-"""Time for a process to exit on request, before it is killed."""
+KILL_SECONDS = 0.5  # A killed process goes within milliseconds; one that is there after this long hangs in the kernel
+STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16
-IDLE_SECONDS = 120.0
-"""A process without calls for this long is ended: it holds memory."""
+IDLE_SECONDS = 120.0  # A process without calls for this long is ended: it holds memory
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
@@ -66,14 +61,13 @@ class HelperSpec(Generic[Answer]):
 class Helper(Generic[Answer]):
     """One helper: at most one process, started by the first call; calls wait for each other.
 
-    ``calls`` and ``restarts`` count since the agent started; ``ok`` is how the last call went, None before the first.
+    ``calls`` count since the agent started; ``ok`` is how the last call went, None before the first.
     """
 
     def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
         self.spec = spec
         self.ok: bool | None = None
         self.calls: Counter[CallResult] = Counter()
-        self.restarts = 0
         self._clock = clock
         self._log = Logger(f"helper.{spec.name}")
         self._decoder = msgspec.msgpack.Decoder(spec.answer)
@@ -83,11 +77,6 @@ class Helper(Generic[Answer]):
         self._idle: asyncio.TimerHandle | None = None
         self._failures = 0
         self._start_at = float("-inf")
-
-    @property
-    def hung(self) -> bool:
-        """Return True while a process that was killed is still there: it sleeps in the kernel."""
-        return self._process is not None and self._process.killed and not self._process.is_gone
 
     def lend(self) -> None:
         """Count one more user; each must ``stop`` once."""
@@ -104,7 +93,7 @@ class Helper(Generic[Answer]):
         """Likewise, with a body that need never be whole in this process; ``pieces`` of up to 4 MiB.
 
         The process gets the deadline for each piece too; the time that the pieces take to come is not counted. What
-        ``pieces`` raises is raised here, and costs the helper nothing.
+        ``pieces`` raises is raised here; the next call has a fresh process.
         """
         async with self._turn:
             if self._idle is not None:
@@ -148,12 +137,11 @@ class Helper(Generic[Answer]):
                 return self._process
             self._failures += 1  # between two calls; the kernel's OOM killer does that
         await self._dismiss()
-        if self.hung:
+        if self._process is not None and not self._process.is_gone:  # it sleeps in the kernel
             raise HelperHung("its killed process is still there")
         wait = self._start_at - self._clock.monotonic()
         if wait > 0:
             raise HelperFailed(f"it starts again in {wait:.1f} s")
-        self.restarts += self._failures > 0
         try:
             self._process = await HelperProcess.start(self.spec.target, self.spec.memory_bytes, self._log)
         except OSError as error:
@@ -194,9 +182,7 @@ class Helper(Generic[Answer]):
             self._back_off()
             await self._dismiss()
             raise
-        except _PiecesFailed as failed:
-            raise failed.error from None
-        except BaseException:  # cancelled, or a fault of ours
+        except BaseException:  # cancelled, or the pieces failed
             self._kill()  # in the middle of a call: its answer could be taken for the next call's
             raise
         self._failures = 0
@@ -209,15 +195,7 @@ class Helper(Generic[Answer]):
             await _within(process, deadline_seconds, process.send(kind, payload))
 
         await send(FrameKind.REQUEST, msgspec.msgpack.encode(request))
-        iterator = aiter(pieces)
-        while True:
-            try:
-                piece = await anext(iterator, None)
-            except Exception as error:  # noqa: BLE001  # whatever the pieces raise is the caller's: raised there
-                await send(FrameKind.ABORT)
-                raise _PiecesFailed(error) from None
-            if piece is None:
-                break
+        async for piece in pieces:
             await send(FrameKind.BODY, piece)
         await send(FrameKind.END)
         kind, answer = await _within(process, deadline_seconds, process.receive())
@@ -227,14 +205,6 @@ class Helper(Generic[Answer]):
             return self._decoder.decode(answer)
         except (ValueError, RecursionError) as error:  # not msgpack, another type, bad UTF-8, nested too deep
             raise HelperFailed(str(error)) from None
-
-
-class _PiecesFailed(Exception):  # noqa: N818  # a way out, not an error
-    """The caller's pieces ended in ``error``; the process knows that no more come."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitable[T]) -> T:

@@ -1,15 +1,14 @@
 """The frames that the agent and a helper process exchange: a length and a kind in five bytes, then the payload. Pure.
 
-A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER; with ABORT for END it gets none. A process
-that cannot answer ends: there is no frame for an error.
+A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER. A process that cannot answer ends: there is
+no frame for an error.
 """
 
 import struct
 from enum import IntEnum
 from typing import BinaryIO
 
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024
-"""Of one frame, either way: an answer must fit into one."""
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Of one frame, either way: an answer must fit into one
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
@@ -20,7 +19,6 @@ class FrameKind(IntEnum):
     REQUEST = 1
     BODY = 2
     END = 3
-    ABORT = 4
     ANSWER = 5
 
 

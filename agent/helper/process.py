@@ -13,11 +13,9 @@ from typing import NamedTuple
 from agent.core.log import Logger
 from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
-MAX_SAID_BYTES = 512
-"""Of a line on standard error that has not ended; it is logged as it is then."""
+MAX_SAID_BYTES = 512  # Of a line on standard error that has not ended; it is logged as it is then
 _MAIN = Path(__file__).with_name("main.py")
-_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
-"""One heap, and memory given back early."""
+_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, and memory given back early
 
 
 class _Spawned(NamedTuple):

@@ -76,29 +76,22 @@ def _import_alone(name: str) -> ModuleType:
 
 
 def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
-    """Return the request and the body of the next call that is not aborted; None when the agent has no more."""
-    call = None
-    while call is None:
-        try:
-            kind, request = read_frame(requests)
-            if kind is not FrameKind.REQUEST:
-                raise FrameError(f"{kind.name} in the place of a request")
-            body = _read_body(requests)
-        except EOFError:
-            return None
-        call = None if body is None else (request, body)
-    return call
+    """Return the request and the body of the next call; None when the agent has no more."""
+    try:
+        kind, request = read_frame(requests)
+        if kind is not FrameKind.REQUEST:
+            raise FrameError(f"{kind.name} in the place of a request")
+        return request, _read_body(requests)
+    except EOFError:
+        return None
 
 
-def _read_body(requests: BinaryIO) -> bytes | None:
-    """A call's body, None if it is aborted."""
+def _read_body(requests: BinaryIO) -> bytes:
     body = io.BytesIO()  # gives its bytes away without a copy
     while True:
         kind, piece = read_frame(requests)
         if kind is FrameKind.END:
             return body.getvalue()
-        if kind is FrameKind.ABORT:
-            return None
         if kind is not FrameKind.BODY:
             raise FrameError(f"{kind.name} in the place of a body")
         body.write(piece)

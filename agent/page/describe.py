@@ -152,16 +152,10 @@ WITHOUT_NCCL = (
     "{count} processes have a rank in their environment and no NCCL loaded: they use gloo or MPI, or have not "
     "initialised their process group"
 )
-_REMEDIES = {
-    "schedstat": "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)",
-    "delayacct": "disk wait time unavailable: set sysctl kernel.task_delayacct=1",
-    "pressure": "control group pressure unavailable: cgroup v2 or psi=1 missing",
-    "wait_channel": f"what blocked threads wait for is unavailable: this needs a right, see {OTHER_USERS}",
-}
 
 
 def notes(table: RankSnapshot) -> list[str]:
-    """Sentences for an operator: rank processes without series, data about ranks that is unavailable, and the fixes."""
+    """Sentences for an operator: rank processes without series, and the fixes."""
     said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
         said.append(
@@ -172,5 +166,4 @@ def notes(table: RankSnapshot) -> list[str]:
         said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")
     if table.duplicates:
         said.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
-    unread = ((table.usage_unread.get(source, 0), note) for source, note in _REMEDIES.items())
-    return [*said, *(f"{note} ({ranks} rank(s))" for ranks, note in unread if ranks)]
+    return said

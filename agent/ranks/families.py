@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric
 from agent.ranks.liveness_page import by_job, expected_ranks
-from agent.ranks.naming import job_owners
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -39,10 +38,6 @@ RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
 RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
     "When the rank last completed an operation, as far as records tell; absent without records.",
     _RANK, "1 per rank with records", "max")
-RANK_IDENTITY_SOURCE = Family("rankwatch_rank_identity_source", "gauge",
-    "Who named the rank (environment, communicator, title of the process, local_index in start order, pid) and what "
-    "proves whose job it is (cgroup or parent of the scheduler, pod, none); always 1.",
-    (*_RANK, "source", "proof"), "1 per rank", "max")
 RANKS_DUPLICATE = Family("rankwatch_rank_duplicates", "gauge",
     "Live processes that are not exported because another live process already has their job_id and rank.",
     aggregate="sum")
@@ -78,7 +73,7 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
-    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS, RANK_IDENTITY_SOURCE,
+    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS,
     RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, NODE_TIME,
     JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
 )  # fmt: skip
@@ -98,12 +93,10 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
 
 def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
     up, state, start, left = RANK_UP.rows(), RANK_STATE.rows(), RANK_START.rows(), RANK_EXIT.rows()
-    info, source, progress = RANK_INFO.rows(), RANK_IDENTITY_SOURCE.rows(), RANK_PROGRESS.rows()
-    ended = RANK_EXIT_INFO.rows()
+    info, progress, ended = RANK_INFO.rows(), RANK_PROGRESS.rows(), RANK_EXIT_INFO.rows()
     for view in ranks:
         process, label = view.process, view.label
         runs = process.exited_at is None
-        source.add((*label, process.source, job_owners.proof_of(process)), 1.0)
         up.add(label, float(runs))
         state.add((*label, state_of(process)), 1.0)
         if process.facts is not None:
@@ -115,7 +108,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         else:
             left.add(label, process.exited_seconds)
             ended.add((*label, *ending(process.exit)), 1.0)
-    return [rows.metric for rows in (up, state, info, start, left, ended, progress, source)]
+    return [rows.metric for rows in (up, state, info, start, left, ended, progress)]
 
 
 def _info(view: RankView) -> tuple[str, ...]:

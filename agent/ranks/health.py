@@ -42,10 +42,8 @@ NODE_CHECK = Family("rankwatch_node_check_success", "gauge",
 CHECK_FAILED = Family("rankwatch_check_failed_since_timestamp_seconds", "gauge",
     "Since when a check has failed on a GPU (its UUID), a NIC (its device) or the node; absent while it is well.",
     ("check", "kind", "name"), "1 per failed check and piece of hardware")
-REFUSED = Family("rankwatch_checks_refused_total", "counter",
-    "Findings about hardware that were left out because the health ledger was full.")
 # fmt: on
-FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, REFUSED, fault_table.GPU_FAULT)
+FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, fault_table.GPU_FAULT)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
@@ -54,7 +52,6 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
     ranks: RankSnapshot
     entries: tuple[Entry, ...]
     counted: frozenset[str]
-    refused: int
     faults: tuple[GpuFault, ...] = ()
 
 
@@ -81,7 +78,6 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
         since.add(failed_at, seconds)
     yield NODE_CHECK.by_label(dict(sorted(well.items())))
     yield since.metric
-    yield REFUSED.single(snapshot.refused)
     yield fault_table.rows(snapshot.faults)
 
 

@@ -28,7 +28,6 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     """What ``families`` renders; ``taken_seconds``: the wall clock when it was taken, since the epoch;
     ``taken_at``: seconds since the boot. ``jobs``: the lines of the liveness book, by job id.
 
-    ``usage_unread``: of how many live ranks a source says nothing of what they use, by source.
     ``without_nccl``: processes that an environment calls ranks, and that have not loaded NCCL.
     """
 
@@ -40,7 +39,6 @@ class RankSnapshot(msgspec.Struct, frozen=True):
     taken_seconds: float
     taken_at: float = 0.0
     jobs: Mapping[str, JobLine] = {}
-    usage_unread: Mapping[str, int] = {}
     without_nccl: int = 0
 
 

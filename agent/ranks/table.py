@@ -43,7 +43,6 @@ class RankTable(WrittenRanks):
         """The job ids that went to a proven owner, in order: earlier labels with them must be fetched again."""
         self.held_files: Mapping[tuple[int, int], str] = {}
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
-        self.usage_unread: Mapping[str, int] = {}
         self.without_nccl = 0
         self.speeds = SpeedBook(clock)
 
@@ -198,7 +197,6 @@ class RankTable(WrittenRanks):
             taken_seconds=self._clock.time(),
             taken_at=self._clock.monotonic(),
             jobs=self.liveness.lines(),
-            usage_unread=dict(self.usage_unread),
             without_nccl=self.without_nccl,
         )
 

@@ -2,7 +2,7 @@
 
 RankView, RankSnapshot: all ranks, frozen. RankProcess: one rank's process; ProcessKey: its pid and start time.
 RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found. Owner, OwnerKind,
-Proof: who runs it and how that is known. JobUsers: owner names. Membership, UNKNOWN_RANK: a rank in a communicator.
+Proof, proof_of: who runs it, by what proof. JobUsers: owner names. Membership, UNKNOWN_RANK: a rank in a communicator.
 ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankTable: where exporters write their evidence.
 WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress,
 speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
@@ -11,6 +11,7 @@ speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks import mark
 from agent.ranks.mark import MarkAnswer, MarkRequest
+from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.evidence import Pauses, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd, ending, in_words
 from agent.ranks.rank.facts import Owner, OwnerKind, ProcessFacts, Proof

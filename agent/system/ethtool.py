@@ -7,8 +7,7 @@ import os
 import socket
 import struct
 
-ROOM_BYTES = 1024 * 1024
-"""For 131,071 numbers; the drivers with most have some 20,000."""
+ROOM_BYTES = 1024 * 1024  # For 131,071 numbers; the drivers with most have some 20,000
 _REQUEST = 0x8946
 _GET_STATISTICS = struct.pack("=II", 0x1D, 0)
 _NAME_BYTES = 16

@@ -12,10 +12,8 @@ import os
 import stat
 
 MAX_PATH_BYTES = 4096
-MAX_LINKS = 40
-"""As the kernel's."""
-MAX_NAMES = 256
-"""Of directories on the way, those of links included."""
+MAX_LINKS = 40  # As the kernel's
+MAX_NAMES = 256  # Of directories on the way, those of links included
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

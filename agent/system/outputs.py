@@ -10,12 +10,9 @@ from pathlib import Path
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
 
 NUMBERS = ("1", "2")
-FORWARDER = "srun"
-"""The program that writes other processes' output, by any descriptor."""
-ROOT_UID = 0
-"""Schedulers' daemons write the output of jobs as root."""
-MAX_PROCESSES = 65_536
-"""Of a node, looked at in one look."""
+FORWARDER = "srun"  # The program that writes other processes' output, by any descriptor
+ROOT_UID = 0  # Schedulers' daemons write the output of jobs as root
+MAX_PROCESSES = 65_536  # Of a node, looked at in one look
 # Slurm's control groups from the root of the hierarchy on, where no user can make one (plugins cgroup/v2 and /v1).
 _JOB = re.compile(
     r"/(?:system\.slice/(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]{1,10})/job_([0-9]{1,10})(?=/|$)",

@@ -10,10 +10,8 @@ _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
 _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
-MAX_CPU_LIST = 256
-"""Characters."""
-_MAX_TICKS = 1 << 46
-"""Of a time in ticks: 20,000 years of a hundredth of a second; more is none."""
+MAX_CPU_LIST = 256  # Characters
+_MAX_TICKS = 1 << 46  # Of a time in ticks: 20,000 years of a hundredth of a second; more is none
 _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 
 
@@ -65,7 +63,6 @@ class Status(msgspec.Struct, frozen=True, gc=False):
     kill_pending: bool
     context_switches: int
     root: bool = False
-    involuntary_switches: int = 0
     swap_bytes: int = 0
     cpus: str = ""
 
@@ -106,26 +103,18 @@ def parse_status(text: str) -> Status | None:
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
-        involuntary = int(fields["nonvoluntary_ctxt_switches"])
         status = Status(
             uid=int(fields["Uid"].split()[0]),
             namespace_pids=tuple(int(pid) for pid in fields.get("NSpid", fields["Pid"]).split()),
             kill_pending=bool(pending & _SIGKILL_BIT),
-            context_switches=int(fields["voluntary_ctxt_switches"]) + involuntary,
+            context_switches=sum(int(fields[f"{kind}voluntary_ctxt_switches"]) for kind in ("", "non")),
             root=fields["Uid"].split() == ["0"] * 4,
-            involuntary_switches=involuntary,
             swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
             cpus=_cpu_list(fields.get("Cpus_allowed_list", "")),
         )
     except (KeyError, ValueError, IndexError):
         return None
-    numbers = (
-        status.uid,
-        *status.namespace_pids,
-        status.context_switches,
-        status.involuntary_switches,
-        status.swap_bytes,
-    )
+    numbers = (status.uid, *status.namespace_pids, status.context_switches, status.swap_bytes)
     is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
     return status if is_one else None
 

@@ -4,11 +4,9 @@ import os
 import re
 from pathlib import Path
 
-MAX_BYTES = 4096
-"""An attribute's text is one page at most (sysfs of the kernel)."""
+MAX_BYTES = 4096  # An attribute's text is one page at most (sysfs of the kernel)
 MAX_ENTRIES = 4096
-_LEAST, _MOST = -(2**63), 2**64 - 1
-"""Whole numbers of the kernel have 64 bits."""
+_LEAST, _MOST = -(2**63), 2**64 - 1  # Whole numbers of the kernel have 64 bits
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 

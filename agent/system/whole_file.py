@@ -5,11 +5,9 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
-LOOK_BYTES = 8 * 1024 * 1024
-"""Read in about one look; the other files follow in the next ones."""
+LOOK_BYTES = 8 * 1024 * 1024  # Read in about one look; the other files follow in the next ones
 T = TypeVar("T")
-FilePlace = tuple[int, int, int]
-"""Which file it was and when: inode, size, and time of the last change in nanoseconds."""
+FilePlace = tuple[int, int, int]  # Which file it was and when: inode, size, and time of the last change in nanoseconds
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 

@@ -1,7 +1,5 @@
 """The node's GPUs since the boot, and the checks of each. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -9,8 +7,7 @@ import msgspec
 from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
 from exporters.amdgpu.tree import RawGpu
 
-UNCORRECTABLE = "uncorrectable"
-"""The code of an error for which the driver has only a count, no log line."""
+UNCORRECTABLE = "uncorrectable"  # The code of an error for which the driver has only a count, no log line
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -1,7 +1,5 @@
 """The exporter: reads sysfs in a thread of its own, compares with the baseline, and writes to the agent's tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

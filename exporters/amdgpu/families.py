@@ -1,7 +1,5 @@
 """Renders a snapshot as metric families: the families of all GPU makers, and AMD's own. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -10,14 +8,12 @@ from agent.sdk.hardware import gpu_families
 from agent.sdk.metrics import Family, Metric, Rows
 from exporters.amdgpu.baseline import View
 
-RAS_ERRORS = gpu_families.counter(
-    "rankwatch_gpu_ras_errors_total",
+# fmt: off
+RAS_ERRORS = gpu_families.counter("rankwatch_gpu_ras_errors_total",
     "Hardware errors of AMD GPUs since the driver was loaded, by type (uncorrected, corrected or deferred) and block: "
     "umc is the memory, xgmi_wafl the links between GPUs.",
-    "2 to 3 per GPU and block",
-    "block",
-    "type",
-)
+    "2 to 3 per GPU and block", "block", "type")
+# fmt: on
 _NUMBERS = {
     "busy_percent": (gpu_families.UTILIZATION, 0.01),
     "memory_bytes": (gpu_families.MEMORY, 1.0),

@@ -4,8 +4,6 @@ The layouts are struct gpu_metrics_v1_6 to v1_8 (drivers/gpu/drm/amd/include/kgd
 and later. Other layouts are not read.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import NamedTuple
 
@@ -14,8 +12,7 @@ import msgspec
 MAX_CYCLES = 2**31
 """The greatest plausible number of cycles between two looks. A greater one means that the counter restarted."""
 _HEADER = struct.Struct("<HBB")
-_NONE_U32 = 2**32 - 1
-"""The driver's mark for a value that the firmware does not have."""
+_NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does not have
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
 """The table's reasons, with NVIDIA's name if there is one.
 

@@ -3,8 +3,6 @@
 The attributes are independent: a missing or unreadable attribute loses only its own value.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

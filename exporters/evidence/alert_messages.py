@@ -1,11 +1,8 @@
 """The helper's requests about open alerts, and its answers."""
 
-from __future__ import annotations
-
 import msgspec
 
-MAX_JOBS = 64
-"""Asked about at once: a node has a few."""
+MAX_JOBS = 64  # Asked about at once: a node has a few
 MAX_ALERTS = 256
 MAX_LABEL = 200
 

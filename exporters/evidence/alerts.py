@@ -1,18 +1,9 @@
 """Asks Prometheus which pages are open on jobs; the helper's side. Plain HTTP or TLS, as its address says."""
 
-from __future__ import annotations
-
 import re
 
 from agent.core.prometheus import samples
-from exporters.evidence.alert_messages import (
-    MAX_ALERTS,
-    MAX_JOBS,
-    MAX_LABEL,
-    AlertsAnswer,
-    AlertsRequest,
-    OpenAlert,
-)
+from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.places import fairly
 
 

@@ -1,7 +1,5 @@
 """Asks now and then, in a helper, which pages are open on this node's jobs; never waits for the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Collection, Iterable, Sequence
@@ -15,10 +13,8 @@ from exporters.evidence.places import fairly
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
-ASK_SECONDS = 60.0
-"""Between two questions of one node: 1,250 nodes with jobs ask 21 times a second."""
-PATIENCE_SECONDS = 15.0
-"""Longer than the helper waits for Prometheus."""
+ASK_SECONDS = 60.0  # Between two questions of one node: 1,250 nodes with jobs ask 21 times a second
+PATIENCE_SECONDS = 15.0  # Longer than the helper waits for Prometheus
 ASKER = HelperSpec(
     "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
 )

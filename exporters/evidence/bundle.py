@@ -1,7 +1,5 @@
 """Writes a bundle and its summary, and removes old ones. Blocking; from one thread."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import io
@@ -17,8 +15,7 @@ import msgspec
 from agent.sdk.evidence import folder as place, summary as told
 from exporters.evidence.places import Held, evicted
 
-MAX_PART_BYTES = 4 * 1024 * 1024
-"""Of one file; what is longer keeps its end."""
+MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; what is longer keeps its end
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf"\..+({re.escape(place.SUFFIX)}|{re.escape(place.SUMMARY_SUFFIX)})\.part")
 
@@ -82,12 +79,6 @@ def write(
         _remove(folder, name)
         raise
     return name
-
-
-def on_disk(folder: Path) -> list[tuple[str, told.Summary]]:
-    """Return the bundles there are: the file and its summary, the oldest first."""
-    names = ((f"{name}{place.SUFFIX}", summary) for name, summary in place.summaries(folder))
-    return [(name, summary) for name, summary in names if (folder / name).exists()]
 
 
 def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:

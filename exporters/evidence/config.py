@@ -1,7 +1,5 @@
 """What a site may say of evidence."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

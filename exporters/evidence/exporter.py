@@ -1,7 +1,5 @@
 """The exporter: watches the rank table, collects the parts of a bundle, and has it written."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections import Counter
@@ -11,27 +9,30 @@ from typing import NamedTuple
 
 from agent.sdk.evidence import Offered, Wanted, folder as place, summary as told
 from agent.sdk.exporter import Context, NoData, Spec
-from agent.sdk.metrics import Metric
+from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.families import BUNDLES, FAILURES, TAKEN, EvidenceSnapshot, Taken, render
 from exporters.evidence.places import gives_way
 from exporters.evidence.processes import ProcessLooks
 from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0
-"""How long that may take: the rank table is not watched meanwhile."""
+FREEZE_SECONDS = 2.0  # How long that may take: the rank table is not watched meanwhile
 FROZEN_SECONDS = 120.0
 """How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
-MAX_FROZEN = 8
-"""Jobs with waiting files; beyond it the user with most loses the oldest."""
+MAX_FROZEN = 8  # Jobs with waiting files; beyond it the user with most loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for one under way; with more the newest goes, of the user with most."""
 PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
+# fmt: off
+FAILURES = Family("rankwatch_evidence_failures_total", "counter",
+    "Parts that are missing in bundles, by part: an exporter's name, or processes; bundle: it could not be written; "
+    "places: it had no place among those of other users.",
+    ("part",), "1 per part that failed", "sum")
+# fmt: on
 
 
 class _Frozen(NamedTuple):
@@ -52,14 +53,12 @@ class EvidenceExporter:
         self._config = config
         self._folder = Path(config.path)
         self._watch = TroubleWatch(config.silence_seconds)
-        self._taken: dict[str, Taken] = {}
         self._begun: dict[str, float] = {}
         self._frozen: dict[str, _Frozen] = {}
         self._failures: Counter[str] = Counter()
         self._waiting: list[_Due] = []
         self._task: asyncio.Task[None] | None = None
-        self._bundles = 0
-        self._is_known = False
+        self._has_begun = False
 
     async def start(self, ctx: Context) -> None:
         """Ask for the variables that a bundle may hold."""
@@ -77,9 +76,10 @@ class EvidenceExporter:
             raise NoData
         if self._ctx.once:
             return
-        if not self._is_known:
+        if not self._has_begun:
             await self._writer.call(self._make_folder)
             await self._learn()
+            self._has_begun = True
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
         look = self._watch.look(views, clock.time(), self._ctx.evidence.struck())
@@ -137,7 +137,6 @@ class EvidenceExporter:
                 self._ctx.log.error(
                     "no bundle of evidence could be made", job_id=occasion.job_id, user=user, error=error
                 )
-            self._is_known = False  # others may have gone; one that was late comes yet
 
     async def _take(self, occasion: Occasion) -> None:
         clock, config = self._ctx.clock, self._config
@@ -247,27 +246,22 @@ class EvidenceExporter:
             self._folder.mkdir(mode=0o700, exist_ok=True)
 
     async def _learn(self) -> None:
-        """Show the existing bundles: a restart of the agent takes none of them again."""
-        found = await self._writer.call(lambda: bundle.on_disk(self._folder))
+        """Learn from the existing bundles: a restart of the agent takes none of them again."""
         clock = self._ctx.clock
-        self._bundles = len(found)
-        self._taken = {}
-        for file, summary in found:
-            self._taken[summary.job_id] = Taken(summary.taken_at, file)
+        for _, summary in await self._writer.call(lambda: list(place.summaries(self._folder))):
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)
-        self._is_known = True
 
-    def snapshot(self) -> EvidenceSnapshot:
-        """Return the newest bundles, and what failed."""
+    def snapshot(self) -> Mapping[str, int]:
+        """Return what failed, by part."""
         if self._asker is not None:
             self._failures[ALERTS] = self._asker.failures
-        return EvidenceSnapshot(self._bundles, dict(self._taken), dict(+self._failures))
+        return {WRITING: 0, **+self._failures}
 
-    def families(self, snapshot: EvidenceSnapshot) -> Iterable[Metric]:
+    def families(self, snapshot: Mapping[str, int]) -> Iterable[Metric]:
         """Render; pure."""
-        return render(snapshot)
+        yield FAILURES.by_label(snapshot)
 
     async def drain(self) -> None:
         """Give up the bundle under way: a restart must not wait for it."""
@@ -288,6 +282,6 @@ SPEC = Spec(
     build=EvidenceExporter,
     interval_seconds=LOOK_SECONDS,
     deadline_seconds=5.0,
-    families=(BUNDLES, TAKEN, FAILURES),
+    families=(FAILURES,),
     series_cap=3000,
 )

@@ -1,7 +1,5 @@
 """Room for several users: who loses an entry, who gets one, and which bundle a new one evicts. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import NamedTuple, TypeVar

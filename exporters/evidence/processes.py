@@ -5,8 +5,6 @@ that waits in exec, for a file system to close a file, holds a lock that reading
 its own rank, and takes the thread with it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -21,12 +19,9 @@ GROUP_FILES = (
 )
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
-MAX_RANK_THREADS = 512
-"""Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early."""
-MAX_THREADS = 4
-"""Of looks at the same time, those included that do not come back; none is begun beyond these."""
-MAX_RANKS = 64
-"""Ranks of a job on a node whose processes are looked at."""
+MAX_RANK_THREADS = 512  # Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early
+MAX_THREADS = 4  # Of looks at the same time, those included that do not come back; none is begun beyond these
+MAX_RANKS = 64  # Ranks of a job on a node whose processes are looked at
 RANK_SECONDS = 1.0
 """For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
 UNREAD = "ranks/unread.txt"

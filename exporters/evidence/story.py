@@ -1,7 +1,5 @@
 """What a bundle says: its summary (ranks, words of witnesses, suspects, time line) and its table of ranks. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -37,8 +35,7 @@ NAMES = frozenset(
 """The environment variables of a rank that a bundle may hold: these names and no others."""
 
 
-COMPLETED = "last completed "
-"""What the records' word about a rank's last operation begins with."""
+COMPLETED = "last completed "  # What the records' word about a rank's last operation begins with
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
@@ -47,12 +44,12 @@ def of_rank(view: RankView, now_seconds: float, words: Iterable[told.Word]) -> t
     own = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
     last = next((says for says in own if says.startswith(COMPLETED)), "")
     process = view.process
-    state, since = ("unknown" if process.verdict is None else process.verdict.state), 0.0
+    state = "unknown" if process.verdict is None else process.verdict.state
     since = process.exited_seconds if process.exited_at is not None else 0.0
     quiet = None if process.progress_seconds is None else max(0.0, now_seconds - process.progress_seconds)
     return told.RankAtTime(
         rank=view.label.rank[: told.MAX_TEXT],
-        pid=0 if process.facts is None else process.facts.key.pid,
+        pid=process.key.pid,
         state=state,
         since=since,
         how=how_ended(view),
@@ -106,9 +103,9 @@ def time_line(views: Iterable[RankView], changes: Iterable[Change], events: Iter
 
 def live_pids(views: Iterable[RankView]) -> dict[str, int]:
     """Return the pids of live processes, those in trouble first."""
-    live = [view for view in views if view.process.exited_at is None and view.process.facts is not None]
+    live = [view for view in views if view.process.exited_at is None]
     live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
-    return {view.label.rank: view.process.facts.key.pid for view in live if view.process.facts is not None}
+    return {view.label.rank: view.process.key.pid for view in live}
 
 
 def because(occasion: Occasion) -> str:
@@ -132,17 +129,17 @@ def ranks_file(views: Iterable[RankView]) -> bytes:
 
 def _facts(view: RankView) -> dict[str, object]:
     process = view.process
-    facts, verdict = process.facts, process.verdict
-    environment = {} if facts is None else facts.environment or {}
+    facts, verdict = process.seen, process.verdict
+    environment = facts.environment or {}
     return {
         "rank": view.label.rank,
         "named_by": process.source,
-        "pid": None if facts is None else facts.key.pid,
-        "user": "" if facts is None else facts.user,
-        "control_group": "" if facts is None else facts.cgroup,
-        "pod": "" if facts is None else facts.pod,
-        "container": "" if facts is None else facts.container,
-        "started": None if facts is None else facts.start_seconds,
+        "pid": facts.key.pid,
+        "user": facts.user,
+        "control_group": facts.cgroup,
+        "pod": facts.pod,
+        "container": facts.container,
+        "started": facts.start_seconds,
         "state": None if verdict is None else verdict.state,
         "verdict": None if verdict is None else verdict.reason,
         "process_state": process.state,
@@ -160,4 +157,4 @@ def _facts(view: RankView) -> dict[str, object]:
 
 def user_of(views: Iterable[RankView]) -> str:
     """Return the user of a job with these ranks; empty where that is not known."""
-    return next((view.process.user for view in views if view.process.facts is not None), "")
+    return next((view.process.user for view in views), "")

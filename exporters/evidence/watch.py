@@ -1,17 +1,13 @@
 """Which jobs a bundle is to be taken of, from the rank table as it is from one look to the next. Pure."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
-MAX_CHANGES_PER_JOB = 512
-"""Changes of states that are remembered for the time line, the newest."""
-MAX_JOBS = 256
-"""Jobs whose changes are remembered; a node of 1,024 processes has fewer."""
+MAX_CHANGES_PER_JOB = 512  # Changes of states that are remembered for the time line, the newest
+MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
 
 Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
 
@@ -89,9 +85,7 @@ class TroubleWatch:
         known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         for view in views:
             process = view.process
-            if process.facts is None:
-                continue
-            key = (view.label, process.facts.key)
+            key = (view.label, process.key)
             seen = known[key] = self._seen.get(key) or _Seen()
             if not seen.left and process.exited_at is not None:
                 seen.left = True

@@ -1,8 +1,7 @@
 """The exporter: looks at the directories once a second and tells the rank table how jobs ended."""
 
-from __future__ import annotations
-
 import os
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -11,12 +10,60 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.metrics import Metric
+from agent.sdk.metrics import Family, Metric, clean_label
 from agent.sdk.ranks import JobEnd
-from exporters.jobs.families import FAMILIES, JobsSnapshot, render
 from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
-from exporters.jobs.records import ScheduledJob
+from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 from exporters.jobs.sources import JobSources
+
+_RUNNING = "1 per job that the scheduler runs here"
+_ENDED = "1 per job that ended here in the last hour"
+
+# fmt: off
+ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
+    "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
+    "name of the cluster, nodes how many the job has; labels are empty where the scheduler's files do not say it.",
+    ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
+    _RUNNING, "max")
+GPU = Family("rankwatch_job_gpu_info", "gauge",
+    "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a job which runs; always 1.",
+    ("job_id", "gpu"), "1 per GPU given to a job")
+DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
+    "1 for a job for whose records of Inspector Slurm's prolog could not make the directory as it should. taken: "
+    "another user's file had its name, and was moved away. none: it made none; the TaskProlog then tries, and says in "
+    "the job's output where it cannot either.",
+    ("job_id", "trouble"), "1 per job in trouble", "max")
+END = Family("rankwatch_job_end_info", "gauge",
+    "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
+    "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN where only a status of 0 is "
+    "known, which a cancelled job has too. The scheduler's word is on one node of the job: combine by job_id.",
+    ("job_id", "state", "reason", "code", "signal"), _ENDED)
+END_TIME = Family("rankwatch_job_end_timestamp_seconds", "gauge",
+    "When the scheduler ended a job here in the last hour, by the node's clock.",
+    ("job_id",), _ENDED, "max")
+# fmt: on
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END, END_TIME)
+
+
+def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
+    """Render the jobs."""
+    allocation, gpus, trouble = ALLOCATION.rows(), GPU.rows(), DIRECTORY_TROUBLE.rows()
+    end, end_time = END.rows(), END_TIME.rows()
+    for job in jobs:
+        file, ending = job.file, job.ending
+        if ending is not None:
+            end.add((file.job_id, ending.state, ending.reason, ending.code, ending.signal), 1.0)
+            end_time.add((file.job_id,), float(file.ended or 0))
+            continue
+        nodes = str(file.nodes) if file.nodes else ""
+        who = map(clean_label, (file.user, file.account, file.partition, file.cluster, file.name))
+        allocation.add((file.job_id, *who, nodes, file.array_job_id, file.array_task_id), 1.0)
+        for gpu in job.gpus:
+            gpus.add((file.job_id, gpu), 1.0)
+        if file.records in DIRECTORY_TROUBLES:
+            trouble.add((file.job_id, file.records), 1.0)
+    return [rows.metric for rows in (allocation, gpus, trouble, end, end_time)]
+
 
 INTERVAL_SECONDS = 1.0
 MAX_OWNERS = 16
@@ -45,7 +92,8 @@ class JobsExporter:
 
     def __init__(self, config: JobsConfig) -> None:
         self._config = config
-        self._found = JobsSnapshot()
+        self._jobs: tuple[ScheduledJob, ...] = ()
+        self._refused: Counter[str] = Counter()
         self._mapping = GpuMapping(Path(config.write_dcgm_mapping)) if config.write_dcgm_mapping else None
 
     async def start(self, ctx: Context) -> None:
@@ -63,22 +111,24 @@ class JobsExporter:
     async def update(self) -> None:
         """Look once; NoData where none of the directories is there."""
         now = self._ctx.clock.time()
-        self._found = JobsSnapshot()
+        self._jobs = ()
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
             await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
         found = await self._thread.call(lambda: self._sources.look(now))
         if found is None:
             raise NoData
-        jobs, refused = found
-        self._found = JobsSnapshot(jobs, dict(refused))
-        self._ctx.ranks.observe_job_ends(ends(jobs))
+        self._jobs, refused = found
+        if refused != self._refused:
+            self._refused = refused
+            self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
+        self._ctx.ranks.observe_job_ends(ends(self._jobs))
 
-    def snapshot(self) -> JobsSnapshot:
+    def snapshot(self) -> tuple[ScheduledJob, ...]:
         """What the last look gave."""
-        return self._found
+        return self._jobs
 
-    def families(self, snapshot: JobsSnapshot) -> Iterable[Metric]:
+    def families(self, snapshot: tuple[ScheduledJob, ...]) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 

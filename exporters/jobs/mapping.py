@@ -4,8 +4,6 @@ A file's name is the GPU's index, its lines are ids of jobs. A list of the own f
 removes them after a restart, too, and touches no file of another program.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,8 +11,7 @@ from pathlib import Path
 
 from agent.sdk.ranks import RankView
 
-OWN = ".rankwatch"
-"""The list of own files. dcgm-exporter passes over names that are no number."""
+OWN = ".rankwatch"  # The list of own files. dcgm-exporter passes over names that are no number.
 MAX_GPUS = 1024
 MAX_LIST_BYTES = 16 * 1024
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC

@@ -1,7 +1,5 @@
 """What the files say, typed and bounded, and what follows from it. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from signal import Signals
@@ -10,12 +8,10 @@ from typing import Annotated
 import msgspec
 
 MAX_TEXT = 256
-MAX_GPUS = 64
-"""That one job has on a node."""
+MAX_GPUS = 64  # That one job has on a node
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
-KEPT_SECONDS = 3600.0
-"""How long a job is shown after its end."""
+KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
 """Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""

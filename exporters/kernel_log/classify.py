@@ -1,7 +1,5 @@
 """Finds the meaning of a line of the kernel's log, by categories.yml, and words it for the agent's own log."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -14,18 +12,15 @@ import yaml
 
 from agent.sdk.exporter import Logger
 from agent.sdk.hardware import Judged, Told, gpu_faults
-from exporters.kernel_log.xid_lines import read_xid
+from exporters.kernel_log.gpu_errors import read_xid
 
-XID = "xid"
-"""The value of ``fault`` in a category whose lines come from NVIDIA's driver."""
-SEVERITIES = ("failed", "fatal")
-"""Severities of AMD's errors, each with a pattern group of its name."""
+XID = "xid"  # The value of ``fault`` in a category whose lines come from NVIDIA's driver
+SEVERITIES = ("failed", "fatal")  # Severities of AMD's errors, each with a pattern group of its name
 
 _AMD_CODES = ("ring_timeout", "eviction")
 """Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
-MAX_LOGGED = 10
-"""Log lines of one look."""
+MAX_LOGGED = 10  # Log lines of one look
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,7 +1,5 @@
 """The exporter: follows the log in its own thread, counts events, and writes checks, faults and events of ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -30,49 +28,31 @@ from exporters.kernel_log.mounts import still_told
 from exporters.kernel_log.reader import EventGroup, LogReader
 
 INTERVAL_SECONDS = 1.0
-MAX_KINDS = 512
-"""Pairs of category and code. Events of further pairs are counted with an empty code."""
+MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
-MAX_RANK_EVENTS = 256
-"""Pairs of rank and category with events. Further pairs appear only in the node's counts."""
+MAX_RANK_EVENTS = 256  # Pairs of rank and category with events. Further pairs appear only in the node's counts.
 
-OOM_KILL = "oom_kill"
-"""The category of lines that explain the end of a rank's process."""
-READ_ONLY = "filesystem_read_only"
-"""The check for read-only file systems: mountinfo shows when they are writable again."""
+OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
+READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again
 
-EVENTS = Family(
-    "rankwatch_kernel_events_total",
-    "counter",
+# fmt: off
+EVENTS = Family("rankwatch_kernel_events_total", "counter",
     "Lines of the kernel's log since the boot, by category. code is the number of an XID or SXID, or a severity, else "
     "empty. A category without a line has no series. Therefore increase() misses the first line: for a category "
     "without a check, use rankwatch_kernel_event_last_timestamp_seconds.",
-    ("category", "code"),
-    "1 per category and code seen",
-)
-LAST = Family(
-    "rankwatch_kernel_event_last_timestamp_seconds",
-    "gauge",
+    ("category", "code"), "1 per category and code seen")
+LAST = Family("rankwatch_kernel_event_last_timestamp_seconds", "gauge",
     "When the agent read the last such line. For a line from before the agent's start: when the kernel wrote it. "
     "Absent until the first line since the boot.",
-    ("category", "code"),
-    "1 per category and code seen",
-)
-RANK_EVENTS = Family(
-    "rankwatch_rank_kernel_events_total",
-    "counter",
+    ("category", "code"), "1 per category and code seen")
+RANK_EVENTS = Family("rankwatch_rank_kernel_events_total", "counter",
     "Lines of the kernel's log that name the rank's process: killed by the OOM killer or because of failed memory, "
     "hung, or crashed in the library.",
-    ("job_id", "rank", "category"),
-    "1 per rank and category seen, at most 256",
-    "max",
-)
-LOST = Family(
-    "rankwatch_kernel_log_lost_total",
-    "counter",
-    "Records that the kernel overwrote before the agent read them.",
-)
+    ("job_id", "rank", "category"), "1 per rank and category seen, at most 256", "max")
+LOST = Family("rankwatch_kernel_log_lost_total", "counter",
+    "Records that the kernel overwrote before the agent read them.")
+# fmt: on
 FAMILIES = (EVENTS, LAST, RANK_EVENTS, LOST)
 
 
@@ -237,9 +217,9 @@ class KernelLogExporter:
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
-            if view.process.facts is not None and view.process.facts.key.pid == event.pid:
+            if view.process.key.pid == event.pid:
                 if event.category == OOM_KILL and not self._is_backlog:  # an older line may be of another process
-                    self._ctx.ranks.observe_oom_kill(view.process.facts.key)
+                    self._ctx.ranks.observe_oom_kill(view.process.key)
                 key = (*view.label, event.category)
                 if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
                     self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0), count)

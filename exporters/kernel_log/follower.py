@@ -3,8 +3,6 @@
 For one thread. Documentation/ABI/testing/dev-kmsg of the kernel describes the records.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -17,10 +15,8 @@ MAX_RECORDS = 20_000
 """Records of one look. A flood of records takes several looks, or is overwritten and counted as lost."""
 
 
-MAX_TEXT = 1024
-"""Characters of a record's text. The kernel's own limit is about the same."""
-MAX_SEQUENCE = 1 << 62
-"""The greatest plausible number of a record. A line with a greater number is not a record."""
+MAX_TEXT = 1024  # Characters of a record's text. The kernel's own limit is about the same.
+MAX_SEQUENCE = 1 << 62  # The greatest plausible number of a record. A line with a greater number is not a record.
 
 _FRAGMENTS = (b"c", b"+")
 """Flags of a record that continues a line.

@@ -1,7 +1,10 @@
-"""The last errors of each GPU in the log, and the places of a GPU where programs of several users fail. Pure."""
+"""The last errors of each GPU in the log, the places of a GPU where programs of several users fail, and Xids' lines.
 
-from __future__ import annotations
+An Xid's line has, after the number, unit, severity, NVLink, previous error and place in the GPU, and the process's
+name: up to 15 bytes that a user chooses. Therefore a pattern matches only after the longest possible name, or matches a
+longer text than a name. A line without a match loses only these details: its Xid still counts. Pure."""
 
+import re
 from typing import Annotated
 
 import msgspec
@@ -12,8 +15,7 @@ from agent.sdk.hardware import Fault, FaultSeen, Told, fault_table, gpu_faults
 MAX_GPUS = 64
 MAX_PLACES = 256
 """Places of GPUs where a program failed. At this limit, a new place evicts the one with the oldest failure."""
-MAX_USERS = 8
-"""Users of one place. More users would add no information."""
+MAX_USERS = 8  # Users of one place. More users would add no information.
 REPEAT_USERS = 3
 """When the programs of this many users fail at one place of a GPU, the place is the cause.
 
@@ -60,3 +62,68 @@ class GpuErrors(msgspec.Struct):
         """Drop the faults that are too old to be shown."""
         kept = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}
         self.faults = {pci: seen for pci, seen in kept.items() if seen}
+
+
+_COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
+_PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "
+"""Matches the longest name first: a name may have commas, and ends at the last one that the driver's text follows."""
+_NVLINK5 = re.compile(
+    rf"{_PROCESS}(?P<unit>[A-Z][A-Z0-9_/]{{1,38}})\s+(?P<severity>Fatal|Nonfatal)\s+XC\d{{1,2}} i\d{{1,2}} "
+    r"(?:Link (?P<link>-?\d{1,3}) \()?"
+)
+_NVLINK = re.compile(rf"{_PROCESS}NVLink: fatal error detected on link (?P<link>\d{{1,3}})\(")
+_CAUSED = re.compile(rf"{_PROCESS}Ch [0-9a-f]{{1,8}} caused by previous Xid (?P<cause>\d{{1,4}})\Z")
+_ACTION = re.compile(
+    rf"{_PROCESS}GPU recovery action changed from 0x[0-9a-f]{{1,8}} \([\w ]{{1,40}}\) "
+    r"to 0x(?P<action>[0-9a-f]{1,8}) \("
+)
+_PLACES = {
+    "13": re.compile(
+        rf"{_PROCESS}Graphics SM (?:Warp|Global) Exception on \((?P<place>GPC \d{{1,3}}, TPC \d{{1,3}}), SM"
+    ),
+    "31": re.compile(
+        rf"{_PROCESS}Ch [0-9a-f]{{1,8}}, intr [0-9a-f]{{1,8}}\. MMU Fault: ENGINE GRAPHICS "
+        r"(?P<place>(?:GPC ?\d{1,3} )?GPCCLIENT_T\d{1,3}_\d{1,3}) faulted @ "
+    ),
+}
+_NVLINK5_CODES = frozenset(map(str, range(144, 151)))
+
+
+def read_xid(code: str, rest: str) -> Told | None:
+    """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if it is not an error.
+
+    Only Xid 154 can be no error: when the driver no longer requests an action.
+    """
+    if caused := _CAUSED.match(rest):
+        return Told(code, cause=caused["cause"])
+    if code in _NVLINK5_CODES:
+        return _nvlink5(code, rest)
+    if code == "154":
+        return _recovery(rest)
+    if code == "74" and (found := _NVLINK.match(rest)):
+        return Told(code, link=_number(found["link"]), severity="fatal")
+    if code in _PLACES and (found := _PLACES[code].match(rest)):
+        return Told(code, place=found["place"])
+    return Told(code)
+
+
+def _nvlink5(code: str, rest: str) -> Told:
+    found = _NVLINK5.match(rest)
+    if found is None:
+        return Told(code)
+    severity = found["severity"].lower()
+    return Told(code, unit=found["unit"], link=_number(found["link"] or ""), severity=severity)
+
+
+def _recovery(rest: str) -> Told | None:
+    found = _ACTION.match(rest)
+    actions = gpu_faults.RECOVERY_ACTIONS
+    number = int(found["action"], 16) if found else len(actions)
+    if number == 0:
+        return None
+    return Told("154", unit=actions[number] if number < len(actions) else "")
+
+
+def _number(text: str) -> str:
+    """Return a link's number without leading zeros; empty for -1, which means no link."""
+    return str(int(text)) if text.isdigit() else ""

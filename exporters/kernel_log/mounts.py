@@ -1,7 +1,5 @@
 """Which file systems are still read-only, from mountinfo (proc_pid_mountinfo(5)), by device."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,8 +8,7 @@ from typing import NamedTuple
 from agent.sdk.exporter import Roots
 from agent.sdk.system import sysfs
 
-MAX_BYTES = 8 * 1024 * 1024
-"""The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB."""
+MAX_BYTES = 8 * 1024 * 1024  # The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB.
 
 _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
 """Options of a read-only file system; ext4 shows the last two. The options of a single mount are not used."""

@@ -1,7 +1,5 @@
 """One look at the log: its events, with equal events grouped, and the state of mounts. Blocking; for one thread."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Iterable
@@ -22,16 +20,13 @@ apart.
 """
 MAX_BACKLOG_READS = 50
 """Reads of the follower at the first look: a million records, more than any log has. Later records count as new."""
-MAX_ALIKE = 512
-"""Texts of lines whose meaning is cached: a storm of lines has few different texts."""
+MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
-LAST_RECORDS = 200
-"""Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept."""
+LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
 AUDIT = "audit: "
 """The beginning of audit records, which appear here without auditd. They have command lines (EXECVE, PROCTITLE)."""
 
-remembered = lru_cache(MAX_ALIKE)(classify)
-"""Returns the event of a line, by its text."""
+remembered = lru_cache(MAX_ALIKE)(classify)  # Returns the event of a line, by its text
 
 
 _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)

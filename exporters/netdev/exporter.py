@@ -1,7 +1,5 @@
 """The exporter: reads devices in sysfs (/sys/class/net), in its own thread."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,11 +22,12 @@ def _counter(name: str, text: str) -> Family:
     return Family(name, "counter", text, ("device",), "1 per device")
 
 
+# fmt: off
 CARRIER_CHANGES = _counter("rankwatch_netdev_carrier_changes_total", "Times that the link went up or down.")
 RECEIVE_ERRORS = _counter("rankwatch_netdev_receive_errors_total", "Packets received with an error.")
-RECEIVE_DROPS = _counter(
-    "rankwatch_netdev_receive_dropped_total", "Packets received and dropped because a buffer was full."
-)
+RECEIVE_DROPS = _counter("rankwatch_netdev_receive_dropped_total",
+    "Packets received and dropped because a buffer was full.")
+# fmt: on
 _FILES = {
     CARRIER_CHANGES: "carrier_changes",
     RECEIVE_ERRORS: "statistics/rx_errors",

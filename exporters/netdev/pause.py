@@ -3,8 +3,6 @@
 A device that sends or receives pause frames is congested: its traffic waits. Reading needs no privilege.
 """
 
-from __future__ import annotations
-
 import errno
 import struct
 import sys
@@ -16,26 +14,21 @@ from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
 """Time until the next query to a device that does not support it: its driver may have changed."""
-FAILED_SECONDS = 60.0
-"""Time until the next query to a device whose query failed."""
-REFRESH_SECONDS = 60.0
-"""The time between two refreshes of the statistics of a driver in CACHING_DRIVERS."""
+FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
+REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})
 """Counts by priority of these drivers are as old as the last read of all statistics, if there ever was one."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
 NOTE = "pause frames unavailable: they need netlink, see 55-hardware.conf"
-FRAMES = Family(
-    "rankwatch_netdev_pause_frames_total",
-    "counter",
+# fmt: off
+FRAMES = Family("rankwatch_netdev_pause_frames_total", "counter",
     "Pause frames by direction: transmit (this device was full) or receive (its peer was full). priority: the PFC "
     "priority, empty for the whole link. A priority has series while pause is on, or after its first pause frame.",
-    ("device", "direction", "priority"),
-    "2 per device and priority that is in use, for devices that report them",
-)
-Count = tuple[str, str, int]
-"""Direction, priority, frames."""
+    ("device", "direction", "priority"), "2 per device and priority that is in use, for devices that report them")
+# fmt: on
+Count = tuple[str, str, int]  # Direction, priority, frames
 
 _TRANSMIT, _RECEIVE = "transmit", "receive"
 _UNSUPPORTED = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV, errno.ENOENT})
@@ -67,10 +60,7 @@ def pause_counts(answer: bytes) -> Iterator[Count]:
     """Yield the frames of the whole link from ethtool's answer, if the driver counts them."""
     settings = dict(netlink.attributes(answer[_GENERIC_HEADER.size :]))
     frames = dict(netlink.attributes(settings.get(_STATISTICS, b"")))
-    for direction, count, switch in (
-        (_TRANSMIT, _SENT_FRAMES, _TRANSMITS),
-        (_RECEIVE, _RECEIVED_FRAMES, _RECEIVES),
-    ):
+    for direction, count, switch in ((_TRANSMIT, _SENT_FRAMES, _TRANSMITS), (_RECEIVE, _RECEIVED_FRAMES, _RECEIVES)):
         if len(frames.get(count, b"")) == struct.calcsize("=Q"):
             (number,) = struct.unpack("=Q", frames[count])
             yield from _shown(direction, "", number, is_on=any(settings.get(switch, b"")))

@@ -1,7 +1,5 @@
 """The exporter: the helper reads the GPUs; the exporter writes devices, users, checks and faults to the agent."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -109,10 +107,9 @@ class NvmlExporter:
 
     def snapshot(self) -> NvmlSnapshot:
         """Return a copy of the state of the last look."""
-        is_known = not self._hung and not self._answer.error
-        error = "" if self._hung else self._answer.error
-        version = (self._answer.driver, self._answer.cuda) if is_known else ("", "")
-        return NvmlSnapshot(error, self._gpus.views if is_known else (), dict(self._gpus.errors), version, self._hung)
+        if self._hung or self._answer.error:
+            return NvmlSnapshot(errors=dict(self._gpus.errors))
+        return NvmlSnapshot(self._gpus.views, dict(self._gpus.errors), (self._answer.driver, self._answer.cuda))
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
         """Render; pure."""

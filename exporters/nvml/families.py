@@ -1,7 +1,5 @@
 """Renders a snapshot as metric families. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -16,73 +14,37 @@ from exporters.nvml.reading import GpuReading
 
 gauge, counter = gpu_families.gauge, gpu_families.counter
 
-DRIVER_HUNG = Family(
-    "rankwatch_gpu_driver_hung",
-    "gauge",
-    "1 while a call into the driver does not return, else 0. While it is 1, the GPUs have no other series.",
-    (),
-    "1 per node",
-)
-DRIVER_ERROR = Family(
-    "rankwatch_gpu_driver_error",
-    "gauge",
-    "Always 1: why NVML cannot be initialised, as NVML's name of the error. Example: lib_rm_version_mismatch (the "
-    "driver was upgraded, but the old one is still loaded). Absent while NVML works.",
-    ("error",),
-    "1 per node, while it fails",
-)
-READ_ERRORS = Family(
-    "rankwatch_gpu_read_errors_total",
-    "counter",
+# fmt: off
+READ_ERRORS = Family("rankwatch_gpu_read_errors_total", "counter",
     "Values that could not be read from the driver, by error. error is NVML's name, or the exporter's: implausible "
     "(an impossible number), unreadable, duplicate and nameless (GPUs), too_many_gpus, too_many_processes, "
     "unknown_event, event_of_unknown_gpu. A value that a GPU does not have is not an error.",
-    ("error",),
-    "1 per error that happened",
-    "sum",
-)
-XID_ERRORS = counter(
-    "rankwatch_gpu_xid_errors_total",
+    ("error",), "1 per error that happened", "sum")
+XID_ERRORS = counter("rankwatch_gpu_xid_errors_total",
     "Xid errors that the driver reported for the GPU while the agent ran, by number. After 32 different numbers per "
     "GPU, further ones count as other.",
-    "1 per GPU and Xid that happened",
-    "xid",
-)
-RECOVERY_ACTION = gauge(
-    "rankwatch_gpu_recovery_action",
+    "1 per GPU and Xid that happened", "xid")
+RECOVERY_ACTION = gauge("rankwatch_gpu_recovery_action",
     "Always 1: the action that the driver requests for the GPU: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "
     "recover_imex_domain, bus_reset, system_reboot, or unknown_N for a number without a name. Absent while no action "
     "is needed.",
-    "1 per GPU that needs an action",
-    "action",
-)
-FABRIC_INFO = gauge(
-    "rankwatch_gpu_fabric_info",
+    "1 per GPU that needs an action", "action")
+FABRIC_INFO = gauge("rankwatch_gpu_fabric_info",
     "Always 1: the NVLink domain (cluster UUID) and the clique of the GPU. Absent for a GPU without a domain.",
-    "1 per GPU of a domain",
-    "cluster_uuid",
-    "clique",
-)
+    "1 per GPU of a domain", "cluster_uuid", "clique")
 LINKS_UP = gauge("rankwatch_nvlink_links_up", "NVLinks of the GPU that are up.", "1 per GPU with NVLinks")
-LINK_ERRORS = counter(
-    "rankwatch_nvlink_errors_total",
+LINK_ERRORS = counter("rankwatch_nvlink_errors_total",
     "Errors on all NVLinks of the GPU, by kind: replay (packets sent again), recovery (the link was trained again), "
     "crc (of a flow control unit), receive (errors at the receiver), phy_retry (blocks that the physical layer sent "
     "again). Each GPU generation counts only some kinds.",
-    "1 to 5 per GPU",
-    "kind",
-)
-LINK_FLAGGED = gauge(
-    "rankwatch_nvlink_flagged_ratio",
+    "1 to 5 per GPU", "kind")
+LINK_FLAGGED = gauge("rankwatch_nvlink_flagged_ratio",
     "Share of the last 30 looks (5 minutes) with new errors of any kind on the NVLink. More than 0.5 is a bad link. "
     "Absent while 0.",
-    "1 per NVLink with errors",
-    "link",
-)
+    "1 per NVLink with errors", "link")
+# fmt: on
 FAMILIES = (
-    DRIVER_HUNG,
     gpu_families.DRIVER_INFO,
-    DRIVER_ERROR,
     READ_ERRORS,
     gpu_families.PRESENT,
     gpu_families.INFO,
@@ -95,30 +57,22 @@ FAMILIES = (
     LINKS_UP,
     LINK_ERRORS,
     LINK_FLAGGED,
-)
+)  # fmt: skip
 
 
 class NvmlSnapshot(msgspec.Struct, frozen=True):
-    """The input of ``render``. ``error``: why NVML cannot be initialised, empty while it works.
+    """The input of ``render``. ``version``: the versions of the driver and of CUDA."""
 
-    ``version``: the versions of the driver and of CUDA.
-    """
-
-    error: str = ""
     gpus: tuple[GpuView, ...] = ()
     errors: dict[str, int] = {}
     version: tuple[str, str] = ("", "")
-    hung: bool = False
 
 
 def render(snapshot: NvmlSnapshot) -> Iterable[Metric]:
     """Return the metric families of a snapshot. A family without a series is left out."""
     rows = {family: family.rows() for family in FAMILIES}
-    rows[DRIVER_HUNG].add((), float(snapshot.hung))
     if snapshot.version[0]:
         rows[gpu_families.DRIVER_INFO].add((*snapshot.version, ""), 1.0)
-    if snapshot.error:
-        rows[DRIVER_ERROR].add((snapshot.error,), 1.0)
     for reason, count in snapshot.errors.items():
         rows[READ_ERRORS].add((reason,), count)
     for gpu in snapshot.gpus:

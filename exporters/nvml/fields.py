@@ -3,8 +3,6 @@
 Pure. An implausible number is dropped: drivers return 4294967295 for an unknown number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple, TypeVar
 
@@ -13,12 +11,11 @@ from agent.sdk.metrics import Family
 
 Number = TypeVar("Number", int, float)
 
-NVLINK_BYTES = gpu_families.counter(
-    "rankwatch_nvlink_data_bytes_total",
+# fmt: off
+NVLINK_BYTES = gpu_families.counter("rankwatch_nvlink_data_bytes_total",
     "Data sent or received over all NVLinks of the GPU, without protocol overhead, by direction (transmit or receive).",
-    "2 per GPU",
-    "direction",
-)
+    "2 per GPU", "direction")
+# fmt: on
 
 
 class Field(NamedTuple):

@@ -4,8 +4,6 @@ Pure except for its own state. The saved state survives a restart of the agent: 
 counts as lost, and a link that was up is expected.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -16,12 +14,10 @@ from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_fau
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.fields import plausible
-from exporters.nvml.judge import ReasonSeconds, Windows
-from exporters.nvml.links import LinksView, NvLinks
+from exporters.nvml.judge import LinksView, NvLinks, ReasonSeconds, Windows
 from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 
-MAX_XIDS = 32
-"""At most this many different Xids of one GPU have their own series."""
+MAX_XIDS = 32  # At most this many different Xids of one GPU have their own series
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")

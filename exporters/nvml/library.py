@@ -15,13 +15,11 @@ from typing import Any
 import pynvml
 
 from exporters.nvml import queries
-from exporters.nvml.activity import ActivitySampler
-from exporters.nvml.asking import Asker, GpuGone, error_name
+from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
-DRAIN_SECONDS = 1.0
-"""A look reads events for at most this time. The driver keeps the others for the next look."""
+DRAIN_SECONDS = 1.0  # A look reads events for at most this time. The driver keeps the others for the next look.
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:

@@ -4,8 +4,6 @@ GPU generations count errors of NVLinks in different counters. For each link and
 tried in order. The first one that answers is read from then on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
@@ -65,21 +63,12 @@ _LANE_FIELDS: dict[ErrorKind, str] = {
 """GPUs up to Ampere: one field for each of the first twelve links."""
 _LINK_FIELDS: dict[ErrorKind, tuple[int, ...]] = {
     "replay": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
-    "recovery": (
-        pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
-        pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
-    ),
+    "recovery": (pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY),
     "crc": (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,),
     "receive": (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS,),
     "phy_retry": (pynvml.NVML_FI_DEV_NVLINK_PLR_XMIT_RETRY_BLOCKS,),
 }
 """Later GPUs: one field with the link as its scope. The newest field is first."""
-_LEGACY_COUNTERS: dict[ErrorKind, int] = {
-    "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
-    "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
-    "crc": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
-}
-"""Drivers without such fields: one call for each counter."""
 
 
 def _memory(handle: Any) -> tuple[int, ...]:
@@ -147,12 +136,7 @@ def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
 
 def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
     """Return the pids that compute on any of these devices; None if unknown."""
-    answers = [
-        asker.ask_first(
-            (pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2), handle
-        )
-        for handle in handles
-    ]
+    answers = [asker.ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) for handle in handles]
     known = [answer for answer in answers if answer is not None]
     running = sorted({process.pid for answer in known for process in answer})
     if len(running) > MAX_PROCESSES:
@@ -207,7 +191,6 @@ class Links:
     def __init__(self, driver_major: int) -> None:
         self._driver_major = driver_major
         self._fields: dict[int, dict[ErrorKind, _Field]] = {}
-        self._legacy: dict[int, tuple[ErrorKind, ...]] = {}
 
     def look(self, asker: Asker, handle: Any, count: int | None) -> tuple[Link, ...]:
         """Return all links of the GPU. ``count``: the number of links that the driver reports, None if unknown."""
@@ -221,10 +204,6 @@ class Links:
         fields = self._fields.get(number, {})
         values = asker.fields(handle, list(fields.values())) if fields else []
         errors: dict[str, int] = {kind: value for kind, value in zip(fields, values, strict=True) if value is not None}
-        for kind in self._legacy.get(number, ()):
-            value = asker.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, number, _LEGACY_COUNTERS[kind])
-            if value is not None:
-                errors[kind] = value
         return Link(number, None if state is None else state == pynvml.NVML_FEATURE_ENABLED, errors)
 
     def _find_counters(self, asker: Asker, handle: Any, number: int) -> None:
@@ -236,12 +215,6 @@ class Links:
             if value is not None:
                 found.setdefault(kind, field)
         self._fields[number] = found
-        self._legacy[number] = tuple(
-            kind
-            for kind, counter in _LEGACY_COUNTERS.items()
-            if kind not in found
-            and asker.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, handle, number, counter) is not None
-        )
 
     def _candidates(self, kind: ErrorKind, number: int) -> list[_Field]:
         fields = [(field, number) for field in _LINK_FIELDS[kind]]

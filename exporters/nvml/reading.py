@@ -3,24 +3,16 @@
 The agent and the helper both import this module, so it must import little.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec
 
-MAX_GPUS = 64
-"""GPUs of one node, as many as NVML's own tools show."""
-MAX_EVENTS = 100_000
-"""Events read from the driver at one look. The driver keeps the rest for the next look."""
-MAX_COUNT = 1 << 31
-"""Equal events at one look."""
-MAX_PROCESSES = 1024
-"""Processes of one GPU."""
-MAX_MIG_INSTANCES = 16
-"""MIG instances of one GPU; hardware has at most seven."""
-MAX_TEXT = 96
-"""Characters of a name or a version."""
+MAX_GPUS = 64  # GPUs of one node, as many as NVML's own tools show
+MAX_EVENTS = 100_000  # Events read from the driver at one look. The driver keeps the rest for the next look.
+MAX_COUNT = 1 << 31  # Equal events at one look
+MAX_PROCESSES = 1024  # Processes of one GPU
+MAX_MIG_INSTANCES = 16  # MIG instances of one GPU; hardware has at most seven
+MAX_TEXT = 96  # Characters of a name or a version
 
 
 class LookRequest(msgspec.Struct, frozen=True):

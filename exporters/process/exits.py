@@ -1,14 +1,15 @@
 """Waits for rank processes by pidfd on the event loop, tells the rank table at once, and learns how each ended.
 
 Many may leave at once. A thread reads their exit statuses together, and their jobs are judged together: at once
-after a pause, then every JUDGE_PAUSE_SECONDS while more leave.
-"""
-
-from __future__ import annotations
+after a pause, then every JUDGE_PAUSE_SECONDS while more leave. A process that is not our child shows how it ended in
+two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) answers once the
+parent has reaped it; before that, field 52 of /proc/PID/stat answers while it is a zombie, with ptrace rights."""
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import struct
 from collections.abc import Container, Mapping
 from signal import SIGKILL
 
@@ -18,14 +19,68 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ExitStatus, ProcessKey, RankTable, ending, in_words
 from agent.sdk.system import ProcFS
-from exporters.process.cgroups import oom_now
-from exporters.process.exit_status import from_pidfd, from_zombie
-from exporters.process.oom import OomCount, OomLedger, OomNow
+from exporters.process.cgroups import OomCount, OomLedger, OomNow, oom_now
+
+_INFO_BYTES = 64  # PIDFD_INFO_SIZE_VER0
+_PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)
+_PIDFD_INFO_EXIT = 1 << 3
+_EXIT_CODE_OFFSET = 60
+
+
+def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
+    """A pidfd of the process itself; None when it has left (its pid may be reused); the error where there is none."""
+    try:
+        pidfd = os.pidfd_open(key.pid)
+    except OSError as error:
+        return error if _is_there(proc, key) else None
+    if _is_there(proc, key):  # only now is the pid held fast
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
+    try:
+        stat = proc.stat(key.pid)
+    except OSError:  # out of descriptors: it is tried again with the next look
+        return False
+    return stat is not None and stat.key == key
+
+
+def from_pidfd(pidfd: int) -> ExitStatus | None:
+    """The status by the kernel's own record; None while it is not reaped, or where the kernel has no such answer."""
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
+    except OSError:  # not reaped yet, or no such ioctl; whatever else: the caller counts what it cannot learn
+        return None
+    (mask,) = struct.unpack_from("Q", info, 0)
+    if not mask & _PIDFD_INFO_EXIT:
+        return None
+    (status,) = struct.unpack_from("i", info, _EXIT_CODE_OFFSET)
+    return ExitStatus.from_wait(status)
+
+
+def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
+    """Return the exit status of a zombie; None when it is gone, or the agent may not read it.
+
+    ``may_ptrace`` must be False where its environment could not be read: the kernel then shows 0 for every status.
+    """
+    if not may_ptrace:
+        return None
+    try:
+        stat = proc.stat(key.pid)
+    except OSError:  # out of descriptors: the caller asks again, and counts what it cannot learn
+        return None
+    if stat is None or stat.key != key or stat.state not in "ZX":
+        return None
+    return ExitStatus.from_wait(stat.exit_code)
+
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses between tries to read a dead process' exit status: its parent may reap it late."""
-JUDGE_PAUSE_SECONDS = 0.05
-"""A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds."""
+JUDGE_PAUSE_SECONDS = 0.05  # A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds
 
 
 class _Exit(msgspec.Struct):
@@ -70,7 +125,6 @@ class ExitWatch:
         self._judging: asyncio.TimerHandle | asyncio.Handle | None = None
         self._judge_at = float("-inf")
         self.unknown_exits = 0
-        self.pidfd_errors = 0
 
     def watched(self) -> frozenset[ProcessKey]:
         """Return the processes that are waited for."""
@@ -80,7 +134,6 @@ class ExitWatch:
         """Wait for these processes; those that are not ``running`` any more are left alone, their pidfds closed."""
         for key, pidfd in pidfds.items():
             if isinstance(pidfd, OSError):
-                self.pidfd_errors += 1
                 self._log.warning(
                     "process {pid} cannot be watched by pidfd: its exit will be seen up to a second late",
                     pid=key.pid,

@@ -1,75 +1,46 @@
 """The exporter: looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
 
-from __future__ import annotations
-
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, OwnThread, Spec
 from agent.sdk.metrics import Family, Metric, label_fields
-from agent.sdk.ranks import ProcessKey, RankLabel
+from agent.sdk.ranks import ProcessKey, RankLabel, proof_of
 from agent.sdk.system import ProcFS
-from exporters.process.exit_status import open_pidfd
-from exporters.process.exits import ExitWatch
-from exporters.process.foreign import FOREIGN
-from exporters.process.gpu_users import GpuUsers, Shown, render as render_gpu_users
+from exporters.process.exits import ExitWatch, open_pidfd
+from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render_gpu_users
 from exporters.process.scan import Found, Scanner, ScanRequest
 from exporters.process.usage import families as usage_families
-from exporters.process.usage.facts import JobUsage, RankUsage
-from exporters.process.usage.jobs import JobTotals
-from exporters.process.usage.look import Usages
+from exporters.process.usage.groups import JobTotals
+from exporters.process.usage.look import Usages, unavailable
+from exporters.process.usage.totals import GroupTotals, RankUsage
 from exporters.process.users import UserNames
 
-PROCESS_STATES = {
-    "R": "running",
-    "S": "sleeping",
-    "I": "sleeping",
-    "D": "disk_sleep",
-    "T": "stopped",
-    "t": "traced",
-    "Z": "zombie",
-    "X": "zombie",
-}
-REFUSED_SECONDS = 30.0
-"""A process that the full rank table refused is offered to it again after this time."""
+PROCESS_STATES = dict.fromkeys("SI", "sleeping") | dict.fromkeys("ZX", "zombie") | {
+    "R": "running", "D": "disk_sleep", "T": "stopped", "t": "traced",
+}  # fmt: skip
+REFUSED_SECONDS = 30.0  # A process that the full rank table refused is offered to it again after this time
 
-PROCESS_STATE = Family(
-    "rankwatch_rank_process_state",
-    "gauge",
+# fmt: off
+PROCESS_STATE = Family("rankwatch_rank_process_state", "gauge",
     "The state the kernel shows for the main thread of the rank's process: running, sleeping, disk_sleep, stopped, "
     "traced or zombie; always 1. Other states have no series, nor has a rank that left.",
-    ("job_id", "rank", "state"),
-    "1 per live rank",
-    "max",
-)
-WITHOUT_NCCL = Family(
-    "rankwatch_processes_without_nccl",
-    "gauge",
+    ("job_id", "rank", "state"), "1 per live rank", "max")
+WITHOUT_NCCL = Family("rankwatch_processes_without_nccl", "gauge",
     "Processes whose environment names a rank (RANK, or that of an MPI) and that have loaded neither NCCL nor RCCL: "
-    "they use gloo or MPI, or have not initialised their process group yet.",
-)
-EXIT_STATUS_UNKNOWN = Family(
-    "rankwatch_process_exit_status_unknown_total",
-    "counter",
+    "they use gloo or MPI, or have not initialised their process group yet.")
+EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "counter",
     "Rank processes whose exit status could not be learnt: no Linux 6.15 or newer, and no ptrace right on a zombie.",
-    aggregate="sum",
-)
-PIDFD_ERRORS = Family(
-    "rankwatch_process_pidfd_errors_total",
-    "counter",
-    "Times that a rank process could not be watched by pidfd; its exit is then seen at the next look at /proc.",
-    aggregate="sum",
-)
+    aggregate="sum")
+# fmt: on
 
 
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
 
     ``without_nccl``: processes whose environment names a rank are ranks after a minute although they have not loaded
-    NCCL, unless others of their job have. ``all_values``: involuntary context switches and the CPUs that it may run
-    on, too: 2 more per rank.
+    NCCL, unless others of their job have. ``all_values``: the CPUs that each rank may run on, too: 1 more per rank.
     """
 
     exit_status_ioctl: bool = True
@@ -82,10 +53,9 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
 
     states: tuple[tuple[RankLabel, str], ...]
     usages: tuple[tuple[RankLabel, RankUsage], ...]
-    jobs: tuple[JobUsage, ...]
+    jobs: dict[str, GroupTotals]
     without_nccl: int
     unknown_exits: int
-    pidfd_errors: int
     foreign: Shown
 
 
@@ -120,6 +90,8 @@ class ProcessExporter:
                 self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.guard))
             except FileNotFoundError:
                 raise NoData from None
+            for text in await self._thread.call(lambda: unavailable(self._proc, self._ctx.roots)):
+                self._ctx.log.info(text)
         scanner, ranks = self._scanner, self._ctx.ranks
         known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
         now = self._ctx.clock.monotonic()
@@ -139,11 +111,10 @@ class ProcessExporter:
         """Copy the states of the live ranks."""
         views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
         states = tuple((view.label, view.process.state) for view in views)
-        keys = [(view.label, view.process.facts.key) for view in views if view.process.facts is not None]
-        usages = tuple((label, self._usages[key]) for label, key in keys if key in self._usages)
-        exits, foreign = self._exits, self._gpu_users.shown
+        usages = tuple((v.label, self._usages[v.process.key]) for v in views if v.process.key in self._usages)
+        foreign = self._gpu_users.shown
         return ProcessSnapshot(
-            states, usages, self._jobs.shown(), self._without_nccl, exits.unknown_exits, exits.pidfd_errors, foreign
+            states, usages, dict(self._jobs.waited), self._without_nccl, self._exits.unknown_exits, foreign
         )
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
@@ -155,14 +126,12 @@ class ProcessExporter:
         yield from usage_families.render(snapshot.usages, snapshot.jobs, all_values=self._config.all_values)
         yield WITHOUT_NCCL.single(snapshot.without_nccl)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
-        yield PIDFD_ERRORS.single(snapshot.pidfd_errors)
         yield render_gpu_users(snapshot.foreign)
 
     async def drain(self) -> None:
         """Stop watching."""
         self._drained = True
         self._ctx.ranks.lose_sight()
-        self._ctx.ranks.usage_unread = {}
         self._ctx.ranks.without_nccl = 0
         await self._exits.stop()
         self._users.stop()
@@ -221,18 +190,18 @@ class ProcessExporter:
             for label in self._ctx.ranks.labels_of(key):
                 groups.setdefault(label.job_id, set()).update(usage.groups)
         self._jobs.note(groups, usages.groups)
-        self._ctx.ranks.usage_unread = Counter(source for usage in usages.ranks.values() for source in usage.unread)
 
     def _log_named(self) -> None:
         """Log the ranks that have got their label since they were found."""
         running = self._ctx.ranks.processes()
         self._unnamed &= running.keys()
         for key in sorted(self._unnamed):
-            labels, facts = self._ctx.ranks.labels_of(key), running[key].facts
-            if labels and facts is not None:
+            labels, process = self._ctx.ranks.labels_of(key), running[key]
+            if labels:
                 self._unnamed.discard(key)
-                who = label_fields(labels) | {"pid": key.pid, "user": running[key].user, "evidence": facts.evidence}
-                self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who)
+                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.seen.evidence}
+                named = {"named_by": process.source, "proof": proof_of(process)}
+                self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who, **named)
 
 
 SPEC = Spec(
@@ -241,5 +210,5 @@ SPEC = Spec(
     build=ProcessExporter,
     interval_seconds=1.0,
     deadline_seconds=1.0,
-    families=(PROCESS_STATE, *usage_families.FAMILIES, WITHOUT_NCCL, EXIT_STATUS_UNKNOWN, PIDFD_ERRORS, FOREIGN),
+    families=(PROCESS_STATE, *usage_families.FAMILIES, WITHOUT_NCCL, EXIT_STATUS_UNKNOWN, FOREIGN),
 )

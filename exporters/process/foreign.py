@@ -5,32 +5,30 @@ is of the session of one. All else on the GPU takes time, memory and power from 
 what an earlier run of the job left behind.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from agent.sdk.exporter import Context, OwnThread
 from agent.sdk.hardware import gpu_families
-from agent.sdk.metrics import Family
-from agent.sdk.ranks import Owner
+from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.ranks import Owner, ProcessKey
+from agent.sdk.system import ProcFS, Stat
+from exporters.process.ownership import OwnerSearch
 
 MPS_SERVER = "nvidia-cuda-mps"
 """The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are listed as well."""
 ROOT_UID = 0
-MAX_USERS = 8
-"""Named of one GPU; the processes of all further ones are one series."""
+MAX_USERS = 8  # Named of one GPU; the processes of all further ones are one series
 
-FOREIGN = Family(
-    "rankwatch_gpu_foreign_processes",
-    "gauge",
+# fmt: off
+FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
     "Processes that compute on a GPU that a rank uses and are not of that rank's job, by user (the uid while the name "
     "is not known; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs those "
     "of both count. Not of a GPU in parts (MIG), whose users do not share.",
-    (*gpu_families.GPU_LABELS, "user"),
-    "1 per GPU and user of such processes, up to 9 per GPU",
-)
+    (*gpu_families.GPU_LABELS, "user"), "1 per GPU and user of such processes, up to 9 per GPU")
+# fmt: on
 
 
 class GpuUser(msgspec.Struct, frozen=True):
@@ -47,8 +45,7 @@ class GpuUser(msgspec.Struct, frozen=True):
     job_ids: frozenset[str] = frozenset()
 
 
-Count = tuple[str, int | None, int]
-"""A GPU's UUID, a user's uid (None: all further ones) and how many processes."""
+Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all further ones) and how many processes
 
 
 def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]) -> tuple[Count, ...]:
@@ -97,3 +94,100 @@ def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
     rest = counts.total() - sum(count for _, count in named)
     return [*named, (None, rest)] if rest else named
+
+
+INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs
+MAX_PROCESSES = 512  # Maximum number of remembered processes; those beyond it are not shown
+MAX_NEW = 64  # Looked at in one turn; the others are in the next ones
+MAX_ANCESTORS = 64
+
+Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
+
+
+class Strangers:
+    """What is known of processes that are no ranks; each is looked at once. Blocking, used from one thread.
+
+    Ancestors are those of the first look: a child whose parent has left since still descends from it.
+    """
+
+    def __init__(self, proc: ProcFS, owners: OwnerSearch) -> None:
+        self._proc = proc
+        self._owners = owners
+        self._known: dict[ProcessKey, GpuUser] = {}
+
+    def look(self, pids: Iterable[int]) -> dict[int, GpuUser]:
+        """What is known of those that run, by pid."""
+        found: dict[ProcessKey, GpuUser] = {}
+        new = 0
+        for pid in pids:
+            stat = self._proc.stat(pid)
+            if stat is None or stat.over:
+                continue
+            known = self._known.get(stat.key)
+            if known is None and new < MAX_NEW and len(found) < MAX_PROCESSES:
+                known = self._describe(stat)
+                new += 1
+            if known is not None:
+                found[stat.key] = known
+        self._known = found
+        return {key.pid: user for key, user in found.items()}
+
+    def _describe(self, stat: Stat) -> GpuUser | None:
+        status = self._proc.status(stat.pid)
+        if status is None:
+            return None
+        owner, _ = self._owners.look(stat, status.uid, self._proc.cgroup(stat.pid))
+        return GpuUser(stat.comm, status.uid, owner, stat.session, frozenset(self._ancestors(stat)))
+
+    def _ancestors(self, stat: Stat) -> Iterable[int]:
+        parent: Stat | None = stat
+        for _ in range(MAX_ANCESTORS):
+            parent = self._proc.stat(parent.parent_pid) if parent is not None and parent.parent_pid > 1 else None
+            if parent is None:
+                return
+            yield parent.pid
+
+
+class GpuUsers:
+    """On the event loop, but for the looks themselves."""
+
+    def __init__(self, ctx: Context, thread: OwnThread, name_of: Callable[[int], str]) -> None:
+        self._ctx = ctx
+        self._thread = thread
+        self._name_of = name_of
+        proc = ProcFS(ctx.roots.proc)
+        self._strangers = Strangers(proc, OwnerSearch(ctx.roots, proc))
+        self._looked_at = float("-inf")
+        self.shown: Shown = ()
+
+    async def update(self) -> None:
+        """Look, if it is time to."""
+        now = self._ctx.clock.monotonic()
+        if now - self._looked_at < INTERVAL_SECONDS:
+            return
+        self._looked_at = now
+        users = self._ctx.hardware.gpu_users()
+        ranks = self._ranks()
+        pids = sorted(users.keys() - ranks.keys())
+        strangers = await self._thread.call(lambda: self._strangers.look(pids)) if pids else {}
+        names = {gpu.uuid: str(gpu.index) for gpu in self._ctx.hardware.gpus()}
+        self.shown = tuple(
+            (names.get(uuid, ""), uuid, "" if uid is None else self._name_of(uid), count)
+            for uuid, uid, count in foreign(users, {**strangers, **ranks})
+        )
+
+    def _ranks(self) -> dict[int, GpuUser]:
+        found = {}
+        for key, process in self._ctx.ranks.processes().items():
+            if job_ids := frozenset(label.job_id for label in self._ctx.ranks.labels_of(key)):
+                facts = process.seen
+                found[key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
+        return found
+
+
+def render(shown: Shown) -> Metric:
+    """Return the family; pure."""
+    rows: Rows = FOREIGN.rows()
+    for *labels, count in shown:
+        rows.add(tuple(labels), count)
+    return rows.metric

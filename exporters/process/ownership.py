@@ -5,8 +5,6 @@ hierarchy on, and only where the directory that it names belongs to root. Source
 cgroup/v2 plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -18,10 +16,8 @@ from agent.sdk.system import ProcFS, Stat
 
 MAX_ANCESTORS = 64
 ROOT_UID = 0
-MAX_NAME = 253
-"""Of a pod (RFC 1123, as Kubernetes bounds it)."""
-MAX_PODS = 4096
-"""Entries of the folder of pods' logs that are looked through for a pod's name."""
+MAX_NAME = 253  # Of a pod (RFC 1123, as Kubernetes bounds it)
+MAX_PODS = 4096  # Entries of the folder of pods' logs that are looked through for a pod's name
 
 _UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}"
 _ID = r"[0-9a-f]{64}"

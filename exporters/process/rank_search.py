@@ -1,7 +1,5 @@
 """Which processes are ranks (decision 0002), at the cost of a stat line for those looked at before. Blocking."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -16,8 +14,7 @@ from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
-NAMED_SECONDS = 2.0
-"""And once this long after its number of threads changed: a thread gets its name after its start."""
+NAMED_SECONDS = 2.0  # And once this long after its number of threads changed: a thread gets its name after its start
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""

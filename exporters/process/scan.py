@@ -1,7 +1,5 @@
 """One look at /proc: which processes are ranks, the state of the known ones, who holds which record file. Blocking."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,15 +12,13 @@ import msgspec
 from agent.sdk.exporter import Guard, Roots
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.cgroups import memory_files, oom_kills, oomd_kills, unified_groups
-from exporters.process.oom import OomKills
+from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
 from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
-MAX_NEW = 256
-"""New rank processes of one look, by turns of their users; the others are found in the next."""
+MAX_NEW = 256  # New rank processes of one look, by turns of their users; the others are found in the next
 
 T = TypeVar("T")
 

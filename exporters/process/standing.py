@@ -1,7 +1,5 @@
 """The state of a rank process: blocked threads, a pending kill, closed record files. Blocking."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,17 +8,14 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.oom import OomCount, OomKills
+from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
 """Time between two looks at the threads of ranks and at what they use, and between two searches for the record files
 of a rank that holds none."""
-NEW_RANK_SECONDS = 60.0
-"""How long after a rank was found each look searches for its first record file."""
-MAX_NEW_PER_USER = 64
-"""Ranks of one user for which each look does so; further ones wait THREADS_SECONDS, as others do."""
-LOGS_SECONDS = 30.0
-"""Time between two searches for further record files of a rank that holds one."""
+NEW_RANK_SECONDS = 60.0  # How long after a rank was found each look searches for its first record file
+MAX_NEW_PER_USER = 64  # Ranks of one user for which each look does so; further ones wait THREADS_SECONDS, as others do
+LOGS_SECONDS = 30.0  # Time between two searches for further record files of a rank that holds one
 
 # Threads without which no collective moves: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")

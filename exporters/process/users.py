@@ -1,17 +1,13 @@
 """Names of users by uid, looked up on a thread of their own: a directory service (LDAP, SSSD) may hang."""
 
-from __future__ import annotations
-
 import asyncio
 import pwd
 from collections.abc import Callable
 
 from agent.sdk.exporter import Logger, OwnThread
 
-MAX_USERS = 1024
-"""Maximum number of remembered names, the oldest is dropped, and of uids whose names are pending."""
-SINGLE_PASS_SECONDS = 2.0
-"""How long a single pass waits for names."""
+MAX_USERS = 1024  # Maximum number of remembered names, the oldest is dropped, and of uids whose names are pending
+SINGLE_PASS_SECONDS = 2.0  # How long a single pass waits for names
 
 
 class UserNames:

@@ -1,14 +1,12 @@
 """The exporter's section of the configuration."""
 
-from __future__ import annotations
-
 from typing import Annotated, get_args
 
 import msgspec
 
 from agent.sdk.exporter import ExporterConfig
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS, Configured
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import parse_address
 from exporters.ras.protocol.client import Endpoint
 

@@ -3,8 +3,6 @@
 A query may take minutes where processes are stopped. It runs beside the looks: they find who came and went meanwhile.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -16,8 +14,7 @@ import msgspec
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.files import FILE_READER, JobFiles
-from exporters.ras.asking.inquiry import READER, Aim, Inquiry, QueryAnswer
+from exporters.ras.asking.inquiry import FILE_READER, READER, Aim, Inquiry, JobFiles, QueryAnswer
 from exporters.ras.asking.jobs import (
     JobStanding,
     LocalProcess,
@@ -68,7 +65,7 @@ class RasExporter:
         self._sites: dict[Endpoint, Site] = {}
         self._round: asyncio.Task[None] | None = None
         self._drained = False
-        self._logged: set[tuple[OwnedJob, bool]] = set()
+        self._logged: dict[OwnedJob, tuple[bool, frozenset[str]]] = {}
 
     async def start(self, ctx: Context) -> None:
         """Prepare the search for listeners and the schedule; no query is made yet."""
@@ -126,8 +123,6 @@ class RasExporter:
             duration_seconds=self._inquiry.duration_seconds,
             queries=self._inquiry.queries,
             errors=Counter(self._inquiry.errors),
-            timeouts=self._inquiry.timeouts,
-            skipped=Counter(self._inquiry.skipped),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
             libraries=libraries(processes, self._sites.values()),
@@ -237,9 +232,7 @@ class RasExporter:
         processes = self._processes()
         of_job: dict[OwnedJob, list[tuple[LocalProcess, Report]]] = {}
         for answer in sorted(answers, key=lambda answer: answer.report.missing()):
-            if (server := processes.get(answer.server)) is None:  # it has ended since
-                self._inquiry.skipped["foreign_report"] += 1
-            else:
+            if (server := processes.get(answer.server)) is not None:  # else it has ended since
                 of_job.setdefault(server.job, []).append((server, answer.report))
         for job, [(server, best), *others] in of_job.items():
             self._keep_one(server, best, *times)
@@ -248,21 +241,22 @@ class RasExporter:
 
     def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        if not (kept := self._kept.keep(owner, report, until, asked_seconds)):
-            self._inquiry.skipped["refused"] += 1
-        if (owner.job, kept) not in self._logged:
-            self._logged.add((owner.job, kept))
-            about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version}
-            if kept:
-                self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
-            else:
-                self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
+        kept = self._kept.keep(owner, report, until, asked_seconds)
+        if (outcome := (kept, frozenset(report.skipped))) == self._logged.get(owner.job):
+            return
+        self._logged[owner.job] = outcome
+        left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(report.skipped.items())) or "nothing"
+        about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version, "left_out": left_out}
+        if kept:
+            self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
+        else:
+            self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
 
     def _forget(self) -> None:
         """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
         jobs = {process.job for process in self._processes().values()}
         self._kept.forget(jobs)
-        self._logged = {(job, kept) for job, kept in self._logged if job in jobs}
+        self._logged = {job: outcome for job, outcome in self._logged.items() if job in jobs}
         if self._round is None or self._round.done():
             self._kept.expire(self._ctx.clock.monotonic())
         self._witness.forget(self._kept.by_job.keys())

@@ -4,8 +4,6 @@ Only devices of physical PCI functions are expected, each by its function's addr
 device. Software may remove what it made: virtual functions, subfunctions, rxe, siw.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from typing import Annotated
 
@@ -14,10 +12,8 @@ import msgspec
 from agent.sdk.hardware import CheckState, Levels, Subject
 from exporters.rdma.tree import RdmaDevice
 
-ACTIVE = 4
-"""IB_PORT_ACTIVE (ib_verbs.h)."""
-MAX_RATE = 1e15
-"""The greatest plausible rate, in bytes per second."""
+ACTIVE = 4  # IB_PORT_ACTIVE (ib_verbs.h)
+MAX_RATE = 1e15  # The greatest plausible rate, in bytes per second
 
 
 class Best(msgspec.Struct):

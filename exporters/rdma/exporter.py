@@ -1,19 +1,18 @@
 """The exporter: reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
 
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.files import FilePlace, read_changed
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
-from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
-from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, SiteFile, read_neighbours, read_wiring
+from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
@@ -33,8 +32,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``ignore_devices``: names of devices without series and checks; none of them counts as a GPU's NIC.
 
-    ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
-    faults and congestion are exported.
+    ``all_counters``: export every counter, 40 to 80 per port, not only those of faults and congestion.
     ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
     ``lldp_neighbors``: a file with lldpd's neighbours (see switches.py), for ports that ``switch_ports`` does not name.
     """
@@ -53,17 +51,14 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         self._baseline = Baseline()
         self._switches: Mapping[Place, Place] = {}
         self._neighbours: Mapping[str, Place] = {}
-        self._counts_resources = config.all_counters
+        self._places: dict[str, FilePlace] = {}
+        self._unread: set[str] = set()
 
     async def start(self, ctx: Context) -> None:
         """Restore the baseline of this boot."""
         await super().start(ctx)
         self._baseline = ctx.state.restore(Baseline, ctx.log) or Baseline()
         ignore(self._baseline, self.config.ignore_devices)
-        self._wiring = SiteFile(
-            self.config.switch_ports, lambda raw: read_wiring(raw.decode(), ctx.hostname), MAX_BYTES
-        )
-        self._lldp = SiteFile(self.config.lldp_neighbors, read_neighbours, MAX_LLDP_BYTES)
 
     def read(self, roots: Roots) -> RdmaSnapshot:
         """Read every device and the site's files, and compare with the baseline."""
@@ -74,12 +69,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
         return RdmaSnapshot(
-            devices,
-            best_rates(self._baseline, devices),
-            self.config.all_counters,
-            self._switches,
-            self._neighbours,
-            self._resources(roots),
+            devices, best_rates(self._baseline, devices), self.config.all_counters, self._switches, self._neighbours
         )
 
     async def update(self) -> None:
@@ -96,38 +86,39 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         """Render; pure."""
         return render(found)
 
-    def _resources(self, roots: Roots) -> Counts:
-        """Return the objects in use. If the netlink query fails, log that once and query no more."""
-        if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
-            return {}
-        try:
-            return read_resources()
-        except OSError as error:
-            self._counts_resources = False
-            self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
-            return {}
-
     def _learn_wiring(self) -> None:
         """Read the site's files that changed. An unreadable file changes nothing."""
-        neighbours = self._changed("lldp_neighbors", self._lldp)
+        neighbours = self._changed("lldp_neighbors", self.config.lldp_neighbors, MAX_LLDP_BYTES, read_neighbours)
         if neighbours is not None:
             self._neighbours = neighbours
-        written = self._lldp.written_seconds
-        if written is None or self.ctx.clock.time() - written > NEIGHBOURS_SECONDS:
+        _, _, written_ns = self._places.get("lldp_neighbors", (0, 0, 0))
+        if self.ctx.clock.time() - written_ns / 1e9 > NEIGHBOURS_SECONDS:
             self._neighbours = {}
-        wiring = self._changed("switch_ports", self._wiring)
+        read = partial(read_wiring, hostname=self.ctx.hostname)
+        wiring = self._changed("switch_ports", self.config.switch_ports, MAX_BYTES, read)
         if wiring is not None:
             self._switches = wiring.switches
             if wiring.bad_lines:
                 lines = ",".join(map(str, wiring.bad_lines[:MAX_LINES_SAID]))
                 self.ctx.log.warning("invalid lines of switch_ports are ignored: {lines}", lines=lines)
 
-    def _changed(self, key: str, file: SiteFile[T]) -> T | None:
-        """Return the content of a changed file, else None. An unreadable file is logged once."""
+    def _changed(self, key: str, path: str, max_bytes: int, read: Callable[[bytes], T]) -> T | None:
+        """Return the content of a file that changed, else None. One that cannot be read is logged once."""
         try:
-            return file.changed()
+            changed = read_changed(path, max_bytes, self._places.get(key)) if path else None
+            self._unread.discard(key)
+            if changed is None:
+                return None
+            self._places[key], raw = changed
+            if len(raw) > max_bytes:
+                raise ValueError(f"it is larger than {max_bytes} bytes")
+            return read(raw)
         except (OSError, ValueError) as error:
-            self.ctx.log.warning("cannot read the file of {key}", key=key, error=error)
+            if key not in self._unread:
+                self.ctx.log.warning("cannot read the file of {key}", key=key, error=error)
+            if isinstance(error, OSError):
+                self._unread.add(key)
+                self._places.pop(key, None)
             return None
 
 

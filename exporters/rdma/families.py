@@ -1,49 +1,21 @@
-"""The metric families of the exporter, rendered from a snapshot, and the kernel's counts of objects in use.
+"""The metric families of the exporter, rendered from a snapshot. Pure."""
 
-The kernel itself keeps that summary (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
-one firmware command for each pair on mlx5.
-"""
-
-from __future__ import annotations
-
-import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from agent.sdk.system import netlink
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
-KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
-"""Protection domains, completion queues, queue pairs, cm connections, memory regions, shared receive queues."""
-MAX_COUNT = 2**53
-
-RESOURCES = Family(
-    "rankwatch_rdma_resources",
-    "gauge",
-    "Objects of all processes in use on an RDMA device, by kind: qp (queue pairs), mr (memory regions), cq, pd, cm_id, "
-    "srq. Only if all_counters is set.",
-    ("device", "kind"),
-    "6 per device, if all_counters is set",
-)
-Counts = dict[str, dict[str, int]]
-"""Number of objects by device and kind."""
-
-_SUMMARIES = 5 << 10 | 9  # of the client NLDEV
-_DEVICE_NAME, _SUMMARY, _ENTRY, _ENTRY_NAME, _ENTRY_COUNT = 2, 15, 16, 17, 18
-_COUNT = struct.Struct("=Q")
 _PORT = ("device", "port")
 _EACH = "1 per port"
-DEVICE_INFO = Family(
-    "rankwatch_rdma_device_info",
-    "gauge",
+# fmt: off
+DEVICE_INFO = Family("rankwatch_rdma_device_info", "gauge",
     "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
     "(such as OFED), else empty.",
-    ("device", "driver", "driver_version", "firmware", "board", "pci"),
-    "1 per device",
-)
+    ("device", "driver", "driver_version", "firmware", "board", "pci"), "1 per device")
+# fmt: on
 TELLING = frozenset(
     {
         *("symbol_error", "local_link_integrity_errors", "link_error_recovery"),
@@ -67,29 +39,6 @@ _VALUES = ("active_", "watermark_")
 """Name prefixes of values that are not counters: objects in use, and their highest number (bnxt_re: active_qps)."""
 
 
-def summary(answer: bytes) -> tuple[str, dict[str, int]]:
-    """Return a device's name, and its number of objects by kind, from one message of the answer."""
-    parts = dict(netlink.attributes(answer))
-    device = parts.get(_DEVICE_NAME, b"").rstrip(b"\0").decode(errors="replace")
-    return device, dict(_entries(parts.get(_SUMMARY, b"")))
-
-
-def _entries(raw: bytes) -> Iterator[tuple[str, int]]:
-    for kind, entry in netlink.attributes(raw):
-        parts = dict(netlink.attributes(entry)) if kind == _ENTRY else {}
-        name = parts.get(_ENTRY_NAME, b"").rstrip(b"\0").decode(errors="replace")
-        if name in KINDS and len(parts.get(_ENTRY_COUNT, b"")) == _COUNT.size:
-            (count,) = _COUNT.unpack(parts[_ENTRY_COUNT])
-            if count <= MAX_COUNT:
-                yield name, count
-
-
-def read_resources(open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> Counts:
-    """Return the objects in use on all devices. Raise OSError if the netlink query fails."""
-    with open_channel(netlink.RDMA) as kernel:
-        return {device: kinds for device, kinds in map(summary, kernel.dump(_SUMMARIES, b"")) if device}
-
-
 def _gauge(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
     return Family(name, "gauge", text, (*_PORT, *labels), cost)
 
@@ -98,69 +47,37 @@ def _counter(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
     return Family(name, "counter", text, (*_PORT, *labels), cost)
 
 
-PORT_INFO = _gauge(
-    "rankwatch_rdma_port_info",
+# fmt: off
+PORT_INFO = _gauge("rankwatch_rdma_port_info",
     "Facts about a port; always 1. link_layer is InfiniBand, Ethernet or Unspecified (EFA). netdev: the network device "
     "of an Ethernet port.",
-    _EACH,
-    "link_layer",
-    "netdev",
-)
-PORT_STATE = _gauge(
-    "rankwatch_rdma_port_state_id", "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER."
-)
+    _EACH, "link_layer", "netdev")
+PORT_STATE = _gauge("rankwatch_rdma_port_state_id",
+    "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
 PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
-PORT_BEST_RATE = _gauge(
-    "rankwatch_rdma_port_rate_best_bytes_per_second",
+PORT_BEST_RATE = _gauge("rankwatch_rdma_port_rate_best_bytes_per_second",
     "The highest rate of the port since the boot, while it was active. Absent while the port has this rate, and for "
     "virtual devices.",
-    "1 per port that is slower than it was, or down",
-)
-RECEIVED = _counter(
-    "rankwatch_rdma_received_bytes_total",
-    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).",
-)
-SENT = _counter(
-    "rankwatch_rdma_transmitted_bytes_total",
-    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).",
-)
+    "1 per port that is slower than it was, or down")
+RECEIVED = _counter("rankwatch_rdma_received_bytes_total",
+    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).")
+SENT = _counter("rankwatch_rdma_transmitted_bytes_total",
+    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).")
 LINK_DOWNED = _counter("rankwatch_rdma_link_downed_total", "Times that the link failed to recover and went down.")
-COUNTER = _counter(
-    "rankwatch_rdma_port_counter_total",
+COUNTER = _counter("rankwatch_rdma_port_counter_total",
     "Other counters of the port, by their names in the sysfs folder counters: only faults and congestion, or all "
     "counters if all_counters is set.",
-    "6 per port, or about 20",
-    "counter",
-)
-HARDWARE_COUNTER = _counter(
-    "rankwatch_rdma_hardware_counter_total",
+    "6 per port, or about 20", "counter")
+HARDWARE_COUNTER = _counter("rankwatch_rdma_hardware_counter_total",
     "Other counters that the driver has for the port, by their names in the sysfs folder hw_counters: only "
     "retransmissions and congestion, or all counters if all_counters is set.",
-    "3 to 5 per port, or about 20 to 60",
-    "counter",
-)
-SWITCH_INFO = _gauge(
-    "rankwatch_rdma_switch_info",
+    "3 to 5 per port, or about 20 to 60", "counter")
+SWITCH_INFO = _gauge("rankwatch_rdma_switch_info",
     "Always 1: the switch and the switch port at the other end of the port's cable. Source: the file switch_ports of "
     "the configuration, else lldp_neighbors.",
-    "1 per port in the file, if there is one",
-    "switch",
-    "switch_port",
-)
-FAMILIES = (
-    DEVICE_INFO,
-    PORT_INFO,
-    PORT_STATE,
-    PORT_RATE,
-    PORT_BEST_RATE,
-    RECEIVED,
-    SENT,
-    LINK_DOWNED,
-    COUNTER,
-    HARDWARE_COUNTER,
-    RESOURCES,
-    SWITCH_INFO,
-)
+    "1 per port in the file, if there is one", "switch", "switch_port")
+# fmt: on
+FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),
@@ -178,7 +95,6 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
 
     ``best_rates``: by device and port, for ports that are slower than at their best. ``switches``: switch and switch
     port by device and port. ``neighbours``: the same by network device, for ports that ``switches`` does not have.
-    ``resources``: objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]
@@ -186,15 +102,12 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
     neighbours: Mapping[str, Place] = {}
-    resources: Counts = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     """Return the metric families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
     for device in snapshot.devices:
-        for kind, count in snapshot.resources.get(device.name, {}).items():
-            rows[RESOURCES].add((device.name, kind), count)
         facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
         rows[DEVICE_INFO].add((device.name, *facts), 1)
         for port in device.ports:

@@ -6,28 +6,19 @@ format (lldpcli(8)) is the same for one interface and for many: every member is 
 a cable chooses its texts. Therefore their length is limited.
 """
 
-from __future__ import annotations
-
 import csv
-import os
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-MAX_BYTES = 16 * 1024 * 1024
-"""Room for about 200,000 lines."""
-MAX_ROWS = 512
-"""Lines for this node."""
+MAX_BYTES = 16 * 1024 * 1024  # Room for about 200,000 lines
+MAX_ROWS = 512  # Lines for this node
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 
-T = TypeVar("T")
-Place = tuple[str, str]
-"""A device and one of its ports, or a switch and one of its ports."""
-MAX_LLDP_BYTES = 1024 * 1024
-"""Room for about 1,000 neighbours."""
+Place = tuple[str, str]  # A device and one of its ports, or a switch and one of its ports
+MAX_LLDP_BYTES = 1024 * 1024  # Room for about 1,000 neighbours
 MAX_INTERFACES = 512
 _NAMED_PORTS = frozenset({"ifname", "local"})
 """Kinds of port ids that people use as the port's name. For other ids (addresses) the description is used."""
@@ -40,10 +31,10 @@ class Wiring(NamedTuple):
     bad_lines: tuple[int, ...] = ()
 
 
-def read_wiring(text: str, hostname: str) -> Wiring:
-    """Return the wiring of this node from the file's text. Raise ValueError for a missing column or invalid CSV."""
+def read_wiring(raw: bytes, hostname: str) -> Wiring:
+    """Return the wiring of this node from the file's content. Raise ValueError for a missing column or invalid CSV."""
     try:
-        return _read(text, hostname)
+        return _read(raw.decode(), hostname)
     except csv.Error as error:
         raise ValueError(str(error)) from None
 
@@ -71,45 +62,6 @@ def _short(hostname: str) -> str:
 
 def _is_name(text: str) -> bool:
     return 0 < len(text) <= MAX_NAME and text.isprintable()
-
-
-class SiteFile(Generic[T]):
-    """A file that the site provides, read again after a change. Blocking; for one thread.
-
-    An empty ``path`` means that there is no file. ``read`` converts the file's content, at most ``max_bytes`` bytes.
-    """
-
-    def __init__(self, path: str, read: Callable[[bytes], T], max_bytes: int) -> None:
-        self._path = path
-        self._read = read
-        self._max_bytes = max_bytes
-        self._seen: tuple[int, ...] | None = None
-
-    def changed(self) -> T | None:
-        """Return the converted content after a change, else None. Raise OSError or ValueError once per change."""
-        if not self._path:
-            return None
-        seen = self._look()
-        if seen == self._seen:
-            return None
-        self._seen = seen
-        with Path(self._path).open("rb") as file:
-            raw = file.read(self._max_bytes + 1)
-        if len(raw) > self._max_bytes:
-            raise ValueError(f"it is larger than {self._max_bytes} bytes")
-        return self._read(raw)
-
-    @property
-    def written_seconds(self) -> float | None:
-        """The file's modification time at the last look, in epoch seconds; None without a file."""
-        return self._seen[3] / 1e9 if self._seen else None
-
-    def _look(self) -> tuple[int, ...]:
-        try:
-            info = os.stat(self._path)
-        except OSError:
-            return ()
-        return (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
 
 
 class _Value(msgspec.Struct):

@@ -3,8 +3,6 @@
 The attributes are independent: a missing or unreadable attribute loses only its own value.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable
@@ -16,18 +14,15 @@ from agent.sdk.system import pci_address, pci_path, sysfs
 
 MAX_DEVICES = 128
 MAX_PORTS = 16
-MAX_COUNTERS = 256
-"""Counters in each folder of a port; mlx5 has about 60."""
-WORD_BYTES = 4
-"""port_xmit_data and port_rcv_data count words of four bytes (IBTA, PortCounters)."""
+MAX_COUNTERS = 256  # Counters in each folder of a port; mlx5 has about 60
+WORD_BYTES = 4  # port_xmit_data and port_rcv_data count words of four bytes (IBTA, PortCounters)
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _COUNTER = re.compile(r"[A-Za-z0-9_]{1,64}")
 _VERSION = re.compile(r"[\w.+~-]{1,64}", re.ASCII)
 _NUMBERED = re.compile(r"(\d{1,2}): [A-Za-z_]")
 _RATE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec")
-_SETTINGS = {"lifespan"}
-"""Files in the folder of the hardware counters that are not counters."""
+_SETTINGS = {"lifespan"}  # Files in the folder of the hardware counters that are not counters
 
 
 class Port(msgspec.Struct, frozen=True):

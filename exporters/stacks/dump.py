@@ -5,8 +5,6 @@ refuses process_vm_readv) and stops nothing. It is not run on a process
 with a thread in uninterruptible sleep: reading its maps could wait for that thread.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -21,8 +19,7 @@ MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 MAX_ERROR_BYTES = 4096
 CPU_SECONDS = 5
 DUMP_SECONDS = 5.0
-MAX_LOOKED_AT = 1024
-"""Threads whose state is read."""
+MAX_LOOKED_AT = 1024  # Threads whose state is read
 
 Result = Literal["read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed"]
 RESULTS: tuple[Result, ...] = ("read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed")

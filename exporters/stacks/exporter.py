@@ -1,7 +1,5 @@
 """The exporter: has the ranks of a job looked at that completes nothing, one rank after the other."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,24 +10,48 @@ import msgspec
 from agent.sdk.evidence import Offered, Wanted, summary as told
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.helper import HelperError, HelperSpec
-from agent.sdk.metrics import Metric
+from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 from exporters.stacks.dump import RESULTS, StackAnswer, StackRequest, take_stack
-from exporters.stacks.families import FAMILIES, StacksSnapshot, render
 from exporters.stacks.frames import Stack, others
 
+# fmt: off
+STACK = Family("rankwatch_rank_stack_info", "gauge",
+    "Where the rank's Python code is while its job completes nothing: the five innermost calls of its main thread and "
+    "a hash of them; always 1. The names are those of the user's program.",
+    ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
+DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
+    "Looks at ranks' Python stacks, by result: read, gone, uninterruptible (a thread waits in the kernel: not looked "
+    "at), not_permitted, no_python, too_large, failed, unanswered.",
+    ("result",), "1 per result", "sum")
+# fmt: on
+FAMILIES = (STACK, DUMPS)
+
+
+class StacksSnapshot(NamedTuple):
+    """What is shown."""
+
+    stacks: Mapping[RankLabel, str]
+    counts: Mapping[str, int]
+
+
+def render(found: StacksSnapshot) -> Iterable[Metric]:
+    """Return the series."""
+    stacks, dumps = STACK.rows(), DUMPS.rows()
+    for label, stack in found.stacks.items():
+        stacks.add((label.job_id, label.rank, stack), 1)
+    for result, count in found.counts.items():
+        dumps.add((result,), count)
+    yield from (stacks.metric, dumps.metric)
+
+
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0
-"""The program is given 5 s of these."""
-LOOK_SECONDS = 2.0
-"""An update begins no further look after this long."""
-PART_SECONDS = 8.0
-"""Likewise of a bundle's part, which has 20 s in all by default."""
-AGAIN_SECONDS = 600.0
-"""Time between two looks at a rank, and until any look after one that did not come back."""
+HELPER_SECONDS = 10.0  # The program is given 5 s of these
+LOOK_SECONDS = 2.0  # An update begins no further look after this long
+PART_SECONDS = 8.0  # Likewise of a bundle's part, which has 20 s in all by default
+AGAIN_SECONDS = 600.0  # Time between two looks at a rank, and until any look after one that did not come back
 MAX_RANKS_PER_JOB = 32
-MAX_RANKS = 128
-"""Stacks that are held, of all jobs of the node."""
+MAX_RANKS = 128  # Stacks that are held, of all jobs of the node
 WAITING = 2
 """Ranks that a bundle has besides its suspects; of all, where none is known: most of them show who is elsewhere."""
 UNANSWERED = "unanswered"
@@ -110,7 +132,7 @@ class StacksExporter:
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
         for view in _running(views):
-            key = (view.label, _key(view))
+            key = (view.label, view.process.key)
             pauses = known[key] = self._pauses.get(key) or Pauses()
             if pauses.silent_since(view.process.progress_seconds, now, self._config.silence_seconds) is not None:
                 silent.add(view.label.job_id)
@@ -122,11 +144,11 @@ class StacksExporter:
     def _forget(self, views: Iterable[RankView]) -> None:
         """Drop the stacks of ranks that have left, restarted or went on, and old ones of jobs that go on."""
         running = {view.label: view for view in _running(views)}
-        now, live = self._ctx.clock.monotonic(), {_key(view) for view in running.values()}
+        now, live = self._ctx.clock.monotonic(), {view.process.key for view in running.values()}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
         for label, held in list(self._held.items()):
             view = running.get(label)
-            is_there = view is not None and (_key(view), view.process.progress_seconds) == (
+            is_there = view is not None and (view.process.key, view.process.progress_seconds) == (
                 held.key,
                 held.progress_seconds,
             )
@@ -152,11 +174,11 @@ class StacksExporter:
     def _may_look_at(self, view: RankView) -> bool:
         if self._ctx.clock.monotonic() < self._rests_until or view.process.state == "D":
             return False
-        return _key(view) not in self._looked_at
+        return view.process.key not in self._looked_at
 
     async def _look_at(self, view: RankView) -> Stack | None:
         """Have one rank looked at, and hold its stack until it goes on."""
-        key = _key(view)
+        key = view.process.key
         self._looked_at[key] = self._ctx.clock.monotonic()
         request = StackRequest(self._config.py_spy, str(self._ctx.roots.proc), key.pid, key.start_ticks)
         try:
@@ -182,7 +204,7 @@ class StacksExporter:
         self._drop(view.label)
         group = (_user(view), view.label.job_id)
         if len(self._held) < MAX_RANKS and self._ctx.admit.admit(("stacks", view.label), 1, group=group):
-            self._held[view.label] = _Held(_key(view), stack, view.process.progress_seconds)
+            self._held[view.label] = _Held(view.process.key, stack, view.process.progress_seconds)
 
     def _drop(self, label: RankLabel) -> None:
         if self._held.pop(label, None) is not None:
@@ -234,17 +256,12 @@ def offered(stacks: Mapping[str, Stack]) -> Offered:
 
 
 def _running(views: Iterable[RankView]) -> list[RankView]:
-    return [view for view in views if view.process.exited_at is None and view.process.facts is not None]
-
-
-def _key(view: RankView) -> ProcessKey:
-    facts = view.process.facts
-    return ProcessKey(0, 0) if facts is None else facts.key
+    return [view for view in views if view.process.exited_at is None]
 
 
 def _user(view: RankView) -> int:
-    facts = view.process.facts
-    return -1 if facts is None or facts.uid is None else facts.uid
+    uid = view.process.seen.uid
+    return -1 if uid is None else uid
 
 
 SPEC = Spec(

@@ -3,23 +3,19 @@
 Names of functions, files and threads are the job user's words.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-TOP_FRAMES = 5
-"""Number of frames of a stack that are compared: further down all ranks of a program are the same."""
+TOP_FRAMES = 5  # Number of frames of a stack that are compared: further down all ranks of a program are the same
 MAX_THREADS = 64
 MAX_FRAMES = 64
 MAX_NAME = 48
 MAX_TEXT = 32 * 1024
 HASH_DIGITS = 8
-LEAST_VOTERS = 4
-"""Ranks whose stacks are known, below which none is called different."""
+LEAST_VOTERS = 4  # Ranks whose stacks are known, below which none is called different
 
 
 class Frame(msgspec.Struct, frozen=True):

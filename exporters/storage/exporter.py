@@ -1,7 +1,5 @@
 """The exporter: the helper probes the paths; the exporter reads Lustre's health file and renders the metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -18,8 +16,7 @@ INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
 """Time limit of a call to the helper. The helper never waits for a file system: it answers after GRACE_SECONDS."""
 MAX_PATHS = 32
-ABSENT_SECONDS = 300.0
-"""The time between two looks for dump paths that do not exist yet."""
+ABSENT_SECONDS = 300.0  # The time between two looks for dump paths that do not exist yet
 DUMP_SECONDS = 60.0
 """The time between two looks at dump paths when no other path is configured. The helper ends in between."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
@@ -29,18 +26,16 @@ def _gauge(name: str, text: str) -> Family:
     return Family(name, "gauge", text, ("path",), "1 per path")
 
 
-SUCCESS = _gauge(
-    "rankwatch_storage_probe_success",
+# fmt: off
+SUCCESS = _gauge("rankwatch_storage_probe_success",
     "1 when the last probe of the path succeeded, 0 when it failed or hangs. A probe reads the first entry of a "
-    "directory or the first bytes of a file. Absent until the first probe has ended.",
-)
-DURATION = _gauge(
-    "rankwatch_storage_probe_duration_seconds",
-    "Duration of the last probe, or the time since the running probe started; the greater of the two.",
-)
+    "directory or the first bytes of a file. Absent until the first probe has ended.")
+DURATION = _gauge("rankwatch_storage_probe_duration_seconds",
+    "Duration of the last probe, or the time since the running probe started; the greater of the two.")
 HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")
 SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
 AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Free bytes for users in the path's file system.")
+# fmt: on
 FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]

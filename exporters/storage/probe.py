@@ -1,7 +1,5 @@
 """The helper's side: each path has its own thread, so that a path that hangs does not delay the others."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat
@@ -10,10 +8,8 @@ import time
 
 import msgspec
 
-FIRST_BYTES = 4096
-"""Bytes read from a file: enough to need an answer from the server."""
-GRACE_SECONDS = 0.5
-"""A look waits at most this time for all its probes. A healthy file system answers in milliseconds."""
+FIRST_BYTES = 4096  # Bytes read from a file: enough to need an answer from the server
+GRACE_SECONDS = 0.5  # A look waits at most this time for all its probes. A healthy file system answers in milliseconds.
 STACK_BYTES = 256 * 1024
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -167,6 +168,12 @@ class Agent(Closing):
     def log(self) -> str:
         """Return all that it said on standard error, over all its lives."""
         return self._log_path.read_text()
+
+    def named(self, job_id: str | None = None) -> list[dict[str, str]]:
+        """Return the fields of the log line of each rank of a job: rank, named_by and proof among them."""
+        lines = [line for line in self.log().splitlines() if " runs, pid " in line]
+        fields = [dict(word.partition("=")[::2] for word in shlex.split(line)) for line in lines]
+        return [each for each in fields if each["job_id"] == (job_id or self.job_id or each["job_id"])]
 
     # -- what it shows ---------------------------------------------------------------------------------------------
 

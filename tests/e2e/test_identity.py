@@ -43,8 +43,7 @@ def test_ranks_without_environment_and_several_in_a_process_are_named_by_communi
         agent.wait_for_states(alive(4), 15.0)
         assert pids(agent, bare.job_id) == {str(rank): first.pid(rank) for rank in range(4)}
         for machine in (bare, shared):
-            sources = agent.samples("rankwatch_rank_identity_source", job_id=machine.job_id)
-            assert {each.labels["source"] for each in sources} == {"communicator"}
+            assert {each["named_by"] for each in agent.named(machine.job_id)} == {"communicator"}
         assert ranks_with_bandwidth(agent, bare.job_id) == set("0123")
         # In a communicator that holds only one of its ranks, a process of two cannot tell which of them it is.
         wait_until(lambda: ranks_with_bandwidth(agent, shared.job_id) == {*"0123", "unknown"}, 15.0)
@@ -105,8 +104,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
                 [job_id] = {each.labels["job_id"] for each in agent.samples("rankwatch_rank_up")}
                 assert job_id.startswith("job-")
-                sources = agent.samples("rankwatch_rank_identity_source")
-                assert {each.labels["source"] for each in sources} == {"communicator"}
+                assert {each["named_by"] for each in agent.named()} == {"communicator"}
                 warnings = [line for line in agent.log().splitlines() if "CAP_SYS_PTRACE" in line]
                 assert len(warnings) == 1, agent.log()
                 assert "processes=4" in warnings[0]

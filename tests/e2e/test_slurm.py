@@ -209,8 +209,7 @@ def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float 
 
 def identities(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
     """Return who named each rank of a job, and what proves whose it is."""
-    found = agent.samples("rankwatch_rank_identity_source", job_id=job_id)
-    return {each.labels["rank"]: (each.labels["source"], each.labels["proof"]) for each in found}
+    return {each["rank"]: (each["named_by"], each["proof"]) for each in agent.named(job_id)}
 
 
 def pids(agent: Agent, **labels: str) -> dict[str, int]:

@@ -1,7 +1,5 @@
 """A site for tests of the evidence exporter: two ranks, and a directory for bundles."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A kernel that answers netlink questions from a table, in the kernel's formats."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 

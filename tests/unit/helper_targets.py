@@ -1,7 +1,5 @@
 """What the helper processes of the tests run."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

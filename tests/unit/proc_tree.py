@@ -1,7 +1,5 @@
 """A made-up /proc, in the kernel's formats (proc(5)), for readers that take their root as a parameter."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up node whose RAS a scripted server stands for, and the exporter that asks it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Made-up reports of any size, as NCCL 2.32 writes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

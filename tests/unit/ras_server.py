@@ -1,7 +1,5 @@
 """A server in the place of a RAS thread, well-behaved or not."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -11,8 +9,7 @@ from exporters.ras.protocol.client import Endpoint
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")
-"""To the greeting, the timeout and the format."""
+JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")  # To the greeting, the timeout and the format
 
 
 @asynccontextmanager

@@ -1,7 +1,5 @@
 """A made-up node and the scanner that looks at it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from proc_tree import ProcTree
@@ -29,7 +27,8 @@ class Node:
         self.variables = KEPT_VARIABLES
         self.without_nccl = False
         self.guard = Guard(Logger("process"))
-        self.scanner = Scanner(Roots(proc=self.proc.root, sys=self.sys), self.guard)
+        self.roots = Roots(proc=self.proc.root, sys=self.sys)
+        self.scanner = Scanner(self.roots, self.guard)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
         self.now += after

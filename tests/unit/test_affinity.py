@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.system.process_lines import MAX_CPU_LIST, parse_status
-from exporters.process.usage.affinity import MAX_CPUS, nodes_of, parse_cpus, read_nodes
+from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_nodes
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -1,7 +1,5 @@
 """AMD's GPUs: what is read of them, what is wrong with them, and who uses them."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import struct

@@ -1,7 +1,5 @@
 """The firmware's table of AMD's GPUs: the seconds of lowered clocks, and the memory's bandwidth."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

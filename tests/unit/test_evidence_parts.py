@@ -187,7 +187,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
     ranks.tick()
     for number, process in enumerate(ranks.processes().values(), start=1):
         process.gpus = (RankGpu(number, f"GPU-{number}", "", ""),)
-    found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid"}), 0)
+    found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid"}))
     part = await health_part(lambda: found, Wanted("7", {}, ()))
     assert [(word.rank, word.says) for word in part.words] == [
         ("0", "runs on hardware that has failed: gpu_xid of gpu GPU-1")
@@ -244,7 +244,7 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     checks = ledger.of("test")
 
     def causes_now(faults: tuple[GpuFault, ...] = ()) -> dict[RankLabel, str]:
-        found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid", "gpu_ecc"}), 0, faults)
+        found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid", "gpu_ecc"}), faults)
         return dict(causes(lambda: found, ledger.has_failed))
 
     clock.advance(IN_SPITE_SECONDS)

@@ -12,7 +12,7 @@ import pytest
 
 from agent.sdk.ranks import ExitStatus, ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.process.exit_status import from_pidfd, from_zombie
+from exporters.process.exits import from_pidfd, from_zombie
 
 PROC = ProcFS(Path("/proc"))
 ENDS = [("os._exit(0)", 0, 0), ("os._exit(3)", 0, 3), ("os.kill(os.getpid(), 9)", signal.SIGKILL, 0)]

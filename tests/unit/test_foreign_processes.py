@@ -15,9 +15,17 @@ from agent.sdk.exporter import Roots
 from agent.sdk.hardware import Gpu
 from agent.sdk.ranks import Owner, RankTable
 from agent.sdk.system import ProcFS
-from exporters.process import ProcessConfig, ProcessExporter, gpu_users as gpu_users_module
-from exporters.process.foreign import MAX_USERS, GpuUser, foreign
-from exporters.process.gpu_users import INTERVAL_SECONDS, MAX_ANCESTORS, MAX_NEW, MAX_PROCESSES, Strangers
+from exporters.process import ProcessConfig, ProcessExporter, foreign as gpu_users_module
+from exporters.process.foreign import (
+    INTERVAL_SECONDS,
+    MAX_ANCESTORS,
+    MAX_NEW,
+    MAX_PROCESSES,
+    MAX_USERS,
+    GpuUser,
+    Strangers,
+    foreign,
+)
 from exporters.process.ownership import OwnerSearch
 
 RANK, OTHER_RANK, STRANGER = 10, 11, 20

@@ -1,7 +1,5 @@
 """What the errors of GPUs' drivers mean, and which of them are shown."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -119,11 +117,6 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
             seen = add(seen, xid("146", unit="TLW_RX", link=str(link), severity="nonfatal"), 200.0 + link)
         assert len(seen) == MAX_FAULTS
         assert first in [each.fault for each in seen]
-
-
-def test_an_error_that_comes_again_is_one() -> None:
-    """It is shown with its last time, whatever the order in which it was told."""
-    assert add(add(add([], xid("79"), 5.0), xid("79"), 9.0), xid("79"), 7.0) == [FaultSeen(xid("79"), 9.0)]
 
 
 def test_old_errors_are_dropped() -> None:

@@ -1,9 +1,6 @@
 """Files that say which jobs use which GPU: what the agent writes, replaces, removes and leaves alone."""
 
-from __future__ import annotations
-
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from agent.ranks.rank.process import RankGpu
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankTable
 from exporters.jobs.exporter import JobsConfig, JobsExporter
 from exporters.jobs.mapping import OWN, GpuMapping, jobs_of_gpus
-from exporters.jobs.sources import JobSources
 
 
 @pytest.fixture
@@ -58,16 +54,6 @@ def test_files_follow_the_ranks(directory: Path) -> None:
     assert files(directory) == {}
 
 
-def test_own_reader(directory: Path, tmp_path: Path) -> None:
-    """The exporter that reads such mappings finds the jobs in what was written."""
-    GpuMapping(directory).write({"0": "4711\n4712\n"})
-    looked = JobSources(tmp_path / "jobs", directory, None, {os.geteuid()}).look(0.0)
-    assert looked is not None
-    jobs, refused = looked
-    assert {job.file.job_id for job in jobs} == {"4711", "4712"}
-    assert not +refused
-
-
 def test_files_of_other_programs_stay(directory: Path) -> None:
     """A file that the agent did not write is neither replaced nor removed, whatever its name."""
     (directory / "0").write_text("prolog\n")
@@ -109,12 +95,6 @@ def test_a_mapping_that_fails_costs_itself(directory: Path, tmp_path: Path) -> N
         exporter = JobsExporter(JobsConfig(write_dcgm_mapping=str(directory)))
         await exporter.start(ctx)
         await exporter.update()
-        return len(exporter.snapshot().jobs), ctx.guard.skipped
+        return len(exporter.snapshot()), ctx.guard.skipped
 
     assert asyncio.run(run()) == (1, 1)
-
-
-def test_no_directory(tmp_path: Path) -> None:
-    """Without its directory the write fails: the agent makes none."""
-    with pytest.raises(FileNotFoundError):
-        GpuMapping(tmp_path / "none").write({"0": "4711\n"})

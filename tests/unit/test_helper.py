@@ -37,8 +37,7 @@ from agent.helper.main import NICENESS
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 32 * 1024 * 1024
 SPEC = HelperSpec("test", "helper_targets:obey", Outcome, MEMORY_BYTES)
-LONG = 20.0
-"""Seconds that no call takes that is answered, on however busy a machine."""
+LONG = 20.0  # Seconds that no call takes that is answered, on however busy a machine
 SHORT = 0.5
 LAST_WORDS = ["\\xff and an unfinished line"]
 
@@ -105,7 +104,7 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
     pid = (await bench.do()).pid
     assert await children() == [pid]
     assert (await bench.do()).pid == pid
-    assert (bench.helper.ok, bench.helper.calls, bench.helper.restarts) == (True, {"ok": 2}, 0)
+    assert (bench.helper.ok, bench.helper.calls) == (True, {"ok": 2})
 
 
 async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
@@ -159,7 +158,7 @@ async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str,
     assert await bench.fails(what, amount) == said
     assert (bench.helper.ok, await children()) == (False, [])
     assert (await bench.do()).pid != pid
-    assert (bench.helper.ok, bench.helper.calls, bench.helper.restarts) == (True, {"ok": 2, "failed": 1}, 1)
+    assert (bench.helper.ok, bench.helper.calls) == (True, {"ok": 2, "failed": 1})
 
 
 async def test_an_answer_of_another_type_fails() -> None:
@@ -223,10 +222,9 @@ async def test_a_process_that_cannot_answer_is_killed_and_replaced(bench: Bench)
     pid = (await bench.do()).pid
     with pytest.raises(HelperHung):
         await bench.do("stop", deadline_seconds=SHORT)
-    assert not bench.helper.hung
     assert await children() == []
     assert (await bench.do()).pid != pid
-    assert (bench.helper.calls, bench.helper.restarts) == ({"ok": 2, "hung": 1}, 1)
+    assert bench.helper.calls == {"ok": 2, "hung": 1}
 
 
 async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
@@ -249,19 +247,6 @@ async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
     assert (await bench.helper.call_with_body(Order(), slow(), SHORT)).body_bytes == 2
 
 
-async def test_pieces_that_fail_cost_the_helper_nothing(bench: Bench) -> None:
-    """What the pieces raise is raised, nothing is counted, and the same process answers the next call."""
-
-    async def broken() -> AsyncIterator[bytes]:
-        yield b"x" * 100_000
-        raise LookupError("the source")
-
-    pid = (await bench.do()).pid
-    with pytest.raises(LookupError, match="the source"):
-        await bench.helper.call_with_body(Order(), broken(), LONG)
-    assert (await bench.do(), bench.helper.calls) == (Outcome(pid, [], 0), {"ok": 2})
-
-
 async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
     """A call that is cancelled costs its process: the next call gets its own answer, from a fresh one, at once."""
     pid, call = (await bench.do()).pid, asyncio.ensure_future(bench.do("stop"))
@@ -281,7 +266,7 @@ async def test_one_that_died_between_calls_is_replaced(bench: Bench) -> None:
     os.kill(pid, signal.SIGKILL)
     await until_gone(pid)
     assert (await bench.do()).pid != pid
-    assert (bench.helper.calls, bench.helper.restarts) == ({"ok": 2}, 1)
+    assert bench.helper.calls == {"ok": 2}
 
 
 @pytest.fixture
@@ -310,11 +295,10 @@ async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
             await bench.do()
         await bench.helper.stop()
         assert loop.time() - began < 2 * KILL_SECONDS + 0.5
-        assert (bench.helper.hung, await children()) == (True, [pid])
+        assert await children() == [pid]
         assert bench.helpers.lend(SPEC) is bench.helper
     os.kill(pid, signal.SIGKILL)
     await until_gone(pid)
-    assert not bench.helper.hung
     assert (await bench.do()).pid != pid
     bench.helper._process.end()  # type: ignore[union-attr]
     await bench.helper.stop()
@@ -338,7 +322,6 @@ async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.Monkey
     await until_gone(pid)
     assert bench.helper.ok
     assert (await bench.do()).pid != pid
-    assert bench.helper.restarts == 0
     assert IDLE_SECONDS > 60
 
 
@@ -391,7 +374,6 @@ async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
     async with asyncio.timeout(LONG):
         while await held() != before:  # the last words of the last one are read after it
             await asyncio.sleep(0.005)
-    assert bench.helper.restarts == 50
 
 
 AGENT = """

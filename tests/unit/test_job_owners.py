@@ -5,7 +5,7 @@ from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_SECONDS
-from agent.ranks.families import families
+from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
 from agent.ranks.table import RankTable
@@ -24,9 +24,8 @@ def table() -> Table:
 
 
 def proofs(table: Table) -> dict[RankLabel, str]:
-    """What the exposition says of each rank's proof."""
-    [source] = [each for each in families(table.ranks.snapshot()) if each.family.name.endswith("identity_source")]
-    return {RankLabel(job_id, rank): proof for job_id, rank, _, proof in source.labels}
+    """What proves each rank's job."""
+    return {view.label: proof_of(view.process) for view in table.ranks.snapshot().ranks}
 
 
 def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCaptureFixture) -> None:

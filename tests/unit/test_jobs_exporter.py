@@ -18,12 +18,10 @@ from odd_values import damaged, shown
 
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import RankTable
-from exporters.jobs import directory as directories, records, sources
-from exporters.jobs.directory import TrustedDirectory
-from exporters.jobs.exporter import JobsConfig, JobsExporter
-from exporters.jobs.families import JobsSnapshot, render
+from exporters.jobs import records, sources, sources as directories
+from exporters.jobs.exporter import JobsConfig, JobsExporter, render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
-from exporters.jobs.sources import JobSources
+from exporters.jobs.sources import JobSources, TrustedDirectory
 
 NOW = 1.7e9
 DATA = Path(__file__).parents[1] / "data" / "jobs"
@@ -52,12 +50,6 @@ def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str,
     found = JobSources(jobs, mapped.get("dcgm"), mapped.get("amd"), trusted).look(NOW)
     assert found is not None
     return sorted(job.file.job_id for job in found[0]), {name: count for name, count in found[1].items() if count}
-
-
-def test_a_file_of_root_is_believed(jobs: Path) -> None:
-    """What one of the owners wrote, and nobody else may write to, is a job."""
-    put(jobs)
-    assert look(jobs) == (["4"], {})
 
 
 def test_a_file_of_another_user_is_not(jobs: Path) -> None:
@@ -240,7 +232,7 @@ def test_jobs_are_bounded() -> None:
 def test_a_name_cannot_be_markup() -> None:
     """What users named is shown without control characters and without what calls a channel where pages are read."""
     job = job_of(JobFile("4", user="ann", name="<!channel>\n\x1b[31mR&D"))
-    page = encode(render(JobsSnapshot((job,), {}))).body.decode()
+    page = encode(render((job,))).body.decode()
     assert 'name="?!channel???[31mR&D"' in page
 
 
@@ -295,7 +287,7 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
         await asyncio.to_thread(shutil.rmtree, jobs)
         with pytest.raises(NoData):
             await exporter.update()
-        assert list(exporter.families(exporter.snapshot())) == []
+        assert exporter.snapshot() == ()
         return bytes(text)
 
     text = asyncio.run(run())
@@ -319,11 +311,4 @@ def test_any_file_is_a_record_or_none(content: bytes) -> None:
     jobs = [job_of(each) for each in found.values() if isinstance(each, JobFile)]
     mapped = [("0", each) for each in found.values() if isinstance(each, records.AmdFile)]
     mapped += [("1", each) for several in found.values() if isinstance(several, list) for each in several]
-    shown(render(JobsSnapshot(records.with_mappings(jobs, mapped), {})))
-
-
-def test_one_job_has_one_record() -> None:
-    """What a file says of a job that runs has no ending, and one that ended has one."""
-    assert job_of(JobFile("4", gpus="0,1")).gpus == ("0", "1")
-    assert job_of(JobFile("4")).ending is None
-    assert job_of(JobFile("4", ended=0)).ending is not None
+    shown(render(records.with_mappings(jobs, mapped)))

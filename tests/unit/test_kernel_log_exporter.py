@@ -1,7 +1,5 @@
 """What the kernel's log exporter counts, when and of whom, and what it takes for old."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from pathlib import Path
@@ -253,10 +251,3 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
         await Node(log).look()
     with pytest.raises(PermissionError):
         await Node(log, wanted=True).look()
-
-
-def test_the_checkpoint_is_what_it_was() -> None:
-    """What is published is read back whole."""
-    seen = {"gpu_xid": {"79": module.Seen(5.0, 2)}}
-    past = module.Past(7, 1, seen, {("4711", "0", "oom_kill"): 1}, {"nfs_not_responding": {"a": False}})
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(past), type=module.Past) == past

@@ -1,7 +1,5 @@
 """Faults that the kernel's log tells of: of which piece of hardware they are, and what ends them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

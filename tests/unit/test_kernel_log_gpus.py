@@ -1,7 +1,5 @@
 """What the kernel's log exporter tells of GPUs' errors: storms, clean-up, places that fail again and again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

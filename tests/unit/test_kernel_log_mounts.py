@@ -1,7 +1,5 @@
 """Whether a file system that went read-only still is, by mountinfo and sysfs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -26,13 +24,7 @@ def test_what_is_mounted_and_how() -> None:
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     asked = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
-    assert mounted_devices(MOUNTINFO, asked) == {
-        "sda1": False,
-        "sdb1": True,
-        "dm-0": False,
-        "dm-1": True,
-        "sdc1": True,
-    }
+    assert mounted_devices(MOUNTINFO, asked) == {"sda1": False, "sdb1": True, "dm-0": False, "dm-1": True, "sdc1": True}
 
 
 def test_when_a_file_system_is_well_again() -> None:

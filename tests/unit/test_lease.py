@@ -97,7 +97,7 @@ async def test_a_refused_start_leaves_nothing_behind() -> None:
     await own.begin(plan(Greedy(refuse=True)))
     assert own.broken == {"greedy"}
     await until_gone()
-    assert {helper.restarts for helper in own.helpers.all()} == {0}
+    assert {helper.calls["failed"] for helper in own.helpers.all()} == {0}
     await own.stop()
 
 

@@ -1,7 +1,5 @@
 """Network devices: which are looked at, and what each value is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Pause frames: what is asked, what is made of the answers (made up after the headers), and how often."""
 
-from __future__ import annotations
-
 import errno
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Netlink: messages and attributes, and what is made of what the kernel answers."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest
@@ -9,7 +7,7 @@ from fake_kernel import FakeKernel, done, refuse, reply
 from hypothesis import given, strategies as st
 
 from agent.system import netlink
-from agent.system.netlink import DUMP, REQUEST, Message, attribute, attributes, message, messages
+from agent.system.netlink import REQUEST, Message, attribute, attributes, message, messages
 
 KIND = 33
 
@@ -53,48 +51,29 @@ def test_one_answer() -> None:
     assert (kernel.asked, kernel.open) == ([(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))], 0)
 
 
-def test_a_dump() -> None:
-    """All messages up to the end are returned, of however many datagrams."""
-    kernel = FakeKernel(
-        lambda _, question: [reply(question, b"aaaa", b"bbbb"), reply(question, b"cccc") + done(question)]
-    )
-    with kernel.connect(netlink.RDMA) as channel:
-        assert channel.dump(KIND, b"") == [b"aaaa", b"bbbb", b"cccc"]
-    assert kernel.asked[0][1].flags == REQUEST | DUMP
-
-
-@pytest.mark.parametrize("dump", [False, True])
-def test_what_the_kernel_refuses(dump: bool) -> None:
-    """Its error is raised, also at the end of a dump."""
-    kernel = FakeKernel(
-        lambda _, question: [done(question, errno.EPERM) if dump else refuse(question, errno.EOPNOTSUPP)]
-    )
-    with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError) as raised:
-        (channel.dump if dump else channel.ask)(KIND, b"")
-    assert raised.value.errno == (errno.EPERM if dump else errno.EOPNOTSUPP)
-
-
-def test_an_answer_that_is_empty_or_cut_off() -> None:
-    """It is an error, not a wait without end."""
-    for answers in ([], [b""]):
-        kernel = FakeKernel(lambda _, question, answers=answers: answers)  # type: ignore[misc]
-        with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError):
+def test_what_is_no_answer() -> None:
+    """The kernel's error is raised; an answer that is empty or cut off is one too, not a wait without end."""
+    for answer, error in (
+        (lambda question: [refuse(question, errno.EOPNOTSUPP)], "not supported"),
+        (lambda question: [done(question)], "empty"),
+        (lambda question: [b""], "cut"),
+        (lambda question: [], "timed out"),
+    ):
+        kernel = FakeKernel(lambda _, question, answer=answer: answer(question))  # type: ignore[misc]
+        with kernel.connect(netlink.ROUTE) as channel, pytest.raises(OSError, match=error):
             channel.ask(KIND, b"")
-    kernel = FakeKernel(lambda _, question: [done(question)])
-    with kernel.connect(netlink.RDMA) as channel, pytest.raises(OSError, match="empty"):
-        channel.ask(KIND, b"")
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many bytes as the bound are taken, one message more is an error."""
-    kernel = FakeKernel(lambda _, question: [reply(question, b"aaaa"), reply(question, b"bbbb"), done(question)])
-    size = 2 * len(message(KIND, 0, 1, b"aaaa")) + len(message(KIND, 0, 1, b"\0" * 4))
-    monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", size)
-    with kernel.connect(netlink.RDMA) as channel:
-        assert len(channel.dump(KIND, b"")) == 2
-        monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", size - 1)
+    """As many bytes as the bound are taken, one more is an error."""
+    late = message(KIND, 0, 9, b"late")
+    kernel = FakeKernel(lambda _, question: [late, reply(question, b"yes!")])
+    with kernel.connect(netlink.ROUTE) as channel:
+        monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", 2 * len(late))
+        assert channel.ask(KIND, b"") == b"yes!"
+        monkeypatch.setattr(netlink, "MAX_ANSWER_BYTES", 2 * len(late) - 1)
         with pytest.raises(OSError, match="too long"):
-            channel.dump(KIND, b"")
+            channel.ask(KIND, b"")
 
 
 def test_the_real_kernel_understands() -> None:

@@ -1,7 +1,5 @@
 """How many events of the driver are taken at one look."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pynvml

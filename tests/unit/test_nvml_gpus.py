@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from agent.sdk.hardware import CheckState, fault_table
-from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered, Xid
+from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.reading import MAX_GPUS, GpuReading, Link, LookAnswer, XidEvent
 
 NOW = 1_700_000_000.0
@@ -50,21 +50,6 @@ class Bench:
         return [name for name, verdict in self.verdicts.items() if verdict.levels.get("gpu_lost") is CheckState.FAILED]
 
 
-def test_a_gpu_that_is_gone_is_lost_until_it_is_back() -> None:
-    """It is lost when the driver says so or no longer shows it, is told as such, and its return is a reset."""
-    bench = Bench()
-    bench.look(gpu(0), gpu(1), gpu(2))
-    assert (bench.lost(), bench.gpus.any_lost()) == ([], False)
-    bench.look(gpu(0), msgspec.structs.replace(gpu(1), lost=True))
-    assert bench.lost() == ["GPU-1", "GPU-2"]
-    assert bench.gpus.any_lost()
-    assert bench.view(1).reading is None
-    assert bench.view(1).name == "H100"
-    bench.look(gpu(0), gpu(1))
-    assert bench.lost() == ["GPU-2"]
-    assert bench.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-
-
 def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
     """Lost before its UUID was told it goes by its index, but not beside a known one that is missed there."""
     nameless = GpuReading(1, lost=True)
@@ -77,18 +62,6 @@ def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
     bench.look(gpu(0), nameless)
     assert bench.lost() == ["GPU-1"]
     assert len(bench.gpus.views) == 2
-
-
-def test_the_restarted_agent_still_misses_it() -> None:
-    """The checkpoint holds which GPUs there were, and that one was lost."""
-    bench = Bench()
-    bench.look(gpu(0), gpu(1))
-    again = bench.restarted()
-    again.look(gpu(0))
-    assert again.lost() == ["GPU-1"]
-    third = again.restarted()
-    third.look(gpu(0), gpu(1))
-    assert third.verdicts["GPU-1"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
 
 
 def test_a_reset_while_the_agent_was_down() -> None:
@@ -115,16 +88,6 @@ def test_an_unchanged_node_is_not_written_again() -> None:
     bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=3), links=(Link(4, up=True),)))
     assert bench.gpus.changed
     assert bench.restarted().gpus.remembered["GPU-0"].links == {4}
-
-
-def test_xids_are_counted_one_by_one() -> None:
-    """Two equal Xids are two, of each GPU for itself, with the time of the last; critical ones are faults."""
-    bench = Bench()
-    bench.look(gpu(0), gpu(1), events=[*xid(0, 79, 79, 13), *xid(1, 31)])
-    bench.look(gpu(0), gpu(1), events=[*xid(0, 13), XidEvent("GPU-1", 31, 800_000)])
-    known = bench.gpus.remembered["GPU-0"].xids
-    assert known == {"79": Xid(2, NOW + 10.0), "13": Xid(2, NOW + 20.0)}
-    assert (bench.view(0).xids, bench.view(1).xids) == ({"79": 2, "13": 2}, {"31": 800_001})
 
 
 def test_which_xids_fail_a_check() -> None:
@@ -182,17 +145,6 @@ def test_strange_gpus_are_left_out() -> None:
     )
     assert len(bench.gpus.views) == MAX_GPUS
     assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1, "event_of_unknown_gpu": 1}
-
-
-def test_implausible_numbers_are_counted_and_judge_nothing() -> None:
-    """They are not shown, and neither fault nor recovery comes of them."""
-    bench = Bench()
-    bench.look(gpu(0, temperature_celsius=2**32 - 1, row_remap_failed=7, power_milliwatts=1))
-    reading = bench.view(0).reading
-    assert reading is not None
-    assert reading.values == {"power_milliwatts": 1}
-    assert bench.gpus.errors == {"implausible": 2}
-    assert bench.verdicts["GPU-0"].levels == {"gpu_lost": CheckState.OK}
 
 
 def test_votes_become_levels_when_they_keep_coming() -> None:

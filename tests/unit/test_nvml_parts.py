@@ -1,7 +1,5 @@
 """NVML, the pure parts: what is believed of numbers, clocks, windows, fabric masks, links and health."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec
@@ -19,13 +17,13 @@ from exporters.nvml.judge import (
     LOOKS,
     MAX_ELAPSED_SECONDS,
     REASONS,
+    NvLinks,
     ReasonSeconds,
     Windows,
     active_reasons,
     is_fabric_healthy,
     is_shown,
 )
-from exporters.nvml.links import NvLinks
 from exporters.nvml.reading import Fabric, GpuReading, Link
 
 HOT = 85.0
@@ -138,8 +136,7 @@ def test_window_is_the_last_looks(flags: list[bool]) -> None:
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
-WELL = 0x51AA
-"""Nothing wrong, everything told."""
+WELL = 0x51AA  # Nothing wrong, everything told
 DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 

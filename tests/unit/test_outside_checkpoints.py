@@ -169,7 +169,7 @@ def live_on(ranks: RankTable) -> bytes:
         found = ranks.snapshot()
         shown(rank_families.families(found))
         shown(liveness_page.families(found))
-        health = HealthSnapshot(found, (), frozenset(), 0)
+        health = HealthSnapshot(found, (), frozenset())
         document = node_document(
             health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()
         )
@@ -213,7 +213,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     checks.rename("gpu", {"0000:3b:00.0": "GPU-a"})
     checks.report(Subject("gpu", "GPU-a"), "gpu_xid", CheckState.OK)
     entries = found.entries()
-    shown(health.families(health.HealthSnapshot(table().snapshot(), entries, health.counted_checks((), ()), 0)))
+    shown(health.families(health.HealthSnapshot(table().snapshot(), entries, health.counted_checks((), ()))))
     assert ledger(found.dump()).entries() == tuple(each for each in entries if each.finding.latched)
 
 

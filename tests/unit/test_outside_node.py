@@ -32,9 +32,8 @@ from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEven
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
 from exporters.process.usage.groups import GroupPaths, GroupReader
-from exporters.ras.local import library as library_module
-from exporters.ras.local.job_files import parse
-from exporters.ras.local.library import MAX_SECTION_BYTES, MAX_SECTIONS, version_in
+from exporters.ras.local import job_files as library_module
+from exporters.ras.local.job_files import MAX_SECTION_BYTES, MAX_SECTIONS, parse, version_in
 from exporters.ras.local.listeners import MAX_FACTOR, read_settings
 from exporters.ras.local.sockets import parse_fib_trie, parse_if_inet6, parse_sockets
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter

@@ -1,10 +1,7 @@
 """RAS: whatever a thread that says it is one sends, as a report or as events."""
 
-from __future__ import annotations
-
 import itertools
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -23,7 +20,7 @@ from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences
 from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
-from exporters.ras.show.communicator_families import render_reports
+from exporters.ras.show.families import render_reports
 
 MAX_BODY = 6_000
 
@@ -83,7 +80,7 @@ def test_any_reply_is_a_report_or_a_reason(
 @given(damaged(TEXT, TEXT + TEXT), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
     """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
-    splitter, places = EventSplitter(Counter()), [0, *sorted(cuts), len(stream)]
+    splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
     found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
     assert set(found) <= {*EVENTS, OTHER}
     assert len(splitter._line) <= MAX_EVENT_BYTES

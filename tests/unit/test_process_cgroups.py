@@ -8,8 +8,16 @@ from types import SimpleNamespace
 import pytest
 
 from exporters.process import cgroups
-from exporters.process.cgroups import MAX_GROUPS, memory_files, oom_kills, oom_now, oomd_kills, unified_groups
-from exporters.process.oom import OomCount, OomKills
+from exporters.process.cgroups import (
+    MAX_GROUPS,
+    OomCount,
+    OomKills,
+    memory_files,
+    oom_kills,
+    oom_now,
+    oomd_kills,
+    unified_groups,
+)
 
 STEP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 
@@ -90,14 +98,3 @@ def test_only_root_may_mark(oomd: Oomd, uid: int, mode: int, mark: bytes, kills:
     oomd.status = SimpleNamespace(st_uid=uid, st_mode=mode)
     oomd.attributes["/job", "user.oomd_kill"] = mark
     assert oomd_kills("/job") == kills
-
-
-def test_a_mark_on_a_directory_of_this_machine(tmp_path: Path) -> None:
-    """Marks are read as they are set, where the file system has such; a directory that is gone has none."""
-    try:
-        os.setxattr(tmp_path, "user.oomd_kill", b"8")
-    except OSError as error:
-        pytest.skip(f"no extended attributes here: {error.strerror}")
-    tmp_path.chmod(0o755)
-    assert oomd_kills(str(tmp_path)) == (8 if os.geteuid() == 0 else None)
-    assert oomd_kills(str(tmp_path / "gone")) is None

@@ -26,7 +26,7 @@ from agent.sdk.exporter import Logger, OwnThread, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter, exits as exits_module
-from exporters.process.exits import EXIT_TRIES_SECONDS, JUDGE_PAUSE_SECONDS, ExitWatch
+from exporters.process.exits import EXIT_TRIES_SECONDS, ExitWatch
 from exporters.process.scan import Scanner
 
 FAILED = ExitStatus(known=True, code=3)
@@ -127,21 +127,6 @@ async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) 
     assert (judged, node.thread.calls, node.states("4711")) == ([len(keys)] * 2, 1, {"exited"})
     assert node.states("other") == {"alive"}
     await node.exits.stop()
-
-
-async def test_exits_one_after_the_other(node: Node, judged: list[int]) -> None:
-    """However many turns of the loop the ranks take to leave, their job is judged once in a pause."""
-    keys = node.add(range(10, 210), "4711", status=KILLED)
-    judged.clear()
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for key in keys:
-        node.exits.note_exit(key)
-        await asyncio.sleep(0)
-    await until(lambda: node.learnt() == len(keys))
-    await until(lambda: node.states("4711") == {"exited"})
-    await node.exits.stop()
-    assert len(judged) <= 2 + (loop.time() - began) / JUDGE_PAUSE_SECONDS
 
 
 async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judged: list[int]) -> None:

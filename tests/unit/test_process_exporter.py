@@ -19,7 +19,7 @@ from agent.sdk.exporter import Roots
 from agent.sdk.ranks import ProcessKey, RankTable
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
-from exporters.process.exit_status import open_pidfd
+from exporters.process.exits import open_pidfd
 from exporters.process.standing import THREADS_SECONDS
 
 START = 5000
@@ -168,22 +168,19 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
         "job_pressure_waiting_seconds_total{7,io} 1.25",
         "job_cpu_throttled_seconds_total{7} 2.5",
     }
-    assert not [line for line in shown if "involuntary" in line]
-    assert node.ranks.snapshot().usage_unread == {"schedstat": 1}
+    assert not [line for line in shown if "affinity" in line]
     node.ranks.observe_exit(rank, None)
     assert not [line for line in lines(exporter) if line.startswith("rank_")]
     await exporter.drain()
-    assert node.ranks.snapshot().usage_unread == {}
 
 
 async def test_all_values_are_shown_if_asked_for(node: Node, rank: ProcessKey) -> None:
-    """Involuntary context switches and CPUs have a series where the configuration asks for all values."""
+    """The CPUs of a rank have a series where the configuration asks for all values."""
     exporter = ProcessExporter(ProcessConfig(all_values=True))
     await exporter.start(node.context)
     await exporter.update()
     node.clock.advance(THREADS_SECONDS)
     node.ranks.tick()
-    assert "rank_involuntary_context_switches_total{7,0} 0" in lines(exporter)
     assert [line for line in lines(exporter) if line.startswith("rank_affinity_info{7,0,")] != []
     await exporter.drain()
 

@@ -175,9 +175,3 @@ A_USERS = Owner("user", "1000")
 def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
     """A slurmstepd among the ancestors proves the job if it and all above it are root's and of no login."""
     assert tree(node, *chain) == expected
-
-
-def test_an_unknown_user_owns_without_a_name(node: Node) -> None:
-    """Where not even the uid is known the owner has no name."""
-    node.proc.add(100)
-    assert node.owner(100, uid=None) == (Owner(), "")

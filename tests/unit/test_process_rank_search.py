@@ -98,15 +98,6 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
 
 
-def test_processes_that_left_are_not_counted(node: Node) -> None:
-    """A process that left is not among the processes seen any more."""
-    for pid in (10, 20):
-        node.proc.add(pid)
-    assert node.look().processes == 2
-    node.proc.remove(10)
-    assert node.look().processes == 1
-
-
 def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
     """What can be read of no process until a file system answers is left out; a rank in that state has not left."""
     for pid in (10, 30):

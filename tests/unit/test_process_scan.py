@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from call_counts import count_calls
 from scanned_node import Node
 
-from agent.sdk.ranks import ProcessKey, WriterKey
+from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import scan
-from exporters.process.cgroups import oom_kills, oom_now
-from exporters.process.oom import OomKills, OomLedger
+from exporters.process.cgroups import OomKills, OomLedger, oom_kills, oom_now
 from exporters.process.scan import MAX_NEW, Found, held_files
 
 
@@ -254,14 +252,6 @@ def test_control_group_made_anew(group: Group) -> None:
         group.look(2)
 
 
-def test_group_without_a_count(node: Node) -> None:
-    """Where the kernel counts no OOM kills, none is found."""
-    node.proc.add(10, threads={11: "NCCL RAS"})
-    before = node.look().standing[KEY].oom
-    assert not OomLedger().assign(before, oom_now(before))
-    assert not OomLedger().assign(None, oom_now(before))
-
-
 class Step:
     """A job step of Slurm, in which each rank has a group of its own, below the step's."""
 
@@ -364,24 +354,6 @@ def test_recording_settings_and_directory(node: Node) -> None:
     (node.proc.root / "10/cwd").symlink_to("/home/u")
     [facts] = node.look().new
     assert (facts.environment, facts.directory) == (settings, "/home/u")
-
-
-@pytest.mark.slow
-def test_many_exits_and_writers_cost_what_they_are(node: Node) -> None:
-    """Twice as many ranks that left, and writers that are looked for, are not four times the work."""
-
-    def calls(ranks: int) -> int:
-        node.known = [ProcessKey(pid, 5000) for pid in range(10, 10 + ranks)]
-        for key in node.known:
-            node.proc.add(key.pid, threads={100_000 + key.pid: "NCCL RAS"}, namespace_pids=(key.pid, 7))
-        node.look()
-        for key in node.known[::2]:
-            node.proc.remove(key.pid)
-        writers = [WriterKey(1, number, 0, "h", 7) for number in range(ranks)]
-        return count_calls(lambda: node.look(*writers))
-
-    few = calls(100)
-    assert calls(200) < 2.5 * few
 
 
 def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:

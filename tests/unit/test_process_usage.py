@@ -1,7 +1,5 @@
 """What rank processes use and wait for, looked at in a made-up /proc."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 
@@ -9,10 +7,10 @@ import pytest
 from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
+from agent.sdk.system import ProcFS
 from exporters.process.standing import THREADS_SECONDS
-from exporters.process.usage.children import MAX_PER_RANK
-from exporters.process.usage.facts import GroupTotals, RankUsage
-from exporters.process.usage.look import MAX_WAITS_READ, Usages
+from exporters.process.usage.look import MAX_WAITS_READ, Usages, unavailable
+from exporters.process.usage.totals import MAX_PER_RANK, GroupTotals, RankUsage
 
 RANK = ProcessKey(10, 5000)
 UTIME, CUTIME, RSS, MAJOR_FAULTS, IO_WAIT = 14, 16, 24, 12, 42
@@ -59,13 +57,10 @@ def test_numbers_of_the_process(node: Node) -> None:
     """CPU time, memory and faults are the kernel's own numbers, in seconds and bytes."""
     add_rank(node, numbers={UTIME: 3 * TICKS, UTIME + 1: TICKS, RSS: 7, MAJOR_FAULTS: 5})
     path = node.proc.root / "10/status"
-    path.write_text(path.read_text().replace("nonvoluntary_ctxt_switches:\t0", "nonvoluntary_ctxt_switches:\t6"))
     path.write_text(path.read_text() + "VmSwap:\t       3 kB\n")
     found = usage(node)
     assert (found.cpu_seconds, found.resident_bytes, found.major_faults) == (4.0, 7 * PAGE, 5)
-    assert (found.swap_bytes, found.involuntary_switches) == (3072, 6)
-    assert found.children_cpu_seconds is None
-    assert found.blocked == ()
+    assert (found.swap_bytes, found.children_cpu_seconds, found.blocked) == (3072, None, ())
 
 
 def test_waits_of_all_threads(node: Node) -> None:
@@ -81,15 +76,18 @@ def test_waits_of_all_threads(node: Node) -> None:
 
 
 def test_what_is_not_told(node: Node) -> None:
-    """A kernel without schedstat, delay accounting and PSI has no numbers of them, and each is named."""
+    """A kernel without schedstat and delay accounting has no numbers of them, and the log names what is missing."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
     found = usage(node)
     assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (None, None)
-    assert found.unread == {"schedstat", "delayacct", "pressure"}
+    said = unavailable(ProcFS(node.proc.root), node.roots)
+    assert [text.partition(" unavailable")[0] for text in said] == [
+        "CPU wait time", "disk wait time", "control group pressure",
+    ]  # fmt: skip
 
 
 def test_all_is_told(node: Node) -> None:
-    """Where the kernel tells all, nothing is named as unread."""
+    """Where the kernel tells all, the log names nothing as missing."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("1\n")
     node.proc.note(10, 10, schedstat="1 0 1\n")
     group = node.sys / "fs/cgroup/unified/made.slice"
@@ -99,7 +97,11 @@ def test_all_is_told(node: Node) -> None:
     found = usages(node)
     assert found.groups == {str(group): GroupTotals(cpu=42, throttled=5)}
     assert found.ranks[RANK].groups == (str(group),)
-    assert found.ranks[RANK].unread == frozenset()
+    node.proc.add(os.getpid())
+    node.proc.note(os.getpid(), os.getpid(), schedstat="1 0 1\n")
+    (node.proc.root / "pressure").mkdir()
+    (node.sys / "fs/cgroup/cgroup.controllers").write_text("cpu\n")
+    assert unavailable(ProcFS(node.proc.root), node.roots) == []
 
 
 # -- children ------------------------------------------------------------------------------------------------------
@@ -179,7 +181,6 @@ def test_blocked_threads(node: Node) -> None:
     node.look(after=0.0)
     found = blocked(node, t10="folio_wait_bit_common", t12="nfs_wait_on_request")
     assert found.blocked == (("disk", 1), ("nfs", 2))
-    assert "wait_channel" not in found.unread
 
 
 def test_blocked_without_load(node: Node) -> None:
@@ -244,10 +245,8 @@ def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str)
 
 @pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])
 def test_wait_that_may_not_be_read(node: Node, text: str) -> None:
-    """A wait of which the kernel says nothing is other, and named as unread."""
-    found = blocked(node, t12=text)
-    assert found.blocked == (("other", 1),)
-    assert "wait_channel" in found.unread
+    """A wait of which the kernel says nothing is other."""
+    assert blocked(node, t12=text).blocked == (("other", 1),)
 
 
 def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,9 +260,7 @@ def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
     node.look()
     monkeypatch.setattr(node.scanner._proc, "thread_stat", go_on)
-    found = blocked(node, t12="0")
-    assert found.blocked == ()
-    assert "wait_channel" not in found.unread
+    assert blocked(node, t12="0").blocked == ()
 
 
 def test_waits_that_are_read_are_bounded(node: Node) -> None:
@@ -293,10 +290,3 @@ def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -
     assert found.usages is not None
     assert (set(found.usages.ranks), set(found.standing)) == ({ProcessKey(20, 5000)}, {RANK, ProcessKey(20, 5000)})
     assert node.guard.skipped == 1
-
-
-def test_rank_that_left_is_forgotten(node: Node) -> None:
-    """A process that left has no usage, and what was kept of it is dropped."""
-    node.look()
-    node.proc.remove(10)
-    assert (usages(node).ranks, node.scanner._usage._kept) == ({}, {})

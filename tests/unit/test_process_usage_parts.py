@@ -1,7 +1,5 @@
 """What rank processes use and wait for: the parts that decide, and those that add up."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,11 +10,8 @@ from proc_tree import stat_line
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
-from exporters.process.usage.children import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, shares
-from exporters.process.usage.facts import GroupTotals, JobUsage
-from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, group_paths
-from exporters.process.usage.jobs import JobTotals
-from exporters.process.usage.threads import ThreadTotals
+from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
+from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
 from exporters.process.usage.waits import wait_of
 
 
@@ -52,12 +47,12 @@ def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
 
 
 def test_swap_and_switches_of_a_status() -> None:
-    """Swapped memory is in bytes, and 0 where a zombie has none; involuntary switches are told from the others."""
+    """Swapped memory is in bytes, and 0 where a zombie has none."""
     switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
     text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
     status = parse_status(text)
     assert status is not None
-    assert (status.swap_bytes, status.involuntary_switches, status.context_switches) == (0, 3, 8)
+    assert (status.swap_bytes, status.context_switches) == (0, 8)
     swapped = parse_status(text + "VmSwap:\t      12 kB\n")
     assert swapped is not None
     assert swapped.swap_bytes == 12288
@@ -271,8 +266,6 @@ def test_totals_of_both_versions(tmp_path: Path) -> None:
         str(above): GroupTotals(throttled=7),
         str(old): GroupTotals(throttled=9),
     }
-    assert reader.tells_pressure(str(own))
-    assert not reader.tells_pressure(str(above))
 
 
 @pytest.mark.parametrize(
@@ -284,7 +277,6 @@ def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
         (tmp_path / f"{name}.pressure").write_text(text)
     reader = GroupReader()
     assert reader.read([GroupPaths(str(tmp_path), (str(tmp_path),))]) == {str(tmp_path): GroupTotals()}
-    assert not reader.tells_pressure(str(tmp_path))
 
 
 def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
@@ -303,9 +295,9 @@ def test_totals_of_a_job() -> None:
     """A job's total grows by what each of its groups waited since the last look, each once; it begins at 0."""
     jobs = JobTotals()
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals()),)
+    assert jobs.waited == {"7": GroupTotals()}
     jobs.note({"7": ["a", "b"], "8": ["b"]}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(13, 0, 2, 0)), JobUsage("8", GroupTotals()))
+    assert jobs.waited == {"7": GroupTotals(13, 0, 2, 0), "8": GroupTotals()}
 
 
 def test_groups_that_come_and_go_take_nothing_back() -> None:
@@ -314,9 +306,9 @@ def test_groups_that_come_and_go_take_nothing_back() -> None:
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100), "b": GroupTotals(50)})
     jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(103), "b": GroupTotals(50)})
     jobs.note({"7": ["b", "c"]}, {"b": GroupTotals(2), "c": GroupTotals(9000)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(5)),)
+    assert jobs.waited == {"7": GroupTotals(5)}
     jobs.note({}, {})
-    assert jobs.shown() == ()
+    assert jobs.waited == {}
 
 
 def test_what_was_not_told_before_begins_to_count() -> None:
@@ -324,6 +316,6 @@ def test_what_was_not_told_before_begins_to_count() -> None:
     jobs = JobTotals()
     for told in (GroupTotals(throttled=7), GroupTotals(9000, 9000, 9000, 8), GroupTotals(), GroupTotals(9003, 9000)):
         jobs.note({"7": ["a"]}, {"a": told})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(throttled=1)),)
+    assert jobs.waited == {"7": GroupTotals(throttled=1)}
     jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
-    assert jobs.shown() == (JobUsage("7", GroupTotals(1, throttled=1)),)
+    assert jobs.waited == {"7": GroupTotals(1, throttled=1)}

@@ -1,7 +1,5 @@
 """The RAS client against servers that are as they should be, and against those that are not."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -78,15 +76,6 @@ async def test_a_stopped_process_costs_one_attempt() -> None:
     async with served(serve) as endpoint:
         assert (await ask(endpoint, QUICK)).body == b"{}"
     assert connections == 2
-
-
-async def test_nobody_listens() -> None:
-    """A refused connection fails at connect, at once."""
-    async with served(answering(())) as endpoint:
-        pass
-    with pytest.raises(QueryError) as caught:
-        await ask(endpoint, QUICK)
-    assert caught.value.stage == "connect"
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -170,19 +159,3 @@ def test_the_deadline_lies_beyond_the_library_s_own() -> None:
     """A report has the library's soft timeout, its 5 s after that times the job's factor, and some to be sent."""
     assert QueryLimits().report_seconds() == 5 + 5 + 5
     assert QueryLimits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
-
-
-async def test_a_slow_report_is_waited_for() -> None:
-    """A report that begins late is read: leaving early would have the library spin."""
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for answer in (*JSON_ANSWERS, b"{"):
-            await reader.readline()
-            writer.write(answer)
-        await asyncio.sleep(0.15)
-        writer.write(b"}")
-
-    async with served(serve) as endpoint:
-        reply = await ask(endpoint, QUICK)
-    assert reply.body == b"{}"
-    assert reply.seconds >= 0.15

@@ -1,7 +1,5 @@
 """The splitter of MONITOR streams, on recordings of real ones and on what no library sends."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -12,8 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, OTHER, EventSplitter, Unread
-from exporters.ras.show.families import UNREAD_REASONS
+from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, OTHER, EventSplitter
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
 TEXT = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
@@ -32,13 +29,11 @@ def recordings() -> dict[str, list[bytes]]:
 ALL = recordings()
 
 
-def split(*pieces: bytes) -> tuple[list[str], dict[Unread, int]]:
-    """The events of a stream that ends after ``pieces``, and what of it was not read."""
-    unread: Counter[Unread] = Counter()
-    splitter = EventSplitter(unread)
+def split(*pieces: bytes) -> tuple[list[str], int]:
+    """The events of a stream that ends after ``pieces``, and how many lines of it are none."""
+    splitter = EventSplitter()
     found = [event for piece in pieces for event in splitter.feed(piece)]
-    splitter.end()
-    return found, dict(unread)
+    return found, splitter.unread
 
 
 def test_every_recording_gives_its_events() -> None:
@@ -47,7 +42,7 @@ def test_every_recording_gives_its_events() -> None:
     texts = {name: pieces for name, pieces in ALL.items() if not b"".join(pieces).startswith(b"{")}
     for name, pieces in texts.items():
         stream = b"".join(pieces).decode()
-        assert split(*pieces) == (re.findall(r"^\[[^]]*\] (\w+): ", stream, re.MULTILINE), {}), name
+        assert split(*pieces) == (re.findall(r"^\[[^]]*\] (\w+): ", stream, re.MULTILINE), 0), name
         total.update(split(*pieces)[0])
     assert (len(texts), total) == (
         33,
@@ -98,30 +93,16 @@ def test_any_bytes_are_taken(noise: bytes) -> None:
 ])  # fmt: skip
 def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
     """A line is read, with or without a peer; an invention of the library is `other`, an answer is no event."""
-    assert split(stream) == (events, {})
+    assert split(stream) == (events, 0)
 
 
-@pytest.mark.parametrize(("stream", "events", "unread"), [
-    pytest.param(b"hello\n" + TEXT, 1, {"unreadable": 1}, id="a word"),
-    pytest.param(TEXT[:-1], 0, {"cut": 1}, id="cut text"),
-    pytest.param(b"x" * MAX_EVENT_BYTES + b"\n" + TEXT, 1, {"unreadable": 1}, id="a line at the limit"),
-    pytest.param(b"x" * (MAX_EVENT_BYTES + 1) + b"\n" + TEXT, 1, {"long_line": 1}, id="a long line"),
-    pytest.param(b"x" * 10 * MAX_EVENT_BYTES, 0, {"long_line": 1}, id="a line without end"),
-])  # fmt: skip
-def test_what_is_no_event_is_counted_and_the_next_is_read(stream: bytes, events: int, unread: dict[str, int]) -> None:
-    """Garbage costs itself alone, and is counted once, by its reason."""
-    assert split(stream) == (["PEER_DEAD"] * events, unread)
-
-
-def test_what_does_not_end_is_not_kept() -> None:
-    """A line without end costs no more memory than the limit."""
-    splitter = EventSplitter(Counter())
+def test_what_is_no_event_costs_itself_alone() -> None:
+    """A line that is none, or is too long, is counted once, and the next is read; one without end is not kept."""
+    for line in (b"hello", b"x" * MAX_EVENT_BYTES, b"x" * (MAX_EVENT_BYTES + 1), b"x" * 10 * MAX_EVENT_BYTES):
+        assert split(line + b"\n" + TEXT) == (["PEER_DEAD"], 1)
+    event = TEXT.rstrip().ljust(MAX_EVENT_BYTES)
+    assert (split(event + b"\n"), split(event + b" \n")) == ((["PEER_DEAD"], 0), ([], 1))
+    splitter = EventSplitter()
     for _ in range(100):
         splitter.feed(b"x" * 8192)
-    assert len(splitter._line) <= MAX_EVENT_BYTES
-
-
-def test_every_reason_is_a_series() -> None:
-    """Whatever is not read is exported."""
-    _, unread = split(b"x" * (MAX_EVENT_BYTES + 1) + b"\nx\ny")
-    assert set(unread) == set(UNREAD_REASONS)
+    assert (len(splitter._line), splitter.unread) == (0, 1)

@@ -1,7 +1,5 @@
 """What RAS's reports tell the evidence: for how long a job stood still."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from test_ras_hangs import read, reduced

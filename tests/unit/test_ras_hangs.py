@@ -1,7 +1,5 @@
 """Who has launched less, who waits for whom, and who is suspected of a hang."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 
@@ -33,7 +31,7 @@ from exporters.ras.report.hangs import (
 )
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
-from exporters.ras.show.communicator_families import render_reports
+from exporters.ras.show.families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 WELL: dict[str, Any] = {
@@ -180,7 +178,7 @@ def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None
     """A rank that RAS holds for dead since long before the hang is no suspect, and acquits nobody; a fresh one is."""
     assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
     fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
-    assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS - 1.0)) == fresh
+    assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a number, so that the constant itself is tested
 
 
 @pytest.mark.parametrize("groups", [
@@ -200,14 +198,6 @@ def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
     watches = watch(went_on(UNHEARD_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
     report = read(reduced(WORLD, {process: 60 for process in range(8) if process != 6}, missing=(6,)))
     assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
-
-
-def test_a_running_communicator_takes_no_room_for_lags() -> None:
-    """Lags and suspects count against the budget only while they are shown."""
-    report = read(reduced(WORLD, everybody(50) | {5: 48}))
-    running = watch({}, report.communicators, 1.0)
-    still = watch(running, report.communicators, 2.0)
-    assert series_of(report.communicators[0], running) < series_of(report.communicators[0], still)
 
 
 def left(number: int, process: int) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Files that jobs name are opened as the job sees them, and cost nobody else anything."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import threading
@@ -16,8 +14,8 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
 from agent.system import inside
 from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
-from exporters.ras.asking import files
-from exporters.ras.asking.files import FILE_READER, JobFiles
+from exporters.ras.asking import inquiry as files
+from exporters.ras.asking.inquiry import FILE_READER, JobFiles
 from exporters.ras.local import job_files
 from exporters.ras.local.job_files import FileFacts, FileRequest, read_files
 from exporters.ras.local.listeners import ListenerSearch

@@ -1,7 +1,5 @@
 """Who listens where RAS does, and which library it runs, over a made-up /proc."""
 
-from __future__ import annotations
-
 import os
 import struct
 from collections.abc import Iterable
@@ -11,16 +9,18 @@ import pytest
 from proc_tree import ProcTree
 
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.local import (
-    job_files,
-    job_files as nccl_conf,
-    library as elf_version,
-    library as library_module,
-    listeners,
-    sockets as sockets_module,
+from exporters.ras.local import job_files, listeners, sockets as sockets_module
+from exporters.ras.local.job_files import (
+    MAX_LINE,
+    MAX_SECTIONS,
+    FileFacts,
+    FileRequest,
+    files_of,
+    parse,
+    read_conf,
+    read_one,
+    version_in,
 )
-from exporters.ras.local.job_files import MAX_LINE, FileFacts, FileRequest, files_of, parse, read_conf, read_one
-from exporters.ras.local.library import MAX_SECTIONS, version_in
 from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
@@ -287,9 +287,9 @@ def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch
     text = "NCCL_RAS_TIMEOUT_FACTOR=12"
     (tree.root / "10/root/etc").mkdir(parents=True)
     (tree.root / "10/root/etc/nccl.conf").write_text(text)
-    monkeypatch.setattr(nccl_conf, "MAX_FILE_BYTES", len(text) - 1)
+    monkeypatch.setattr(job_files, "MAX_FILE_BYTES", len(text) - 1)
     assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "1"}
-    monkeypatch.setattr(nccl_conf, "MAX_FILE_BYTES", len(text))
+    monkeypatch.setattr(job_files, "MAX_FILE_BYTES", len(text))
     assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "12"}
     assert parse("NCCL_RAS_ADDR=" + "1" * MAX_LINE) == {"NCCL_RAS_ADDR": "1" * (MAX_LINE - len("NCCL_RAS_ADDR="))}
 
@@ -316,12 +316,12 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
     path = library(tree.root / "libnccl.so.2", text)
-    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text))
+    monkeypatch.setattr(job_files, "MAX_SECTION_BYTES", len(text))
     assert version_of(path) == (2, 30, 7)
-    monkeypatch.setattr(elf_version, "MAX_SECTION_BYTES", len(text) - 1)
+    monkeypatch.setattr(job_files, "MAX_SECTION_BYTES", len(text) - 1)
     assert version_of(path) is None
     key = add(tree, 10, 71, 72)
-    monkeypatch.setattr(library_module, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
+    monkeypatch.setattr(job_files, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
     assert look(tree, key)[V4].servers[key].version is None
 
 

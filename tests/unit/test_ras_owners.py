@@ -1,7 +1,5 @@
 """A user's RAS, which may be any program, speaks of nobody else's processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """Who asks, whether and how often."""
 
-from __future__ import annotations
-
 import itertools
 
 import msgspec
@@ -23,7 +21,6 @@ from exporters.ras.asking.policy import (
     looks_isolated,
     may_monitor,
     next_pace,
-    retry_seconds,
     role_of,
 )
 from exporters.ras.local.listeners import Server, Site
@@ -72,12 +69,6 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
     """How the one job stands."""
     (standing,) = standings([found], sites, rules, NOW)
     return standing
-
-
-def test_a_sound_job_is_asked_where_it_listens() -> None:
-    """The reporter asks at the address that a process of the job serves."""
-    found = standing_of(process(5), {ELSEWHERE: site(6), HERE: site(5)})
-    assert (found, to_ask([found])) == (JobStanding(A, "reporter", HERE, None), [Question(HERE, A, "reporter")])
 
 
 @pytest.mark.parametrize(("found", "sites", "rules", "why"), [
@@ -184,12 +175,6 @@ def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: floa
     assert found.alert_until == 400.0
 
 
-def test_the_nodes_that_are_woken_together_do_not_ask_together() -> None:
-    """The time from a wake to its query is spread over two seconds."""
-    dues = [after_wake(Timing(140.0, 70.0), Pace(), 100.0, jitter).due_at for jitter in (0.0, 1.0)]
-    assert dues == pytest.approx([101.0, 103.0])
-
-
 @pytest.mark.parametrize(("role", "pace", "most"), [
     ("reporter", Pace(), 514),
     ("standby", Pace(), 514),
@@ -209,12 +194,6 @@ def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: 
             timing = after_query(timing, role, pace, now, 0.5)
     assert len(asked) <= most + 1
     assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= MIN_INTERVAL_SECONDS - 0.01
-
-
-@pytest.mark.parametrize(("failures", "longest"), [(1, 1.0), (2, 2.0), (6, 32.0), (7, 60.0), (5000, 60.0)])
-def test_streams_are_tried_again_after_a_second_and_then_ever_later(failures: int, longest: float) -> None:
-    """The wait doubles with each failure, to a minute; as much as half of it is left out."""
-    assert [retry_seconds(failures, jitter) for jitter in (0.0, 1.0)] == pytest.approx([longest / 2, longest])
 
 
 def test_pace_learns_from_clean_queries_and_backs_off_from_others() -> None:

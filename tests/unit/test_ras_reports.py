@@ -1,7 +1,5 @@
 """Reports that no library should send: what of them is believed, and what is counted."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -234,16 +232,6 @@ def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:
     """Where two are as large, which of them numbers the job's ranks cannot be told."""
     found = text(paragraph(0, 0xAB, place(5)), ROW.replace("     1   ", "     2   ", 1))
     assert [rank.rank for rank in found.communicators[0].named] == [None]
-
-
-def test_json_without_what_says_nothing_is_read() -> None:
-    """A report without the key ras, and a communicator without missing_ranks, miss nobody."""
-    whole = communicator(size=1)
-    del whole["missing_ranks"]
-    body = json.loads(report(whole))
-    del body["ras"]
-    found = read_json(json.dumps(body).encode())
-    assert ([(each.responding, each.missing) for each in found.communicators], found.timeouts) == ([(1, 0)], 0)
 
 
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:

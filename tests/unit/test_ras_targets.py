@@ -1,7 +1,5 @@
 """Where the exporter connects, and where it never does, whatever a job's settings name."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from ipaddress import ip_address

@@ -1,7 +1,5 @@
 """Every transcript of a real RAS thread, read; see tests/data/ras/README.md."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re
@@ -14,7 +12,7 @@ import msgspec
 import pytest
 
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import ERRORS, Communicator, Launches, MissingRank, Report, ReportError, TroubledRank
+from exporters.ras.report.model import Communicator, Launches, MissingRank, Report, ReportError, TroubledRank
 from exporters.ras.report.text_report import read_text
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
@@ -132,52 +130,6 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
         assert report.processes == answering, name
         read_of += 1
     assert read_of == 274
-
-
-def wanted_launches(ranks_found: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """The least and the most launches of each collective that anybody has launched."""
-    names = ranks_found[0]["collective_counts"] if ranks_found else ()
-    by_name = {name: [rank["collective_counts"][name] for rank in ranks_found] for name in names}
-    return {name: (min(counts), max(counts)) for name, counts in by_name.items() if max(counts)}
-
-
-def wanted_troubles(rank: dict[str, Any]) -> list[tuple[int, str, str]]:
-    """The trouble of a rank: errors by their names, 7 is none."""
-    status = rank["status"]
-    for kind, code in (("async_error", status["async_error"]), ("init_error", status["init_state"])):
-        if code not in (0, 7):
-            return [(rank["rank"], kind, ERRORS[code])]
-    return [(rank["rank"], "aborted", "")] if status["abort_flag"] else []
-
-
-def test_launches_and_errors_are_those_of_the_json() -> None:
-    """Least and most launches, finalizing and aborted ranks, and errors are as counted anew from the JSON."""
-    launched = troubled = 0
-    for name, plain in by_json():
-        report = {each.hash: each for each in read_report(name).communicators}
-        for each in plain["communicators"]:
-            if not each["size"]:
-                continue
-            found, extremes = report[each["hash"]], wanted_launches(each["ranks"])
-            assert (dict(found.launches.extremes) if found.launches else {}) == extremes, name
-            troubles = [told for rank in each["ranks"] for told in wanted_troubles(rank)]
-            assert [(rank.comm_rank, rank.trouble, rank.error) for rank in found.troubled] == troubles[:32], name
-            flags = [rank["status"] for rank in each["ranks"]]
-            aborted = sum(flag["abort_flag"] for flag in flags)
-            leaving = sum(
-                (flag["finalize_called"] or flag["destroy_flag"]) and not flag["abort_flag"] for flag in flags
-            )
-            assert (found.aborted, found.finalizing) == (aborted, leaving), name
-            launched += bool(extremes)
-            troubled += bool(troubles)
-    assert (launched, troubled) == (191, 19)
-
-
-def read_report(name: str) -> Report:
-    """A transcript that is a whole report."""
-    found = read(ALL[name])
-    assert isinstance(found, Report), name
-    return found
 
 
 def test_text_and_json_of_one_state_tell_the_same() -> None:

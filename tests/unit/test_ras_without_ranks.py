@@ -1,7 +1,5 @@
 """Listeners on a node that has just become idle."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from pathlib import Path
@@ -23,16 +21,6 @@ def leave(node: Node) -> None:
     """Both ranks leave; a child that one of them forked holds its listener on."""
     for pid in (11, 12):
         node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
-
-
-async def test_the_look_before_a_query_is_a_look(node: Node) -> None:
-    """Where all ranks have left meanwhile, who listens is looked up before the query goes on."""
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        [(endpoint, site)] = exporter._sites.items()
-        leave(node)
-        await asyncio.to_thread(node.listen, 13)
-        assert not await exporter._is_as_seen(endpoint, site)
 
 
 async def test_streams_are_not_begun_at_an_orphan(node: Node) -> None:

@@ -1,7 +1,5 @@
 """What reports say of this node's own processes."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 

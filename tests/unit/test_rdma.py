@@ -1,7 +1,5 @@
 """RDMA devices: what is read of them, what is expected, and what is told of those that fall short."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -18,7 +16,7 @@ from lent import failed, lent
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
-from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
+from exporters.rdma import RdmaConfig, RdmaExporter, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
 from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
@@ -293,48 +291,6 @@ async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> N
         assert (kept.pci, kept.pci_path, kept.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
 
 
-async def test_a_virtual_function_comes_and_goes(root: Path) -> None:
-    """It has series while it is there; nothing is told of it, before or after, and it is no GPU's NIC."""
-
-    def make() -> None:
-        function = root / "sys/devices" / Path(MLX5_0).with_name("0000:18:00.1")
-        shutil.copytree(root / "sys/devices" / MLX5_0, function, symlinks=True)
-        (function / "infiniband/mlx5_0").rename(function / "infiniband/mlx5_2")
-        (function / "physfn").symlink_to("../0000:18:00.0")
-        (root / "sys/class/infiniband/mlx5_2").symlink_to(function / "infiniband/mlx5_2")
-
-    node = Node(root)
-    await asyncio.to_thread(make)
-    async with node.under_way() as exporter:
-        assert set(node.series("device_info")) == {*ALL, "mlx5_2"}
-        assert "mlx5_2" in node.series("received_bytes_total")
-        await asyncio.to_thread((root / "sys/class/infiniband/mlx5_2").unlink)
-        await exporter.update()
-        assert set(node.series("device_info")) == ALL
-        assert (node.told(), set(node.nics()), node.failed()) == (ALL, ALL, set())
-
-
-async def test_a_device_in_a_pod_is_told_of_no_more(root: Path) -> None:
-    """In the exclusive mode one that is gone with its function there is not judged; it stays near its GPU."""
-
-    def move() -> None:
-        for path in ("module/ib_core/parameters", "bus/pci/devices"):
-            (root / "sys" / path).mkdir(parents=True)
-        (root / "sys/module/ib_core/parameters/netns_mode").write_text("N\n")
-        (root / "sys/bus/pci/devices/0000:18:00.0").symlink_to(root / "sys/devices" / MLX5_0)
-        for name in ("mlx5_0", "mlx5_1"):
-            (root / "sys/class/infiniband" / name).unlink()
-
-    node = Node(root)
-    async with node.under_way() as exporter:
-        await asyncio.to_thread(move)
-        await exporter.update()
-        assert node.told() == ALL - {"mlx5_0"}
-        assert node.failed() == {("mlx5_1", "rdma_device_missing")}
-        assert set(node.series("device_info")) == {"bnxt_re0", "rdmap160s27"}
-        assert set(node.nics()) == ALL
-
-
 async def test_ignored_devices(root: Path) -> None:
     """They have no series and are no GPU's NIC; one that was missing when it came onto the list is forgotten."""
     first = Node(root)
@@ -415,26 +371,6 @@ async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
     with pytest.raises(NoData):
         async with Node(root / "elsewhere").under_way():
             pass
-
-
-async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices that are there show their objects; a kernel that cannot be asked is asked no more."""
-    answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
-
-    def read() -> dict[str, dict[str, int]]:
-        answer = next(answers, None)
-        if answer is None:
-            monkeypatch.setattr(exporter_module, "read_resources", pytest.fail)
-            raise PermissionError
-        return answer
-
-    monkeypatch.setattr(exporter_module, "read_resources", read)
-    monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
-    node = Node(root, all_counters=True)
-    async with node.under_way() as exporter:
-        for expected in ({"mlx5_0": 3.0}, {}, {}):
-            assert node.series("resources") == expected
-            await exporter.update()
 
 
 def test_version_of_a_driver(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What a port is connected to by LLDP: lldpcli's output, in the form that its manual describes, made up here."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

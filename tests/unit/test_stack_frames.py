@@ -1,7 +1,5 @@
 """py-spy's answers: what is kept of them, and which ranks are elsewhere than most."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

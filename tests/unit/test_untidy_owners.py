@@ -9,8 +9,8 @@ from proc_tree import ProcTree
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
-from agent.ranks.families import families
 from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.table import RankTable
@@ -35,9 +35,8 @@ def table() -> Table:
 
 
 def proofs(table: RankTable) -> dict[RankLabel, str]:
-    """What the exposition says of each rank's proof."""
-    [source] = [each for each in families(table.snapshot()) if each.family.name.endswith("identity_source")]
-    return {RankLabel(job_id, rank): proof for job_id, rank, _, proof in source.labels}
+    """What proves each rank's job."""
+    return {view.label: proof_of(view.process) for view in table.snapshot().ranks}
 
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])

@@ -1,7 +1,5 @@
 """Processes whose environment names a rank and that have not loaded NCCL: counted, and ranks where configured."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

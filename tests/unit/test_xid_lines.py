@@ -1,14 +1,12 @@
 """What the lines of Xids say, and what users can make them say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given, strategies as st
 
 from agent.sdk.hardware import Told
 from exporters.kernel_log.classify import classify, fails, judged
-from exporters.kernel_log.xid_lines import read_xid
+from exporters.kernel_log.gpu_errors import read_xid
 
 DATA = Path(__file__).parents[1] / "data/xid/lines.tsv"
 LINES = [line.split("\t") for line in DATA.read_text().splitlines() if not line.startswith("#")]

@@ -73,3 +73,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     def place(self, hostname: str) -> str:
         """Where its loopback addresses are: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
         return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname
+
+
+UNSEEN = ProcessFacts(ProcessKey(0, 0), 0.0, 0, "", "")
+"""Of a process that was never seen."""

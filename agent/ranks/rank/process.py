@@ -11,7 +11,7 @@ from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
 from agent.ranks.rank.evidence import RankVerdict, RasSilence, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
-from agent.ranks.rank.facts import Owner, ProcessFacts
+from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
@@ -74,9 +74,14 @@ class RankProcess(msgspec.Struct):
     is_victim: bool = False
 
     @property
+    def seen(self) -> ProcessFacts:
+        """What /proc said of it, UNSEEN of a writer whose process was never seen; each shown rank has been."""
+        return self.facts or UNSEEN
+
+    @property
     def owner(self) -> Owner:
         """Whose it is; that of a writer whose process was never seen is not known."""
-        return Owner() if self.facts is None else self.facts.owner
+        return self.seen.owner
 
     @property
     def user(self) -> str:
@@ -95,7 +100,7 @@ class RankProcess(msgspec.Struct):
     @property
     def environment_readable(self) -> bool:
         """Return True when its environment could be read: the right that also shows its exit status."""
-        return self.facts is not None and self.facts.environment is not None
+        return self.seen.environment is not None
 
     @property
     def scheduled_job_id(self) -> str:
@@ -190,7 +195,7 @@ class RankProcess(msgspec.Struct):
 
     def is_surely_a_rank(self) -> bool:
         """Return True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
-        return self.facts is not None and self.facts.evidence in ("thread", "records")
+        return self.seen.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
         """Return the rank label of a process whose rank number is unknown, though its environment was read."""
@@ -220,7 +225,7 @@ class RankProcess(msgspec.Struct):
     @property
     def key(self) -> ProcessKey:
         """Return its pid and start; zeros where the process was never seen."""
-        return ProcessKey(0, 0) if self.facts is None else self.facts.key
+        return self.seen.key
 
     @property
     def judged(self) -> VerdictReason | None:

@@ -1,158 +1,80 @@
 """What rank processes use and wait for, as metric families; pure."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.ranks import RankLabel
-from exporters.process.usage.facts import JobUsage, RankUsage
+from exporters.process.usage.totals import GroupTotals, RankUsage
 
 _RANK = ("job_id", "rank")
 _PER_RANK = "1 per live rank"
 _ONCE = "Absent while 0."
 
-CPU = Family(
-    "rankwatch_rank_cpu_seconds_total",
-    "counter",
+# fmt: off
+CPU = Family("rankwatch_rank_cpu_seconds_total", "counter",
     "CPU time, user and system, of the rank's process, all its threads. Of a process of several ranks each has all.",
-    _RANK,
-    _PER_RANK,
-    "max",
-)
-RUN_QUEUE_WAIT = Family(
-    "rankwatch_rank_run_queue_wait_seconds_total",
-    "counter",
+    _RANK, _PER_RANK, "max")
+RUN_QUEUE_WAIT = Family("rankwatch_rank_run_queue_wait_seconds_total", "counter",
     "Time that threads of the rank's process were ready and waited for a CPU (schedstat), of all its threads, since "
     "the agent first looked at it; a thread's time is read when it has run since the last look. Absent where the "
     "kernel does not count it.",
-    _RANK,
-    _PER_RANK,
-    "max",
-)
-RESIDENT_MEMORY = Family(
-    "rankwatch_rank_resident_memory_bytes", "gauge", "Resident memory of the rank's process.", _RANK, _PER_RANK, "max"
-)
-CHILDREN_CPU = Family(
-    "rankwatch_rank_children_cpu_seconds_total",
-    "counter",
+    _RANK, _PER_RANK, "max")
+RESIDENT_MEMORY = Family("rankwatch_rank_resident_memory_bytes", "gauge",
+    "Resident memory of the rank's process.",
+    _RANK, _PER_RANK, "max")
+CHILDREN_CPU = Family("rankwatch_rank_children_cpu_seconds_total", "counter",
     "CPU time of what descends from the rank's process and is no rank (its data loaders), since the agent first looked "
     "at it: of the 128 oldest at a time, and of those that ended and were waited for. Absent before it has children.",
-    _RANK,
-    "1 per live rank with children",
-    "max",
-)
-SWAP = Family(
-    "rankwatch_rank_swap_bytes",
-    "gauge",
+    _RANK, "1 per live rank with children", "max")
+SWAP = Family("rankwatch_rank_swap_bytes", "gauge",
     f"Memory of the rank's process that is swapped out. {_ONCE}",
-    _RANK,
-    "1 per live rank with swapped memory",
-    "max",
-)
-IO_WAIT = Family(
-    "rankwatch_rank_io_wait_seconds_total",
-    "counter",
+    _RANK, "1 per live rank with swapped memory", "max")
+IO_WAIT = Family("rankwatch_rank_io_wait_seconds_total", "counter",
     "Time that threads of the rank's process waited for disks, or for pages of any file system (delay accounting: "
     f"kernel.task_delayacct), of all its threads, since the agent first looked at it. {_ONCE}",
-    _RANK,
-    "1 per live rank that waited",
-    "max",
-)
-MAJOR_FAULTS = Family(
-    "rankwatch_rank_major_page_faults_total",
-    "counter",
+    _RANK, "1 per live rank that waited", "max")
+MAJOR_FAULTS = Family("rankwatch_rank_major_page_faults_total", "counter",
     f"Page faults of the rank's process that had to read from a disk or from swap. {_ONCE}",
-    _RANK,
-    "1 per live rank with such faults",
-    "max",
-)
-BLOCKED_THREADS = Family(
-    "rankwatch_rank_blocked_threads",
-    "gauge",
+    _RANK, "1 per live rank with such faults", "max")
+BLOCKED_THREADS = Family("rankwatch_rank_blocked_threads", "gauge",
     "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
     "look, by what they waited for: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another kind, or "
     "of one not told) or other (also what may not be read). Absent while none.",
-    (*_RANK, "wait"),
-    "up to 6 per live rank, 0 while none is blocked",
-    "max",
-)
-CHILDREN_STOPPED = Family(
-    "rankwatch_rank_children_stopped",
-    "gauge",
+    (*_RANK, "wait"), "up to 6 per live rank, 0 while none is blocked", "max")
+CHILDREN_STOPPED = Family("rankwatch_rank_children_stopped", "gauge",
     "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none.",
-    _RANK,
-    "1 per live rank with stopped children",
-    "max",
-)
-INVOLUNTARY_SWITCHES = Family(
-    "rankwatch_rank_involuntary_context_switches_total",
-    "counter",
-    "Times that the main thread of the rank's process was taken off its CPU while it wanted to run.",
-    _RANK,
-    "1 per live rank, only with all_values",
-    "max",
-)
-PRESSURE_WAITING = Family(
-    "rankwatch_job_pressure_waiting_seconds_total",
-    "counter",
+    _RANK, "1 per live rank with stopped children", "max")
+PRESSURE_WAITING = Family("rankwatch_job_pressure_waiting_seconds_total", "counter",
     "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "
     "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first looked "
     f"at them. {_ONCE}",
-    ("job_id", "resource"),
-    "up to 3 per job",
-    "sum",
-)
-THROTTLED = Family(
-    "rankwatch_job_cpu_throttled_seconds_total",
-    "counter",
+    ("job_id", "resource"), "up to 3 per job", "sum")
+THROTTLED = Family("rankwatch_job_cpu_throttled_seconds_total", "counter",
     "Time that the control groups of the job's ranks on this node, and those above them, were kept off CPUs as their "
     "quota of CPU time (cpu.max, cpu.cfs_quota_us) was used up. The sum over groups and CPUs, since the agent first "
     f"looked at them. {_ONCE}",
-    ("job_id",),
-    "up to 1 per job",
-    "sum",
-)
-AFFINITY = Family(
-    "rankwatch_rank_affinity_info",
-    "gauge",
+    ("job_id",), "up to 1 per job", "sum")
+AFFINITY = Family("rankwatch_rank_affinity_info", "gauge",
     "The CPUs that the main thread of the rank's process may run on, as a list (0-15,32), and the NUMA nodes that they "
     "are of; always 1.",
-    (*_RANK, "cpus", "numa_nodes"),
-    "1 per live rank, only with all_values",
-)
-FAMILIES: tuple[Family, ...] = (
-    CPU,
-    RUN_QUEUE_WAIT,
-    RESIDENT_MEMORY,
-    CHILDREN_CPU,
-    SWAP,
-    IO_WAIT,
-    MAJOR_FAULTS,
-    BLOCKED_THREADS,
-    CHILDREN_STOPPED,
-    INVOLUNTARY_SWITCHES,
-    AFFINITY,
-    PRESSURE_WAITING,
-    THROTTLED,
-)
+    (*_RANK, "cpus", "numa_nodes"), "1 per live rank, only with all_values")
+# fmt: on
+FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
 
 
 def render(
-    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Iterable[JobUsage], *, all_values: bool
+    ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Mapping[str, GroupTotals], *, all_values: bool
 ) -> Iterable[Metric]:
     """Render what each rank used and waited for, and the control groups of each job."""
     page = {family: family.rows() for family in FAMILIES}
     for label, usage in ranks:
         _rank(page, label, usage)
         if all_values:
-            page[INVOLUNTARY_SWITCHES].add(label, usage.involuntary_switches)
             page[AFFINITY].add((*label, usage.cpus, usage.numa_nodes), 1)
-    for job in jobs:
-        waited = job.waited
+    for job_id, waited in jobs.items():
         for resource, microseconds in (("cpu", waited.cpu), ("memory", waited.memory), ("io", waited.io)):
-            _if_any(page[PRESSURE_WAITING], (job.job_id, resource), microseconds / 1e6)
-        _if_any(page[THROTTLED], (job.job_id,), waited.throttled / 1e6)
+            _if_any(page[PRESSURE_WAITING], (job_id, resource), microseconds / 1e6)
+        _if_any(page[THROTTLED], (job_id,), waited.throttled / 1e6)
     return [rows.metric for rows in page.values()]
 
 

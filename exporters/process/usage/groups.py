@@ -1,20 +1,16 @@
-"""What the control groups of rank processes waited for: PSI and throttling, of both versions. Blocking."""
-
-from __future__ import annotations
+"""What the control groups of rank processes waited for (PSI and throttling, of both versions), and each job's sum."""
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from exporters.process.usage.facts import GroupTotals
+from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8
-"""Of a process' group and those above it, the nearest, which may have a limit of CPU time."""
-MAX_GROUPS = 512
-"""Groups that are read in one look; of more, the next ones at the next look."""
+MAX_LEVELS = 8  # Of a process' group and those above it, the nearest, which may have a limit of CPU time
+MAX_GROUPS = 512  # Groups that are read in one look; of more, the next ones at the next look
 _READ_BYTES = 4096
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
@@ -53,12 +49,7 @@ class GroupReader:
 
     def __init__(self) -> None:
         self._known: dict[str, GroupTotals] = {}
-        self._pressed: set[str] = set()
         self._next = 0
-
-    def tells_pressure(self, directory: str) -> bool:
-        """Return True when the group had PSI values when it was last read."""
-        return directory in self._pressed
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
         """What these groups waited for by now, or when they were last read, by directory; the others are forgotten."""
@@ -71,7 +62,6 @@ class GroupReader:
         due = (directories[start:] + directories[:start])[:MAX_GROUPS]
         self._next = start + len(due)
         self._known = {each: totals for each, totals in self._known.items() if each in with_pressure}
-        self._pressed &= with_pressure.keys()
         for directory in due:
             self._read(directory, pressure=with_pressure[directory])
         return dict(self._known)
@@ -84,10 +74,6 @@ class GroupReader:
         pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
         cpu, memory, io = (0 if found is None else int(found[1]) for found in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
-        if any(pressures):
-            self._pressed.add(directory)
-        else:
-            self._pressed.discard(directory)
 
 
 def _throttled(text: str) -> int:
@@ -108,3 +94,32 @@ def _text(path: str) -> str:
             os.close(fd)
     except (OSError, ValueError):  # the latter: a path that cannot be one
         return ""
+
+
+class JobTotals:
+    """What each job with live ranks on the node ``waited`` for. Totals begin at 0 with the first look at a group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, GroupTotals]] = {}
+        self.waited: dict[str, GroupTotals] = {}
+
+    def note(self, directories: Mapping[str, Collection[str]], totals: Mapping[str, GroupTotals]) -> None:
+        """Take a look: the groups of each job's live ranks, and what each waited for; other jobs are forgotten."""
+        groups = {job_id: {each: totals[each] for each in own if each in totals} for job_id, own in directories.items()}
+        waited = {}
+        for job_id, now in groups.items():
+            before = self._groups.get(job_id, {})
+            waited[job_id] = self.waited.get(job_id, GroupTotals())
+            for directory, reading in now.items():
+                if directory in before:
+                    waited[job_id] = _added(waited[job_id], before[directory], reading)
+        self._groups, self.waited = groups, waited
+
+
+def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
+    """Return the total and the increase; a smaller number belongs to a new group with the old name.
+
+    Add nothing after a 0, which also stands for a missing value: else a group's whole past would count as new.
+    """
+    increases = ((new - old if new >= old else new) if old else 0 for old, new in zip(before, now, strict=True))
+    return GroupTotals(*(sum(pair) for pair in zip(total, increases, strict=True)))

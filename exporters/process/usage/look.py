@@ -1,7 +1,5 @@
 """One look at what the rank processes use and wait for. Blocking; a failure costs the one rank."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,20 +9,15 @@ from typing import TypeVar
 
 import msgspec
 
-from agent.sdk.exporter import Guard
+from agent.sdk.exporter import Guard, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS, Stat
-from exporters.process.usage.affinity import nodes_of, parse_cpus, read_nodes
-from exporters.process.usage.children import ChildrenCpu, shares
-from exporters.process.usage.facts import DELAYACCT, PRESSURE, SCHEDSTAT, WAIT_CHANNEL, GroupTotals, RankUsage
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
-from exporters.process.usage.threads import ThreadTotals
-from exporters.process.usage.waits import wait_of, wait_on
+from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, ThreadTotals, shares
+from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait_of, wait_on
 
-MAX_WAITS_READ = 64
-"""Blocked threads of one rank whose wait channel is read; the others count as other."""
-UNINTERRUPTIBLE = "DI"
-"""Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers."""
+MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
+UNINTERRUPTIBLE = "DI"  # Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers
 
 T = TypeVar("T")
 
@@ -48,6 +41,18 @@ class _Kept(msgspec.Struct):
 
     threads: ThreadTotals
     children: ChildrenCpu
+
+
+def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
+    """Return what this kernel does not count of processes, each with the remedy. Blocking."""
+    own = os.getpid()
+    has_pressure = (roots.proc / "pressure").exists() and (roots.sys / "fs/cgroup/cgroup.controllers").exists()
+    counted = {
+        "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)": proc.run_queue_wait(own, own),
+        "disk wait time unavailable: set sysctl kernel.task_delayacct=1": proc.counts_io_wait() or None,
+        "control group pressure unavailable: cgroup v2 or psi=1 missing": has_pressure or None,
+    }
+    return [text for text, found in counted.items() if found is None]
 
 
 class UsageLook:
@@ -96,39 +101,27 @@ class UsageLook:
         if len(children) == len(chosen):  # else one ended just now, and its time is in no line, or in two
             kept.children.note(stat, children)
         status = self._proc.status(pid)
-        blocked, are_known = self._blocked(pid, rank.threads, children)
-        unread = {
-            SCHEDSTAT: not kept.threads.counts_run_queue,
-            DELAYACCT: not counts_io_wait,
-            PRESSURE: not self._groups.tells_pressure(paths.own),
-            WAIT_CHANNEL: not are_known,
-        }
         ticks, children_ticks = self._ticks_per_second, kept.children.ticks
         return RankUsage(
             cpu_seconds=stat.cpu_ticks / ticks,
             resident_bytes=stat.resident_pages * self._page_bytes,
             swap_bytes=0 if status is None else status.swap_bytes,
             major_faults=stat.major_faults,
-            involuntary_switches=0 if status is None else status.involuntary_switches,
             run_queue_wait_seconds=kept.threads.run_queue_ns / 1e9 if kept.threads.counts_run_queue else None,
             io_wait_seconds=kept.threads.io_wait_ticks / ticks if counts_io_wait else None,
             children_cpu_seconds=None if children_ticks is None else children_ticks / ticks,
             children_stopped=sum(child.state == "T" for child in children),
-            blocked=blocked,
+            blocked=self._blocked(pid, rank.threads, children),
             groups=paths.throttling,
             cpus="" if status is None else status.cpus,
             numa_nodes="" if status is None else nodes_of(parse_cpus(status.cpus), self._numa_nodes),
-            unread=frozenset(source for source, silent in unread.items() if silent),
         )
 
-    def _blocked(
-        self, pid: int, threads: Sequence[Stat], children: Sequence[Stat]
-    ) -> tuple[tuple[tuple[str, int], ...], bool]:
-        """The threads in uninterruptible sleep by what they wait for, and False where that could not be read of one."""
+    def _blocked(self, pid: int, threads: Sequence[Stat], children: Sequence[Stat]) -> tuple[tuple[str, int], ...]:
+        """Return the threads in uninterruptible sleep by what they wait for."""
         waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
         waiting = [(owner, thread) for owner, thread in waiting if thread.state in UNINTERRUPTIBLE]
         waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
-        are_known = True
         mounts: dict[int, str] | None = None  # the rank's, for its children too
         for owner, thread in waiting[:MAX_WAITS_READ]:
             frames = self._proc.kernel_frames(owner, thread.pid)
@@ -136,13 +129,12 @@ class UsageLook:
                 stat = self._proc.thread_stat(owner, thread.pid)
                 if stat is None or stat.state not in UNINTERRUPTIBLE:
                     continue  # its wait is over
-                are_known = False
             wait = wait_of(frames)
             if wait == "disk" and (mount := self._proc.blocked_on_mount(owner, thread.pid)) is not None:
                 mounts = mounts if mounts is not None else self._proc.mounts(pid)
                 wait = wait_on(mounts.get(mount, ""))
             waits[wait] += 1
-        return tuple(sorted((wait, number) for wait, number in waits.items() if number)), are_known
+        return tuple(sorted((wait, number) for wait, number in waits.items() if number))
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
         return self._guard.attempt("what a process uses", work, pid=key.pid)

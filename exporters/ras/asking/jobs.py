@@ -1,7 +1,5 @@
 """The jobs of this node: which are queried, at which address, and when. No I/O."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from random import Random
@@ -11,7 +9,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
 from exporters.ras.asking import policy
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Report

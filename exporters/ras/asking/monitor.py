@@ -4,8 +4,6 @@ Unlike a query, MONITOR involves only the process that serves it, so every node 
 that process without bound: a stream is read to its end, whatever it holds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import Counter
@@ -16,16 +14,7 @@ import msgspec
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
-from exporters.ras.protocol.client import (
-    Endpoint,
-    EventSplitter,
-    QueryError,
-    QueryLimits,
-    Stage,
-    Unread,
-    command,
-    greet,
-)
+from exporters.ras.protocol.client import Endpoint, EventSplitter, QueryError, QueryLimits, Stage, command, greet
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
@@ -42,10 +31,8 @@ class Monitored(msgspec.Struct):
     """Counts over all addresses; ``up``: whether the stream of each address runs."""
 
     up: dict[str, bool] = {}
-    streams: int = 0
     errors: Counter[Stage] = msgspec.field(default_factory=Counter)
     events: Counter[str] = msgspec.field(default_factory=Counter)
-    unread: Counter[Unread] = msgspec.field(default_factory=Counter)
 
 
 class _Stream(msgspec.Struct):
@@ -93,7 +80,7 @@ class Monitors:
     def snapshot(self) -> Monitored:
         """Copy the counts."""
         up, heard = {endpoint.label: stream.up for endpoint, stream in self._streams.items()}, self._heard
-        return Monitored(up, heard.streams, heard.errors.copy(), heard.events.copy(), heard.unread.copy())
+        return Monitored(up, heard.errors.copy(), heard.events.copy())
 
     async def drain(self) -> None:
         """End every stream; closing a MONITOR connection does the library no harm."""
@@ -127,7 +114,6 @@ class Monitors:
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
-            self._heard.streams += 1
             ended = await self._read(endpoint, reader, writer)
         finally:
             writer.close()
@@ -137,7 +123,7 @@ class Monitors:
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the process ends, or answers no more (``deadline``)."""
-        splitter = EventSplitter(self._heard.unread)
+        splitter, warned = EventSplitter(), False
         ended: Stage = "cut"
         try:
             while piece := await _hear(reader, writer):
@@ -145,12 +131,14 @@ class Monitors:
                 self._heard.events.update(found)
                 if not ALARMS.isdisjoint(found):
                     self._wakes.add(endpoint)
+                if splitter.unread and not warned:
+                    self._log.warning("RAS at {endpoint} sends what is no event", endpoint=endpoint.label)
+                    warned = True
                 await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
             ended = "deadline"
         except OSError:  # the connection broke
             pass
-        splitter.end()
         return ended
 
 

@@ -5,15 +5,13 @@ asks, one more stands by at a quarter of what the job can afford, and the others
 nothing: every node does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
-from exporters.ras.local.library import Version
+from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.report.model import Report
 

@@ -1,7 +1,5 @@
 """The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Annotated
 
@@ -97,10 +95,9 @@ class Reports:
         series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
-        count = before.count + 1 if before else 1
         blamed = suspects(report.communicators, watches)
         self.by_job[owner.job] = JobReport(
-            owner.key, report, until, owner.world_size, watches, asked_seconds, count, aborts, blamed
+            owner.key, report, until, owner.world_size, watches, asked_seconds, aborts, blamed
         )
         return True
 

@@ -6,8 +6,6 @@ others are dead (tried, NCCL 2.24 to 2.32). Where any report has its answer, or 
 job nothing, the reports that miss it are contradicted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 

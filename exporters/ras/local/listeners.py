@@ -7,8 +7,6 @@ Jobs name addresses, and the agent reaches more than they do. So an address is a
 have it on one of this network namespace's interfaces, and a rank's process holds a listener of its own user there.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re
@@ -21,8 +19,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, files_of
-from exporters.ras.local.library import Version, mapped_library
+from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Version, files_of, mapped_library
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 

@@ -1,7 +1,5 @@
 """TCP sockets and addresses of a network namespace, from /proc alone. Blocking."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -7,11 +7,8 @@ library sends: by the time a reply is as long as the cap the collective is over.
 What a MONITOR connection sends is split into events: a line of text each.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -26,18 +23,15 @@ EVENTS = (
 OTHER = "other"  # what any other event is called
 MAX_EVENT_BYTES = 4 * 1024
 
-Unread = Literal["long_line", "unreadable", "cut"]
-"""Why something is no event: a line beyond its cap, one that is no event's, the stream ended within it."""
-
 _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
 _ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # to CLIENT PROTOCOL, which may be sent at any time
 
 
 class EventSplitter:
-    """Splits one stream, however it is cut into pieces. ``unread`` counts what gave no event."""
+    """Splits one stream, however it is cut into pieces. ``unread``: lines that are no event's, or too long."""
 
-    def __init__(self, unread: Counter[Unread]) -> None:
-        self._unread = unread
+    def __init__(self) -> None:
+        self.unread = 0
         self._line = bytearray()
         self._is_long = False
 
@@ -51,16 +45,11 @@ class EventSplitter:
                 event = match[1].decode()
                 found.append(event if event in EVENTS else OTHER)
             elif not self._is_long and not _ANSWER.fullmatch(self._line):
-                self._unread["unreadable"] += 1
+                self.unread += 1
             self._line.clear()
             self._is_long = False
         self._extend(rest)
         return found
-
-    def end(self) -> None:
-        """Count what the end of the stream left incomplete."""
-        if self._line:
-            self._unread["cut"] += 1
 
     def _extend(self, part: bytes) -> None:
         if self._is_long:
@@ -68,7 +57,7 @@ class EventSplitter:
         self._line += part
         if len(self._line) > MAX_EVENT_BYTES:
             self._is_long = True
-            self._unread["long_line"] += 1
+            self.unread += 1
             self._line.clear()
 
 

@@ -8,8 +8,6 @@ answer is no suspect where launches went on without its answers, unless no other
 stay so may be a hang on the GPUs or a pause: its start is exported, and no rank is blamed.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Literal, NamedTuple
@@ -211,7 +209,7 @@ class JobReport(msgspec.Struct, frozen=True):
     """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
 
     ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
-    ``asked_seconds``: time of its query (epoch); ``count``: how many of its reports were kept one after the other.
+    ``asked_seconds``: time of its query (epoch).
     ``aborted``: the ranks that recently aborted a communicator; ``suspects``: by communicator hash.
     """
 
@@ -221,7 +219,6 @@ class JobReport(msgspec.Struct, frozen=True):
     world_size: int | None
     watches: dict[str, Watch]
     asked_seconds: float = 0.0
-    count: int = 1
     aborted: dict[AbortedRank, Abort] = {}
     suspects: dict[str, tuple[Suspect, ...]] = {}
 

@@ -1,7 +1,5 @@
 """The JSON report of NCCL 2.28.7 and later; a reply of either format is read here, or in a helper process. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator

@@ -4,8 +4,6 @@ The counts are of launches by the host, not of completions, and every rank is re
 runs they differ by a few and change all the time. Only counts that differ and do not change mean something.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple

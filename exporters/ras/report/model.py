@@ -1,7 +1,5 @@
 """One RAS report, whatever its format: what of it is believed, and why the rest is not. Pure."""
 
-from __future__ import annotations
-
 import ipaddress
 import zlib
 from array import array

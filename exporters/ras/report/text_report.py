@@ -5,8 +5,6 @@ one communicator is the largest, its ranks are the job's. Pure.
 A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import re

@@ -1,8 +1,6 @@
 """What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames; and
 for how long the job stood still by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -43,7 +41,7 @@ async def last_report(reports: Callable[[], Mapping[str, JobReport]], wanted: Wa
         return Offered({})
     blamed = [(comm, each) for comm, ranks in sorted(known.suspects.items()) for each in ranks]
     words = [_word(each, comm) for comm, each in blamed if each.rank.rank is not None]
-    report = {"asked": known.asked_seconds, "reports": known.count, "report": known.report}
+    report = {"asked": known.asked_seconds, "report": known.report}
     return Offered({"report.json": msgspec.json.encode(report) + b"\n"}, words[:MAX_WORDS])
 
 

@@ -1,39 +1,142 @@
-"""The metric families of the exporter and of MONITOR's events, and how a snapshot becomes them. Pure."""
+"""The metric families of RAS's reports and events, and how a snapshot becomes them. Pure.
 
-from __future__ import annotations
+Ranks of other nodes are named by their place in the communicator: series by rank alone come from the rank's own node.
+The label ``rank`` is the global rank where the report holds the whole job, else empty."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
 
-from agent.sdk.metrics import Family, Metric
+from agent.sdk.metrics import Family, Metric, Rows, comm_label
 from exporters.ras.asking.jobs import JobStanding
 from exporters.ras.asking.monitor import Monitored
-from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage, Unread
-from exporters.ras.report.hangs import JobReport
-from exporters.ras.show.communicator_families import FAMILIES as COMMUNICATOR_FAMILIES, render_reports
+from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage
+from exporters.ras.report.hangs import JobReport, stalled
+from exporters.ras.report.model import Communicator, NamedRank
+
+_COMM = ("job_id", "comm")
+_PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
+
+# fmt: off
+RANKS = Family(
+    "rankwatch_communicator_ranks", "gauge",
+    "Ranks of the communicator by the last report: expected; responding (initializing, finalizing and aborted count "
+    "some of these); missing: unresponsive (the process did not answer) and dead (the process is declared dead). "
+    "A state that the report lacks is absent.",
+    (*_COMM, "state"), "8 per communicator of a queried job", "max")
+RANK_MISSING = Family(
+    "rankwatch_communicator_rank_missing", "gauge",
+    "1 while the last report misses the rank; host is its address, gpu its NVML index. reason: dead (declared dead), "
+    "unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
+    (*_PLACE, "reason"), "1 per missing rank and communicator, at most 4096", "max")
+LAUNCHED_MIN = Family(
+    "rankwatch_communicator_launched_min", "gauge",
+    "Launches of the collective by the rank that has launched the fewest, since the communicator was made. Not "
+    "counted: send and receive, replays of CUDA graphs, symmetric-memory and copy-engine collectives.",
+    (*_COMM, "collective"), "1 per communicator and collective used", "max")
+LAUNCHED_MAX = Family(
+    "rankwatch_communicator_launched_max", "gauge",
+    "Launches of the collective by the rank that has launched the most, since the communicator was made.",
+    (*_COMM, "collective"), "1 per communicator and collective used", "max")
+LAST_LAUNCH = Family(
+    "rankwatch_communicator_last_launch_timestamp_seconds", "gauge",
+    "When a report first showed the launch counts as they are now; absent before the first launch. A pause looks like "
+    "a hang of all GPUs.",
+    _COMM, "1 per communicator", "max")
+STALLED = Family(
+    "rankwatch_communicator_stalled", "gauge",
+    "1 when nothing was launched between the last two reports although the ranks' counts differ or some ranks do not "
+    "answer; or when nothing was launched for 5 minutes although a few ranks have left the communicator.",
+    _COMM, "1 per communicator", "max")
+SUSPECT = Family(
+    "rankwatch_communicator_suspect", "gauge",
+    "1 for a rank that blocks a stalled communicator; no series where that is unknown. reason: behind "
+    "(it has launched less than others, and does not wait elsewhere), missing (it does not answer), "
+    "left (it left the communicator, in which nothing was launched for 5 minutes).",
+    (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
+RANK_LAG = Family(
+    "rankwatch_communicator_rank_lag", "gauge",
+    "Launches by which the rank is behind the one that has launched the most, in a stalled communicator: the 32 "
+    "furthest behind, if they are not the majority.",
+    (*_COMM, "comm_rank", "rank", "collective"), "at most 32 per stalled communicator and collective", "max")
+ASYNC_ERROR = Family(
+    "rankwatch_communicator_async_error", "gauge",
+    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t); an operation in "
+    "progress is none.",
+    (*_COMM, "comm_rank", "rank", "error"), "1 per rank with an error, at most 32 per communicator", "max")
+INIT_ERROR = Family(
+    "rankwatch_communicator_init_error", "gauge",
+    "1 while the rank has failed to make the communicator, with the error (ncclResult_t).",
+    (*_COMM, "comm_rank", "rank", "error"), "1 per rank with an error, at most 32 per communicator", "max")
+ABORTED = Family(
+    "rankwatch_communicator_aborted", "gauge",
+    "1 for a minute after the rank aborted the communicator, which it then leaves (missing with reason "
+    "no_communicator). The abort takes a second or two: one between two reports shows by the missing rank alone.",
+    (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
+# fmt: on
+_OF_REPORTS = tuple(own for own in globals().values() if isinstance(own, Family))
+STATES = ("responding", "missing", "unresponsive", "dead", "initializing", "finalizing", "aborted")
+"""Members of a Communicator that count its ranks."""
+_ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
+
+
+def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
+    """Return the families of the last reports, by job."""
+    rows = {family.name: family.rows() for family in _OF_REPORTS}
+    for job_id, job in reports.items():
+        for each in job.report.communicators:
+            place = (job_id, comm_label(each.hash))
+            _counts(rows, place, each, job)
+            for rank in each.named:
+                rows[RANK_MISSING.name].add((*_named(place, rank, job), rank.reason), 1)
+            for one in each.troubled:
+                if one.trouble in _ERRORS:
+                    where = (*place, str(one.comm_rank), job.rank_label(one.rank))
+                    rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
+        for name, waited_for in job.suspects.items():
+            for suspect in waited_for:
+                waiting = _named((job_id, comm_label(name)), suspect.rank, job)
+                rows[SUSPECT.name].add((*waiting, suspect.reason), 1)
+        for gone, abort in job.aborted.items():
+            labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(abort.rank))
+            rows[ABORTED.name].add(labels, 1)
+    return [found.metric for found in rows.values()]
+
+
+def _counts(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator, job: JobReport) -> None:
+    rows[RANKS.name].add((*place, "expected"), each.size)
+    for state in STATES:
+        if (count := getattr(each, state)) is not None:
+            rows[RANKS.name].add((*place, state), count)
+    if each.launches is None:
+        return
+    for collective, (least, most) in each.launches.extremes.items():
+        rows[LAUNCHED_MIN.name].add((*place, collective), least)
+        rows[LAUNCHED_MAX.name].add((*place, collective), most)
+    rows[LAST_LAUNCH.name].add(place, job.watches[each.hash].since_seconds)
+    is_stalled = stalled(each, job.watches)
+    rows[STALLED.name].add(place, float(is_stalled))
+    for rank in each.launches.behind if is_stalled else ():
+        for collective, lag in rank.lags.items():
+            rows[RANK_LAG.name].add((*place, str(rank.comm_rank), job.rank_label(rank.rank), collective), lag)
+
+
+def _named(place: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[str, ...]:
+    gpu = "" if rank.place.gpu < 0 else str(rank.place.gpu)
+    return (*place, str(rank.comm_rank), job.rank_label(rank.rank), rank.place.host, gpu)
+
 
 # fmt: off
 MONITOR_UP = Family(
     "rankwatch_ras_monitor_up", "gauge",
     "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
     ("endpoint",), "1 per address that is listened to")
-MONITOR_STREAMS = Family(
-    "rankwatch_ras_monitor_streams_total", "counter",
-    "Event streams that were opened: the first at an address, and one after each that ended.",
-    aggregate="sum")
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total", "counter",
     "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
     "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
     ("stage",), "1 per stage seen, at most 6", "sum")
-MONITOR_UNREAD = Family(
-    "rankwatch_ras_monitor_unread_total", "counter",
-    "What streams of events hold and no event is read from: a long_line, what is unreadable, or cut by "
-    "the end of the stream.",
-    ("reason",), "1 per reason seen, at most 3", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",
     "What one RAS thread of the node learned of its peers, by the library's own names, and other: PEER_NEW and "
@@ -54,16 +157,6 @@ QUERY_ERRORS = Family(
     "rankwatch_ras_query_errors_total", "counter",
     "Queries without a report, by where they failed: connect, handshake, command, deadline, size, cut or parse.",
     ("stage",), "7 per node", "sum")
-TIMEOUTS = Family(
-    "rankwatch_ras_timeouts_total", "counter",
-    "Times that the library gave up waiting for peers while it gathered a report.",
-    aggregate="sum")
-SKIPPED = Family(
-    "rankwatch_ras_skipped_total", "counter",
-    "What reports hold and no series shows: communicators that are phantom (no ranks), implausible, duplicate, "
-    "surplus, unnamed (text names them only in trouble) or unreadable, missing ranks over the limit (rank_surplus), "
-    "and whole reports of a process that ended before they were read (foreign_report) or that find no room (refused).",
-    ("reason",), "1 per reason seen, at most 9", "sum")
 LISTENERS = Family(
     "rankwatch_ras_listeners", "gauge",
     "Processes that listen at the configured addresses: rank, a rank's; unowned, a process that is not known "
@@ -87,10 +180,6 @@ REPORT_TIMESTAMP = Family(
     "rankwatch_ras_report_timestamp_seconds", "gauge",
     "Time of the query for the job's last report; absent without a fresh one.",
     ("job_id",), "1 per queried job", "max")
-REPORTS = Family(
-    "rankwatch_ras_reports_total", "counter",
-    "Reports that the job gave this node; restarts at 0 when none came for three intervals.",
-    ("job_id",), "1 per queried job", "max")
 FAILURES = Family(
     "rankwatch_ras_failures", "gauge",
     "Queries of the job without a report since its last one.",
@@ -100,13 +189,8 @@ INTERVAL = Family(
     "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
     ("job_id",), "1 per queried job")
 # fmt: on
-FAMILIES = (*(own for own in globals().values() if isinstance(own, Family)), *COMMUNICATOR_FAMILIES)
-SKIPPED_REASONS = (
-    "phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus",
-    "foreign_report", "refused",
-)  # fmt: skip
+FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
 STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
-UNREAD_REASONS: tuple[Unread, ...] = ("long_line", "unreadable", "cut")
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
@@ -120,8 +204,6 @@ class RasSnapshot(msgspec.Struct, frozen=True):
     duration_seconds: float | None
     queries: int
     errors: Counter[Stage]
-    timeouts: int
-    skipped: Counter[str]
     listeners: dict[str, tuple[int, int]]
     jobs: tuple[JobStanding, ...]
     libraries: frozenset[tuple[str, str, str]]
@@ -137,8 +219,6 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
         yield DURATION.single(snapshot.duration_seconds)
     yield QUERIES.single(snapshot.queries)
     yield QUERY_ERRORS.by_label({stage: snapshot.errors[stage] for stage in STAGES})
-    yield TIMEOUTS.single(snapshot.timeouts)
-    yield SKIPPED.by_label(_seen(snapshot.skipped, SKIPPED_REASONS))
     listeners = LISTENERS.rows()
     for endpoint, (owned, unowned) in snapshot.listeners.items():
         listeners.add((endpoint, "rank"), owned)
@@ -148,21 +228,13 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     yield _info(REPORTER, ((each.job.job_id, each.role) for each in named))
     yield _info(NOT_ASKED, ((each.job.job_id, each.refusal) for each in named if each.refusal))
     yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
-    yield REPORTS.by_label({job_id: report.count for job_id, report in snapshot.reports.items()})
     yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
     yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.visits.items()})
     yield _info(LIBRARY_INFO, sorted(snapshot.libraries))
     yield from render_reports(snapshot.reports)
     yield MONITOR_UP.by_label(heard.up)
-    yield MONITOR_STREAMS.single(heard.streams)
-    yield MONITOR_ERRORS.by_label(_seen(heard.errors, STREAM_STAGES))
-    yield MONITOR_UNREAD.by_label(_seen(heard.unread, UNREAD_REASONS))
+    yield MONITOR_ERRORS.by_label({stage: heard.errors[stage] for stage in STREAM_STAGES if heard.errors[stage]})
     yield EVENTS_HEARD.by_label({event: heard.events[event] for event in (*EVENTS, OTHER)})
-
-
-def _seen(counts: Mapping[Any, int], names: Iterable[str]) -> dict[str, int]:
-    """Return the counts of these names that are not 0, in their order."""
-    return {name: counts[name] for name in names if counts.get(name)}
 
 
 def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
