@@ -1,6 +1,7 @@
 """How much of a bounded table each share holds, and which loses an entry: users, then their directories. Pure."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -8,6 +9,18 @@ NO_OWNER = -1
 """The uid of what is of a file that was not looked at yet."""
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | None = None) -> list[T]:
+    """Return the items, at most ``most``: the first of each owner, then the second of each, in their own order."""
+    turns: Counter[Hashable] = Counter()
+    numbered = []
+    for item in items:
+        owner = owner_of(item)
+        turns[owner] += 1
+        numbered.append((turns[owner], item))
+    return [item for _, item in sorted(numbered, key=lambda one: one[0])[:most]]
 
 
 class Share(NamedTuple):

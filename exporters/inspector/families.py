@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
-from exporters.inspector.reading.reclaim import How
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
@@ -60,10 +59,6 @@ UNMATCHED = Family(
 FLOOR = Family(
     "rankwatch_communicator_floor_seconds_total", "counter",
     "Time of the matched operations on the rank that arrived last and did not wait: the fabric's own time.",
-    _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
-SPREAD = Family(
-    "rankwatch_communicator_spread_seconds_total", "counter",
-    "Time of the matched operations on the rank that arrived first, less the floor: how far apart the ranks arrived.",
     _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds", "gauge",
@@ -142,17 +137,10 @@ SKIPPED = Family(
     "ranks, binding: kinds of record) the user and directory that hold most lose theirs: delete old files, or give "
     "each job its own directory.",
     ("reason",), "1 per reason seen")
-HOLE_BYTES = Family(
-    "rankwatch_inspector_hole_bytes_total", "counter",
-    "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.")
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total", "counter",
     "Records faster than max_bus_bandwidth_gigabytes_per_second; exported too. Some RCCL give a tenth of the time.",
     aggregate="sum")
-RECLAIMED_BYTES = Family(
-    "rankwatch_inspector_reclaimed_bytes_total", "counter",
-    "Disk space given back (exporters.inspector.reclaim): punched into what was read, or with files deleted.",
-    ("how",), f"{len(How)} per node")
 RECLAIM_ERRORS = Family(
     "rankwatch_inspector_reclaim_errors_total", "counter",
     "Files whose disk space could not be given back, counted at each try: the error's name; not the file that was read "

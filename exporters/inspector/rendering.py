@@ -13,7 +13,6 @@ from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel, RankSpeed
 from exporters.inspector import families as shown
 from exporters.inspector.format.records import P2P_SEND, Result
-from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
@@ -48,7 +47,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     inherited: Inheritance
     unpublished: bool = False
     silent: Mapping[SilenceCause, int] = {}
-    reclaimed: tuple[Reclaimed, ...] = ()
+    reclaim_errors: tuple[Mapping[str, int], ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
     left_durations: JobDurations = JobDurations()  # never changed
@@ -134,7 +133,6 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
     places, of_places = list(by_communicator), by_communicator.values()
     yield Metric(shown.MATCHED, places, [one.matched for one in of_places])
     yield Metric(shown.FLOOR, places, [one.floor_us / 1_000_000 for one in of_places])
-    yield Metric(shown.SPREAD, places, [one.spread_us / 1_000_000 for one in of_places])
     if snapshot.derived_series:
         yield Metric(shown.UNMATCHED, places, [one.unmatched for one in of_places])
 
@@ -234,26 +232,22 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     readers = snapshot.readers
     results: Counter[str] = Counter(dict.fromkeys(Result, 0))
     files: Counter[str] = Counter(dict.fromkeys(FileState, 0))
-    freed: Counter[str] = Counter(dict.fromkeys(How, 0))
     skipped: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for reader in readers:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
-    for one in snapshot.reclaimed:
-        freed.update(one.freed_bytes)
-        errors.update(one.errors)
+    for one in snapshot.reclaim_errors:
+        errors.update(one)
     if not snapshot.unpublished and all(reader.caught_up for reader in readers):
         # else these may be below what was served already
         yield shown.RECORDS.by_label(results)
-        yield shown.HOLE_BYTES.single(sum(reader.hole_bytes for reader in readers))
         yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in readers))
     yield shown.FILES.by_label(files)
     yield shown.SKIPPED.by_label(+skipped)
     yield shown.LAG.single(sum(reader.lag_bytes for reader in readers))
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
-    yield shown.RECLAIMED_BYTES.by_label(freed)
     yield shown.RECLAIM_ERRORS.by_label(errors)
 
 

@@ -5,9 +5,8 @@ Only links are read, which waits for no file system."""
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from agent.sdk.files import atoi, strtoll
 from agent.sdk.ranks import ProcessKey
@@ -48,7 +47,6 @@ MAX_FILES = 256  # Of a node
 
 _NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
 
-T = TypeVar("T")
 FileKey = tuple[ProcessKey, str]
 
 
@@ -83,16 +81,6 @@ def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
 def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
     """What each of these processes holds."""
     return {key: held_by(proc, key) for key in keys}
-
-
-def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> list[T]:
-    """Return at most ``most`` of them: the first of each user's, then the second of each, in their order."""
-    turns: Counter[object] = Counter()
-    ordered: defaultdict[int, list[T]] = defaultdict(list)
-    for thing in things:
-        turns[user_of(thing)] += 1
-        ordered[turns[user_of(thing)]].append(thing)
-    return [thing for turn in sorted(ordered) for thing in ordered[turn]][:most]
 
 
 class MeansHolder(NamedTuple):

@@ -73,16 +73,11 @@ class TaskFile(msgspec.Struct, frozen=True):
     is_output: bool
 
 
-class Barrier(msgspec.Struct):
-    """Number of missing nodes in the master's last barrier timeout."""
-
-    missing: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
 class NodeTask(msgspec.Struct):
     """One node's task. ``step``: last marker; ``code``: exit code of its last line; ``seconds``: last output (epoch).
 
     ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
+    ``missing_nodes``: in the master's last barrier timeout.
     """
 
     model: _Text = ""
@@ -91,7 +86,7 @@ class NodeTask(msgspec.Struct):
     seconds: SavedSeconds = 0.0
     results: dict[_Text, float] = {}
     failures: dict[_Text, SavedCount] = {}
-    barrier: Barrier = msgspec.field(default_factory=Barrier)
+    missing_nodes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     def take(self, line: str, seconds: float, *, is_output: bool) -> None:
         """Add a line written at or before ``seconds`` (epoch). madengine searches failures only in standard output."""
@@ -103,7 +98,7 @@ class NodeTask(msgspec.Struct):
             if len(self.results) < MAX_METRICS:
                 self.results.setdefault(parsed.metric, parsed.value)
         elif isinstance(parsed, MissingNodes):
-            self.barrier.missing = parsed.count
+            self.missing_nodes = parsed.count
         if is_output and (failure := read_failure(line)):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
@@ -133,7 +128,7 @@ class NodeTask(msgspec.Struct):
 
     def _take_marker(self, marker: Marker) -> None:
         if marker.step == "started" and self.step:  # a requeued job, or output before the marker
-            self.code, self.results, self.failures, self.barrier = None, {}, {}, Barrier()
+            self.code, self.results, self.failures, self.missing_nodes = None, {}, {}, None
         self.step = marker.step
         if marker.step == "exited":
             self.code = marker.code

@@ -27,12 +27,6 @@ MARK = Family(
     ("job_id", "text"),
     "8 per job at most, 256 per node",
 )
-REFUSED = Family(
-    "rankwatch_job_marks_refused_total",
-    "counter",
-    "Marks that were not set: of other users' jobs, too many, or no text. The sender received the reason.",
-    aggregate="sum",
-)
 
 
 class Mark(NamedTuple):
@@ -40,13 +34,6 @@ class Mark(NamedTuple):
 
     job_id: str
     text: str
-
-
-class Marks(NamedTuple):
-    """What is shown: when each mark was set, in seconds since the epoch, and how many were refused."""
-
-    marks: Mapping[Mark, float]
-    refused: int
 
 
 class _Set(NamedTuple):
@@ -107,10 +94,9 @@ class MarkBook:
             self._shares.pop(mark)
 
 
-def render(found: Marks) -> Iterable[Metric]:
-    """Return the series of marks."""
+def render(found: Mapping[Mark, float]) -> Iterable[Metric]:
+    """Return the series of marks; ``found``: when each was set, in seconds since the epoch."""
     rows = MARK.rows()
-    for mark, seconds in found.marks.items():
+    for mark, seconds in found.items():
         rows.add(tuple(mark), seconds)
     yield rows.metric
-    yield REFUSED.single(found.refused)

@@ -27,7 +27,7 @@ class Found(NamedTuple):
 
     def floor(self, comm: str, collective: str) -> float:
         """Mean microseconds."""
-        matched, _, floor, _ = self.communicators[comm, collective]
+        matched, _, floor = self.communicators[comm, collective]
         return floor / matched
 
 
@@ -43,7 +43,7 @@ def worked_out(directory: Path) -> Found:
                 kind = kinds[comm, perf["coll"], header["n_ranks"], perf["coll_msg_size_bytes"]]
                 kind[perf["coll_sn"]][header["rank"]] = perf["coll_exec_time_us"]
     late: Late = defaultdict(lambda: [0, 0])
-    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for (comm, collective, n_ranks, _), operations in kinds.items():
         passed = min(max(number for number, row in operations.items() if rank in row) for rank in range(n_ranks))
         total = communicators[comm, collective]
@@ -53,7 +53,7 @@ def worked_out(directory: Path) -> Found:
                 continue
             ordered = sorted(row.values())
             lead = ordered[1] - ordered[0]
-            for index, value in enumerate((1, 0, ordered[0], ordered[-1] - ordered[0])):
+            for index, value in enumerate((1, 0, ordered[0])):
                 total[index] += value
             for rank, time in row.items():
                 is_last = time == ordered[0] and lead > 2 and lead > ordered[0] / 100

@@ -26,7 +26,7 @@ COUNTERS = {
     "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",
     "rankwatch_collective_last_arrivals_total", "rankwatch_communicator_matched_operations_total",
     "rankwatch_communicator_unmatched_operations_total", "rankwatch_communicator_floor_seconds_total",
-    "rankwatch_communicator_spread_seconds_total", "rankwatch_communicator_lost_operations_total",
+    "rankwatch_communicator_lost_operations_total",
     "rankwatch_p2p_operations_total", "rankwatch_p2p_bytes_total", "rankwatch_p2p_seconds_total",
     "rankwatch_inspector_missing_records_total", "rankwatch_inspector_seen_records_total",
     "rankwatch_inspector_untimed_operations_total",

@@ -165,22 +165,6 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
     assert writer.writer_key.hostname == "\U0001f600" * 255
 
 
-def test_holes_without_end_are_counted_to_a_bound(tmp_path: Path) -> None:
-    """A file that is cut and blown up again and again makes no number that cannot be saved."""
-    path = tmp_path / "here-pid7.log"
-    path.write_bytes(line(0))
-    reader = make(tmp_path)
-    reader.turn(EVERYONE)
-    reader._hole_bytes = MAX_TOTAL - 1
-    with path.open("r+b") as log:
-        log.seek(1 << 20)
-        log.write(line(1))
-    turn = all_of(reader)
-    assert turn.published is not None
-    assert turn.published.hole_bytes == MAX_TOTAL
-    assert all_of(make(tmp_path, turn.section)).published is not None
-
-
 # The checkpoint.
 
 

@@ -361,7 +361,7 @@ def test_poll_interval(tmp_path: Path) -> None:
 
 def view(*writers: WriterTotals, caught_up: bool = True) -> Published:
     """A publication of these writers."""
-    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0, hole_bytes=0)
+    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0)
 
 
 def writer(

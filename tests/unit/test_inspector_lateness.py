@@ -24,13 +24,13 @@ def found(directory: Path) -> Found:
     reader.close()
     assert view is not None
     late: Late = defaultdict(lambda: [0, 0])
-    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     every = (each for writer in view.writers for each in writer.totals.items())
     for key, own in ((key, sums.arrivals) for key, sums in every if sums.arrivals is not None):
         for index, value in enumerate((own.last, own.lateness_us)):
             late[key.comm, key.collective, key.comm_rank][index] += value
         if key.comm_rank == 0:
-            for index, value in enumerate((own.matched, own.unmatched, own.floor_us, own.spread_us)):
+            for index, value in enumerate((own.matched, own.unmatched, own.floor_us)):
                 communicators[key.comm, key.collective][index] += value
     return Found(dict(late), dict(communicators))
 

@@ -193,7 +193,7 @@ def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
     assert not totals.of[WRITER_KEYS[7]].matched
     note(two, {0: 7})
     matching.settle()
-    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7, spread_us=2)
+    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7)
     assert not totals.of[WRITER_KEYS[0]].matched
 
 

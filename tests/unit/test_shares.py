@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.core.series_budget import Admission, FairBudget, Group
-from agent.tail.shares import FairTable, Holdings, Share
+from agent.tail.shares import FairTable, Holdings, Share, in_turns
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
@@ -123,3 +123,10 @@ def test_series_of_owners_in_a_group() -> None:
     assert admission.admit(5, 60, 1, A)
     assert admission.admit("ours", 100)
     assert not admission.admit("ours", 1)
+
+
+def test_turns() -> None:
+    """The first of each user's come first, then the second of each, up to the bound."""
+    items = ["a1", "a2", "a3", "b1", "b2"]
+    assert in_turns(items, lambda each: each[0], 4) == ["a1", "b1", "a2", "b2"]
+    assert in_turns(items, lambda each: each[0]) == ["a1", "b1", "a2", "b2", "a3"]

@@ -13,7 +13,7 @@ from agent.sdk.exporter import Clock, Logger
 from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
-from exporters.inspector.format.records import MAX_TOTAL, Result
+from exporters.inspector.format.records import Result
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.read_queue import ReadQueue
 from exporters.inspector.reading.record_files import (
@@ -68,11 +68,10 @@ class DirectoryReader:
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
         share_of: ShareOf = share_of,
     ) -> None:
-        section = Section([], [], {}, 0) if restored is None else msgspec.msgpack.decode(restored, type=Section)
+        section = Section([], [], {}) if restored is None else msgspec.msgpack.decode(restored, type=Section)
         self._clock = clock
         self._log = log
         self._results = Counter(section.results)
-        self._hole_bytes = section.hole_bytes
         self._shared = shared or Shared()
         self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
@@ -167,7 +166,8 @@ class DirectoryReader:
         if chunk is None:
             return False
         record_file.read_at = self._clock.monotonic()
-        self._hole_bytes = min(MAX_TOTAL, self._hole_bytes + chunk.hole_bytes)
+        if chunk.hole_bytes:
+            self._log.warning("NUL bytes in an Inspector file, lines may be lost", path=record_file.file.path)
         if chunk.overlong:
             self._results[Result.OVERLONG] += chunk.overlong
         context = self._contexts.setdefault(record_file.key, FileContext())
@@ -219,7 +219,6 @@ class DirectoryReader:
             files=self._files.states(),
             skipped=dict(self._follower.skipped) | self._shared.refused(),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
-            hole_bytes=self._hole_bytes,
             implausible=self._shared.implausible,
         )
         self._published_at = now
@@ -250,7 +249,6 @@ class DirectoryReader:
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
-            self._hole_bytes,
             self._follower.left(),
             list(self._contexts.items()),
             self._shared.implausible,
