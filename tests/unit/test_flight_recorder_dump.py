@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 from flight_dumps import dump, entry, pickled, recorded
 
@@ -259,12 +258,6 @@ def test_when_the_newest_was_begun() -> None:
     assert read(dump()).last_created == 0.0
     assert read(dump()).world_size == 4
     assert read(dump(pg_config=config("1"))).world_size is None
-
-
-def test_a_summary_goes_through_the_helper() -> None:
-    """What a helper sends is what the agent receives."""
-    found = read(dump([entry()]))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=DumpSummary) == found
 
 
 def reason(raw: bytes) -> str:

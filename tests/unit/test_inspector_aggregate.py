@@ -5,7 +5,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
@@ -208,17 +207,6 @@ def settled(sequence: Sequence) -> int:
     """All that is missing, when no record is under way."""
     sequence.missing = sequence.gaps()
     return sequence.missing
-
-
-@given(st.sets(st.integers(0, 400), min_size=1), st.integers(1, 60))
-def test_missing_is_what_was_left_out(numbers: set[int], batch: int) -> None:
-    """However records are cut into reads, the missing ones are those left out below the highest."""
-    ordered, sequence = sorted(numbers), Sequence(0)
-    for start in range(0, len(ordered), batch):
-        part = ordered[start : start + batch]
-        sequence.add(part[0], part[-1], len(part))
-        settled(sequence)
-    assert settled(sequence) == max(numbers) + 1 - len(numbers)
 
 
 def test_window_keeps_the_last_value() -> None:

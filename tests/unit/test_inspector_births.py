@@ -85,16 +85,6 @@ def test_every_prometheus_scrapes_the_zero(tmp_path: Path, offset: float) -> Non
     bench.drain()
 
 
-def test_scrapes_change_nothing(tmp_path: Path) -> None:
-    """A series that nobody scraped is as old as one that was: two Prometheus see the same."""
-    bench = job_of_two(tmp_path)
-    (tmp_path / "here-pid7.log").write_bytes(line(0))
-    bench.look()
-    bench.look(BIRTH_SECONDS)
-    assert shown(bench.exporter.snapshot())[OPERATIONS] == {SERIES: 1}
-    bench.drain()
-
-
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     """Restored series go on at once, though their label comes later; those that began meanwhile are new."""
     path, bench = tmp_path / "here-pid7.log", job_of_two(tmp_path)

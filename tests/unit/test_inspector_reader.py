@@ -1,10 +1,10 @@
-import shutil
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
-from inspector_records import DATA, append, expected_sums, line
+from inspector_reading import all_of, make, published, sums_of
+from inspector_records import append, expected_sums, line
 
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
@@ -17,50 +17,15 @@ from exporters.inspector.reading.record_files import (
     named_hostname,
     written_hostname,
 )
-from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.reading.turn import Turn
 from exporters.inspector.totals.frozen import WriterTotals
 
 HERE = Ownership(hostnames=frozenset({"here"}))
-EVERYONE = Ownership(everyone=True)
-
-
-def admit(*_: object) -> bool:
-    """A budget without end."""
-    return True
-
-
-def make(
-    root: Path, clock: FakeClock, restored: bytes | None = None, *, from_beginning: bool = True
-) -> DirectoryReader:
-    """A reader that reads files from their beginning unless told otherwise."""
-    return DirectoryReader(root, clock, admit, restored=restored, from_beginning=from_beginning)
 
 
 def read(reader: DirectoryReader, ownership: Ownership = HERE) -> Turn:
     """Turn until nothing waits; return a last turn with all that is published."""
-    while reader.turn(ownership).waiting:
-        pass
-    return reader.turn(ownership, last=True)
-
-
-def published(turn: Turn) -> Published:
-    """What a turn published."""
-    assert turn.published is not None
-    return turn.published
-
-
-def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
-    """Published totals in the form of ``expected_sums``."""
-    return {
-        (writer.writer_key.hostname, writer.writer_key.pid, *key): [
-            own.operations,
-            own.message_bytes,
-            own.microseconds,
-            own.bus_bytes,
-        ]
-        for writer in view.writers
-        for key, own in writer.totals.items()
-    }
+    return all_of(reader, ownership)
 
 
 def operations_of(writer: WriterTotals) -> int:
@@ -71,16 +36,6 @@ def operations_of(writer: WriterTotals) -> int:
 def missing_of(writer: WriterTotals) -> int:
     """The records missing of a writer, whatever the cause."""
     return sum(count for (_, _, tally), count in writer.tallies.items() if tally.startswith("missing"))
-
-
-@pytest.mark.parametrize("folder", ["base8", "straggler_tp", "multi_rank_process"])
-def test_captures_add_up_exactly(folder: str) -> None:
-    """Real records of every host give exactly the sums that a plain loop over them gives."""
-    files = sorted((DATA / folder).glob("*.log"))
-    view = published(read(make(DATA / folder, FakeClock()), EVERYONE))
-    assert sums_of(view) == expected_sums(files)
-    assert view.results == {Result.ACCEPTED: sum(len(path.read_bytes().splitlines()) for path in files)}
-    assert view.lag_bytes == 0
 
 
 @pytest.mark.slow
@@ -143,32 +98,6 @@ def test_catching_up_is_published_at_once(tmp_path: Path) -> None:
     path.write_bytes(line(0))
     section = read(make(tmp_path, clock)).section
     assert published(make(tmp_path, clock, section).turn(HERE)).writers[0].caught_up
-
-
-def test_begun_anew_while_the_agent_was_away(tmp_path: Path) -> None:
-    """A file begun anew is another writer's: its totals start at zero and the former ones stay as they were."""
-    clock, path = FakeClock(), tmp_path / "here-pid7.log"
-    path.write_bytes(line(0) + line(1))
-    section = read(make(tmp_path, clock)).section
-    path.write_bytes(line(50))
-    view = published(read(make(tmp_path, clock, section)))
-    assert [(writer.writer_key.generation, operations_of(writer), writer.caught_up) for writer in view.writers] == [
-        (0, 2, True),
-        (1, 1, True),
-    ]
-
-
-def test_file_gone_while_the_agent_was_away(tmp_path: Path) -> None:
-    """Totals of a file that is gone are kept; a new file of the same inode does not add to them."""
-    clock, path = FakeClock(), tmp_path / "here-pid7.log"
-    path.write_bytes(line(0))
-    section = read(make(tmp_path, clock)).section
-    path.unlink()
-    reader = make(tmp_path, clock, section)
-    assert published(read(reader)).writers[0].caught_up
-    path.write_bytes(line(9))
-    clock.advance(1.0)
-    assert sorted(operations_of(writer) for writer in published(read(reader)).writers) == [1, 1]
 
 
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
@@ -325,23 +254,6 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(published(read(make(tmp_path, FakeClock()))).writers) == 3
 
 
-def test_absent_directory(tmp_path: Path) -> None:
-    """A directory that is not there is told, and read from its start once it appears."""
-    clock = FakeClock()
-    reader = make(tmp_path / "later", clock, from_beginning=False)
-    assert not read(reader).available
-    shutil.copytree(DATA / "base8", tmp_path / "later")
-    clock.advance(1.0)
-    assert sum(published(read(reader, EVERYONE)).results.values()) == 208
-
-
-def test_damaged_section_is_refused(tmp_path: Path) -> None:
-    """A checkpoint that cannot be read raises ValueError, for the owner to say so."""
-    for damaged in (b"", b"nonsense", b"\x80", b"\xff" * 40):
-        with pytest.raises(ValueError, match=r".+"):
-            make(tmp_path, FakeClock(), damaged)
-
-
 @pytest.mark.parametrize(("hostname", "hostnames", "local"), [
     ("node1", {"node1"}, True),
     ("node1.example.org", {"node1"}, True),
@@ -390,18 +302,6 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     view = published(read(reader))
     assert sorted(len(one.bindings) for one in reader._writers)[0] == 0
     assert sum(own.operations for writer in view.writers for key, own in writer.totals.items()) == 4
-
-
-@pytest.mark.slow
-def test_ten_thousand_foreign_files(tmp_path: Path) -> None:
-    """On a directory shared with a thousand nodes our own file is found and read."""
-    for number in range(10_000):
-        (tmp_path / f"node{number // 8:04}-pid{number}.log").touch()
-    (tmp_path / "node0007-pid60.log").write_bytes(line(hostname="node0007", pid=60))
-    reader = make(tmp_path, FakeClock())
-    view = published(reader.turn(Ownership(hostnames=frozenset({"node0007"})), last=True))
-    assert view.files == {FileState.FOREIGN: 9992, FileState.FOLLOWED: 1, FileState.UNIDENTIFIED: 7}
-    assert [own.operations for writer in view.writers for key, own in writer.totals.items()] == [1]
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])
