@@ -12,8 +12,9 @@ import msgspec
 
 from agent.sdk.exporter import Clock
 from agent.sdk.files import ChangedFiles, TextFiles, newest
-from exporters.madengine.lines import MAX_NUMBER, as_label
 
+MAX_METRIC_CHARACTERS = 64
+MAX_NUMBER = 1e18
 MAX_CSV_BYTES = 8 * 1024 * 1024
 """Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
@@ -88,6 +89,11 @@ def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
     """Return each job's table with the most results; of equal tables the first node's."""
     by_size = sorted(tables, key=lambda one: (one.table.filled, -one.node_rank))
     return list({placed.job_id: placed for placed in by_size}.values())
+
+
+def as_label(text: str) -> str:
+    """Return a job's text as a label value: printable, at most MAX_METRIC_CHARACTERS characters."""
+    return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_METRIC_CHARACTERS])
 
 
 def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:

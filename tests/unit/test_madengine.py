@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +18,8 @@ from agent.ranks.rank.environment import read_claim
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus
 from agent.system import whole_file
-from exporters.madengine import exporter, lines, results, task
+from exporters.madengine import exporter, results, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
-from exporters.madengine.lines import MadLine, Marker, Measured, MissingNodes, read_line
 from exporters.madengine.results import (
     PlacedTable,
     ResultTable,
@@ -44,39 +44,42 @@ ME = os.getuid()
 MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
 
 
-LINES: dict[str, MadLine | None] = {
-    f"{MARK}task script started": Marker("started"),
-    f"{MARK}about to run madengine": Marker("running"),
-    f"{MARK}madengine exited with code 0": Marker("returned", 0),
-    f"x {MARK}task script exiting with code 255 ": Marker("exited", 255),
-    f"{MARK}task script exiting with code 256": None,
-    f"[DEBUG] x Node {lines.MAX_NODES} (vm): task script started": None,
-    "performance: 14164.5 samples_per_second": Measured("samples_per_second", 14164.5),
-    "performance: 3.2e3/s tokens": Measured("tokens", 3200.0),
-    "performance: .5, tokens,": Measured("tokens", 0.5),
-    "performance: 12, /s, tokens": Measured("tokens", 12.0),
-    "performance: fast": None,
-    "performance: 1e19 tokens": None,
-    "{'train_samples_per_second': 12.5, 'x': 1}": Measured("train_samples_per_second", 12.5),
-    "RuntimeError: TCP barrier timeout on master: accepted=1/3 port=43012": MissingNodes(2),
-    "TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x": None,
-    "TCP barrier timeout on master: accepted=4/3 port=43012": None,
-    " " * lines.MAX_LINE_CHARACTERS + "performance: 1 x": None,
-    "iteration 4": None,
+def of(**known: Any) -> NodeTask:
+    """What is known of a task after one line at 1.0."""
+    return NodeTask(seconds=1.0, **known)
+
+
+LINES: dict[str, NodeTask] = {
+    f"{MARK}task script started": of(step="started"),
+    f"{MARK}about to run madengine": of(step="running"),
+    f"{MARK}madengine exited with code 0": of(step="returned"),
+    f"x {MARK}task script exiting with code 255 ": of(step="exited", code=255),
+    f"{MARK}task script exiting with code 256": of(),
+    f"[DEBUG] x Node {task.MAX_NODES - 1} (vm): task script started": of(step="started"),
+    f"[DEBUG] x Node {task.MAX_NODES} (vm): task script started": of(),
+    "performance: 14164.5 samples_per_second": of(results={"samples_per_second": 14164.5}),
+    "performance: 3.2e3/s tokens": of(results={"tokens": 3200.0}),
+    "performance: .5, tokens,": of(results={"tokens": 0.5}),
+    "performance: 12, /s, tokens": of(results={"tokens": 12.0}),
+    "performance: fast": of(),
+    "performance: 1e18 tokens": of(results={"tokens": 1e18}),
+    "performance: 1e19 tokens": of(),
+    f"performance: 1 {'m' * results.MAX_METRIC_CHARACTERS}x": of(results={"m" * results.MAX_METRIC_CHARACTERS: 1.0}),
+    "performance: 1 a\x01b": of(results={"a?b": 1.0}),
+    "{'train_samples_per_second': 12.5, 'x': 1}": of(results={"train_samples_per_second": 12.5}),
+    "TCP barrier timeout on master: accepted=1/3 port=43012": of(missing_nodes=2),
+    "TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x": of(),
+    "TCP barrier timeout on master: accepted=4/3 port=43012": of(),
+    " " * MAX_LINE_CHARACTERS + "performance: 1 x": of(),
+    "iteration 4": of(),
 }
 
 
 def test_lines() -> None:
     """Markers, results and the barrier are read with their numbers, and what is out of bounds is not."""
     for text, expected in LINES.items():
-        assert read_line(text) == expected, text
-
-
-def test_metrics_are_labels() -> None:
-    """The name of a metric is cut and printable."""
-    found = read_line(f"performance: 1 {'m' * lines.MAX_METRIC_CHARACTERS}x")
-    assert found == Measured("m" * lines.MAX_METRIC_CHARACTERS, 1.0)
-    assert read_line("performance: 1 a\x01b") == Measured("a?b", 1.0)
+        assert (found := NodeTask()).take(text, 1.0, is_output=False) is None
+        assert found == expected, text
 
 
 def test_patterns_fit_their_examples() -> None:
