@@ -59,7 +59,7 @@ def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
 @given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
 def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
     """In a table of eight places nobody loses one while another has two more, and all eight stay in use."""
-    table: FairTable[int] = FairTable()
+    table: FairTable[int, str] = FairTable()
     for number, share in enumerate(arrivals):
         held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
         if sum(held.values()) >= 8:
@@ -68,7 +68,7 @@ def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
             assert loser == share or users[loser.uid] >= 2
             assert users[loser.uid] + 1 >= users[share.uid]
             table.pop(next(iter(table.of(loser))))
-        table.put(number, share)
+        table.put(number, "", share)
         assert sum(len(list(table.of(one))) for one in (A, A2, B, C)) == min(8, number + 1)
 
 
