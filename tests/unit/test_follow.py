@@ -233,18 +233,6 @@ def test_resume(tmp_path: Path) -> None:
     assert (file.generation, file.from_start) == (0, False)
 
 
-def test_resume_of_a_file_begun_anew(tmp_path: Path) -> None:
-    """A file that was begun anew while nobody looked is read from its start, as another generation."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\n")
-    first = follow(tmp_path)
-    poll(first)
-    path.write_bytes(b"other\nmore\n")
-    follower = follow(tmp_path, resume=first.positions())
-    [file] = follower.discover()
-    assert (drain(follower, file), file.generation, file.caught_up) == (b"other\nmore\n", 1, True)
-
-
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
     """Positions are kept until the directory was looked through once: it may be mounted late."""
     position = Position(1, 2, 0, "gone.log", 5, b"12345")

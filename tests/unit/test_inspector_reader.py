@@ -19,6 +19,7 @@ from exporters.inspector.reading.record_files import (
 )
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.shared import Shared
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 
@@ -324,3 +325,39 @@ def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     clock.now = ended[0] + pause + 0.01
     reader.turn(HERE)
     assert len(ended) == 2
+
+
+BUS_BYTES = 1_500_000_000
+"""Of an AllReduce of 1e9 bytes over 4 ranks: 2 * 3 / 4 times the size; at 2000 GB/s 750 us."""
+
+
+@pytest.mark.parametrize(("times", "implausible"), [([750, 751], 0), ([749, 750], 1), ([75, 80, 749, 7500], 3)])
+def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int) -> None:
+    """What is faster than 2000 GB/s is counted, to the microsecond, and added up like the rest."""
+    lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate(times)]
+    (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
+    view = published(all_of(make(tmp_path)))
+    assert (view.implausible, view.results) == (implausible, {Result.ACCEPTED: len(times)})
+    [own] = view.writers[0].totals.values()
+    assert (own.operations, own.microseconds) == (len(times), sum(times))
+    assert own.bus_bytes == len(times) * BUS_BYTES
+
+
+def test_garbage_is_not_implausible(tmp_path: Path) -> None:
+    """Beyond 1e5 GB/s (15 us) a record is garbage and nothing else, also between implausible ones."""
+    lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate((14, 15, 800))]
+    (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
+    view = published(all_of(make(tmp_path)))
+    assert (view.implausible, view.results) == (1, {Result.GARBAGE: 1, Result.ACCEPTED: 2})
+
+
+def test_the_count_survives_the_agent(tmp_path: Path) -> None:
+    """A restarted reader goes on counting, with the bound of its own configuration."""
+    log = tmp_path / "here-pid7.log"
+    log.write_bytes(line(0, coll_msg_size_bytes=10**9, coll_exec_time_us=100))
+    clock = FakeClock()
+    section = all_of(make(tmp_path, clock)).section
+    append(log, line(1, coll_msg_size_bytes=10**9, coll_exec_time_us=1600))
+    shared = Shared(900.0)  # 1667 us
+    second = make(tmp_path, clock, section, from_beginning=False, shared=shared)
+    assert published(all_of(second)).implausible == 2
