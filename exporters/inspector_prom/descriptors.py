@@ -83,11 +83,8 @@ def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held
     return {key: held_by(proc, key) for key in keys}
 
 
-class MeansHolder(NamedTuple):
-    """A process that holds a file, and its user."""
-
-    key: ProcessKey
-    uid: int
+MeansHolder = tuple[ProcessKey, int]
+"""A process that holds a file, and its user."""
 
 
 def writers(
@@ -100,7 +97,7 @@ def writers(
     found = {}
     for identity, holding in holders.items():
         everyone = set(holding)
-        own = {each for each in everyone if each.uid == owners.get(identity)} or everyone
+        own = {(key, uid) for key, uid in everyone if uid == owners.get(identity)} or everyone
         if len(own) == 1:
-            found[identity] = next(iter(own)).key
+            [(found[identity], _)] = own
     return found

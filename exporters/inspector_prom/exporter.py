@@ -138,7 +138,7 @@ class InspectorPromExporter:
         holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
         for held, found in self._found.items():
-            holders[found.place[:2]].append(descriptors.MeansHolder(held.key, _uid(here[held.key])))
+            holders[found.place[:2]].append((held.key, _uid(here[held.key])))
             owners[found.place[:2]] = found.owner_uid
         proven = descriptors.writers(holders, owners)
         states: dict[RankLabel, MeansState] = {}

@@ -116,14 +116,9 @@ def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
     for rank in snapshot.ranks:
         written.add(rank.label, rank.written_seconds)
         for key, row in rank.rows.items():
-            labels = (*rank.label, *_labels(key))
+            labels = (*rank.label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
             if row.bytes_per_second is not None:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:
                 seconds.add(labels, row.seconds)
     yield from (bandwidth.metric, seconds.metric, written.metric)
-
-
-def _labels(key: MeansKind) -> tuple[str, ...]:
-    comm = comm_label(key.comm_id) if key.comm_id else ""
-    return (comm, key.comm_name, key.ranks, key.nodes, key.operation, key.message_size, key.algo_proto)

@@ -29,7 +29,6 @@ from exporters.inspector_prom.descriptors import (
     PLUGIN,
     THREAD,
     HeldMeans,
-    MeansHolder,
     asks_for_means,
     held_by,
     interval_seconds,
@@ -279,10 +278,10 @@ def test_who_writes_a_file() -> None:
     """The only process that holds it, of its owner's where there are any; of two nobody does."""
     keys = [ProcessKey(pid, 1) for pid in range(4)]
     holders = {
-        (1, 1): [MeansHolder(keys[0], 7)],
-        (1, 2): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8)],
-        (1, 3): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8), MeansHolder(keys[2], 8)],
-        (1, 4): [MeansHolder(keys[0], 7), MeansHolder(keys[0], 7)],
+        (1, 1): [(keys[0], 7)],
+        (1, 2): [(keys[0], 7), (keys[1], 8)],
+        (1, 3): [(keys[0], 7), (keys[1], 8), (keys[2], 8)],
+        (1, 4): [(keys[0], 7), (keys[0], 7)],
     }
     assert writers(holders, {(1, 1): 9, (1, 2): 8, (1, 3): 8}) == {(1, 1): keys[0], (1, 2): keys[1], (1, 4): keys[0]}
 
