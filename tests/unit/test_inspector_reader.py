@@ -6,10 +6,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_reading import all_of, make, published, sums_of
 from inspector_records import append, expected_sums, line
 
+from agent.tail.file import Chunk, FollowedFile
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import (
+    LEAST_PIECE_BYTES,
     FileState,
     Ownership,
     is_local,
@@ -178,6 +180,26 @@ def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     reader = make(tmp_path, FakeClock())
     turns = [reader.turn(HERE, last=True) for _ in range(2)]
     assert ([turn.waiting for turn in turns], len(published(turns[1]).writers)) == ([True, True], 2)
+
+
+def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file begins with a short piece; pieces become longer while they are cheap, and short again when one is dear."""
+    clock, sizes = FakeClock(), list[int]()
+    reader = make(tmp_path, clock)
+    real = reader._follower.read
+    dear = iter([0.0] * 6 + [module.PIECE_SECONDS + 0.001] * 3 + [module.PIECE_SECONDS])
+
+    def read_slowly(file: FollowedFile, size: int) -> Chunk | None:
+        sizes.append(size)
+        clock.advance(next(dear, 0.0))
+        return real(file, size)
+
+    monkeypatch.setattr(reader._follower, "read", read_slowly)
+    (tmp_path / "here-pid7.log").write_bytes(b"".join(line(sn) for sn in range(2500)))
+    while reader.turn(HERE).waiting:
+        pass
+    cheap = [LEAST_PIECE_BYTES << power for power in range(6)]
+    assert sizes[:11] == [*cheap, module.READ_BYTES, 32_768, 8192, LEAST_PIECE_BYTES, 8192]
 
 
 def test_schedule(tmp_path: Path) -> None:

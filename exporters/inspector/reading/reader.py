@@ -39,6 +39,8 @@ LOOKS_SHARE = 0.01
 """Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15  # one turn reads at most this long; the rest waits for the next
 READ_BYTES = 128 * 1024
+PIECE_SECONDS = 0.02
+"""Where a piece of a file took longer, the next ones are smaller: lines without sense cost many times as much."""
 HOLE = b"\n\n"
 """What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
@@ -158,7 +160,8 @@ class DirectoryReader:
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
     def _read_some(self, record_file: RecordFile) -> bool:
-        chunk = self._follower.read(record_file.file, READ_BYTES)
+        began = self._clock.monotonic()
+        chunk = self._follower.read(record_file.file, min(READ_BYTES, record_file.piece_bytes))
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()
@@ -179,6 +182,7 @@ class DirectoryReader:
             if number:
                 context.end()
             self._take(piece, record_file, context)
+        record_file.note_piece(is_dear=self._clock.monotonic() - began > PIECE_SECONDS, most_bytes=READ_BYTES)
         return True
 
     def _take(self, data: bytes, record_file: RecordFile, context: FileContext) -> None:
