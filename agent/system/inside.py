@@ -64,6 +64,24 @@ def open_regular(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
+def open_named(path: str, *, is_link: bool = False) -> int:
+    """A descriptor of the regular file of this name; OSError. ``is_link``: the name itself may be a link."""
+    fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))
+    try:
+        return open_regular(fd)
+    finally:
+        os.close(fd)
+
+
+def read_bounded(fd: int, max_bytes: int) -> bytes:
+    """The first ``max_bytes`` + 1 bytes of an open file: who has more than ``max_bytes`` knows that it is too long."""
+    pieces, missing = [], max_bytes + 1
+    while missing > 0 and (piece := os.read(fd, missing)):
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
 def _walk(way: list[int], path: str) -> None:
     """Go on from the last of ``way``, whose first is the root, to ``path``; OSError."""
     names, links = path.split("/")[::-1], 0

@@ -5,6 +5,8 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
+from agent.system.inside import read_bounded
+
 LOOK_BYTES = 8 * 1024 * 1024  # Read in about one look; the other files follow in the next ones
 T = TypeVar("T")
 FilePlace = tuple[int, int, int]  # Which file it was and when: inode, size, and time of the last change in nanoseconds
@@ -24,10 +26,7 @@ def read_changed(
         version = (status.st_ino, status.st_size, status.st_mtime_ns)
         if not stat.S_ISREG(status.st_mode) or version == known or (uid is not None and status.st_uid != uid):
             return None
-        raw = b""
-        while len(raw) <= max_bytes and (piece := os.read(fd, max_bytes + 1 - len(raw))):
-            raw += piece
-        return version, raw
+        return version, read_bounded(fd, max_bytes)
     finally:
         os.close(fd)
 

@@ -14,46 +14,27 @@ MAX_LEFT = 1024
 """Files out of sight whose position is kept: a file renamed or a directory unmounted may come back."""
 
 
-class Crowd:
+class Crowd(FairTable[Identity, FollowedFile]):
     """Files by identity, ``limit`` at most."""
 
     def __init__(self, limit: int) -> None:
+        super().__init__()
         self._limit = limit
-        self._files: dict[Identity, FollowedFile] = {}
-        self._shares: FairTable[Identity] = FairTable()
         self._heaps: dict[Share, list[_Entry]] = {}
-
-    def __contains__(self, identity: Identity) -> bool:
-        """Return whether that file is followed."""
-        return identity in self._files
-
-    def get(self, identity: Identity) -> FollowedFile | None:
-        """Return the file of that identity, if it is followed."""
-        return self._files.get(identity)
-
-    def all(self) -> list[FollowedFile]:
-        """All of them."""
-        return list(self._files.values())
 
     def is_full(self) -> bool:
         """Return whether one more needs another one's place."""
-        return len(self._files) >= self._limit
+        return len(self) >= self._limit
 
     def begin_look(self) -> None:
         """Start a new look at the files: the order of eviction is computed again."""
         self._heaps.clear()
 
-    def put(self, file: FollowedFile) -> None:
+    def add(self, file: FollowedFile) -> None:
         """Add a file."""
-        self._files[file.identity] = file
-        self._shares.put(file.identity, file.share)
+        self.put(file.identity, file, file.share)
         if file.share in self._heaps:
             heapq.heappush(self._heaps[file.share], _entry(file))
-
-    def pop(self, file: FollowedFile) -> None:
-        """Remove a file."""
-        del self._files[file.identity]
-        self._shares.pop(file.identity)
 
     def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
         """Remove and return the file to evict for another one; None when that one has no place.
@@ -61,18 +42,16 @@ class Crowd:
         It is the oldest-written file of the share with the most files, idle ones first. Within one share only an idle
         file is evicted, in favour of one written to later.
         """
-        loser = self._shares.gives_way_to(share)
+        loser = self.gives_way_to(share)
         if loser not in self._heaps:
-            self._heaps[loser] = [_entry(self._files[identity]) for identity in self._shares.of(loser)]
+            self._heaps[loser] = [_entry(self[identity]) for identity in self.of(loser)]
             heapq.heapify(self._heaps[loser])
         heap = self._heaps[loser]
-        while heap and heap[0][2] not in self._files:
+        while heap and heap[0][2] not in self:
             heapq.heappop(heap)
         if not heap or (loser == share and (heap[0][0] or heap[0][1] >= written_ns)):
             return None
-        file = self._files[heapq.heappop(heap)[2]]
-        self.pop(file)
-        return file
+        return self.pop(heapq.heappop(heap)[2])
 
 
 def _entry(file: FollowedFile) -> _Entry:
@@ -89,30 +68,27 @@ class LeftPositions:
     """Positions by identity, MAX_LEFT at most; what is evicted or refused is counted as ``left_limit``."""
 
     def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
-        self._positions: dict[Identity, Position] = {}
-        self._shares: FairTable[Identity] = FairTable()
+        self._positions: FairTable[Identity, Position] = FairTable()
         self._skipped = skipped
         for position in positions:
             self.put(position)
 
     def all(self) -> list[Position]:
         """All of them."""
-        return list(self._positions.values())
+        return self._positions.values()
 
     def put(self, position: Position) -> None:
         """Keep one; at the limit, the share with the most entries loses its oldest one."""
         identity = (position.device, position.inode)
-        self.pop(identity)
+        self._positions.pop(identity)
         if len(self._positions) >= MAX_LEFT:
             self._skipped["left_limit"] += 1
-            oldest = next(iter(self._shares.of(self._shares.gives_way_to(position.share))), None)
+            oldest = next(iter(self._positions.of(self._positions.gives_way_to(position.share))), None)
             if oldest is None:
                 return
-            self.pop(oldest)
-        self._positions[identity] = position
-        self._shares.put(identity, position.share)
+            self._positions.pop(oldest)
+        self._positions.put(identity, position, position.share)
 
     def pop(self, identity: Identity) -> Position | None:
         """Take one out, if it is there."""
-        self._shares.pop(identity)
-        return self._positions.pop(identity, None)
+        return self._positions.pop(identity)

@@ -92,11 +92,11 @@ class Follower:
 
     def files(self) -> list[FollowedFile]:
         """All files followed now."""
-        return self._files.all()
+        return self._files.values()
 
     def positions(self) -> list[Position]:
         """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
-        return [*self._resume.values(), *(file.position() for file in self._files.all() if file.fingerprint)]
+        return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def left(self) -> list[Position]:
         """Where reading stood in files that went out of sight."""
@@ -158,7 +158,7 @@ class Follower:
 
     def close(self) -> None:
         """Close all descriptors; the follower is of no use after it."""
-        for file in self._files.all():
+        for file in self._files.values():
             self._reader.close(file)
 
     # The directories.
@@ -233,7 +233,7 @@ class Follower:
             file.size_at_start = status.st_size - self._backlog_bytes
             file.from_start = False
         self._old.discard(identity)
-        self._files.put(file)
+        self._files.add(file)
         return file
 
     def _displace(self, share: Share, written_ns: int) -> bool:
@@ -252,7 +252,7 @@ class Follower:
     def _release(self) -> None:
         """Let go of files that are gone, and of the descriptors of idle ones."""
         now = self._clock()
-        for file in self._files.all():
+        for file in self._files.values():
             was_gone = file.unlinked
             if file.identity not in self._seen and not self._still_there(file):
                 file.unlinked = True  # or renamed to what is not followed: read on while open
@@ -263,7 +263,7 @@ class Follower:
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
                 self._retire(file.position())
-                self._files.pop(file)
+                self._files.pop(file.identity)
 
     def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
         """Return whether a file that was read to its end need not be open."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agent.tail.reader import DIRECTORY_FLAGS, closing
+from agent.tail.shares import in_turns
 
 MAX_ROUNDS = 16
 """How often what some directories left of the entries is shared out among the others."""
@@ -197,12 +198,7 @@ def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
     """As many directories as there may be: each user's in turn, those first in which files were made last."""
     if len(found) <= limit:
         return found
-    rank: Counter[int] = Counter()
-    ranked = []
-    for one in sorted(found, key=lambda one: -one.modified_ns):
-        ranked.append((rank[one.uid], one))
-        rank[one.uid] += 1
-    return [one for _, one in sorted(ranked, key=lambda each: each[0])[:limit]]
+    return in_turns(sorted(found, key=lambda one: -one.modified_ns), lambda one: one.uid, limit)
 
 
 def opened_below(base: int, path: str) -> int:

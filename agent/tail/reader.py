@@ -38,8 +38,7 @@ class LineReader:
         self._clock = clock
         self._open_files = open_files
         self._skipped = skipped
-        self._open: dict[tuple[int, int], FollowedFile] = {}
-        self._shares: FairTable[tuple[int, int]] = FairTable()
+        self._open: FairTable[tuple[int, int], FollowedFile] = FairTable()
 
     def read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
         """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
@@ -75,8 +74,7 @@ class LineReader:
         if file.descriptor is not None:
             os.close(file.descriptor)
             file.descriptor = None
-            del self._open[file.identity]
-            self._shares.pop(file.identity)
+            self._open.pop(file.identity)
 
     def _opened(self, file: FollowedFile) -> bool:
         """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
@@ -96,13 +94,12 @@ class LineReader:
             self._skipped["replaced"] += 1
             return False
         file.descriptor = descriptor
-        self._open[file.identity] = file
-        self._shares.put(file.identity, file.share)
+        self._open.put(file.identity, file, file.share)
         return True
 
     def _make_room(self, share: Share) -> bool:
-        loser = self._shares.gives_way_to(share)
-        theirs = [self._open[identity] for identity in self._shares.of(loser)]
+        loser = self._open.gives_way_to(share)
+        theirs = [self._open[identity] for identity in self._open.of(loser)]
         if loser == share:
             theirs = [file for file in theirs if file.drained]
         if not theirs:

@@ -1,6 +1,7 @@
 """How much of a bounded table each share holds, and which loses an entry: users, then their directories. Pure."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -8,6 +9,19 @@ NO_OWNER = -1
 """The uid of what is of a file that was not looked at yet."""
 
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+V = TypeVar("V")
+
+
+def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | None = None) -> list[T]:
+    """Return the items, at most ``most``: the first of each owner, then the second of each, in their own order."""
+    turns: Counter[Hashable] = Counter()
+    numbered = []
+    for item in items:
+        owner = owner_of(item)
+        turns[owner] += 1
+        numbered.append((turns[owner], item))
+    return [item for _, item in sorted(numbered, key=lambda one: one[0])[:most]]
 
 
 class Share(NamedTuple):
@@ -94,33 +108,59 @@ class Holdings:
         return Share(share.uid, largest)
 
 
-class FairTable(Generic[K]):
-    """The keys of a bounded table by whose they are, each share's in the order in which they came."""
+class FairTable(Generic[K, V]):
+    """A bounded table: values by key, and whose they are; each share's keys in the order in which they came."""
 
     def __init__(self) -> None:
-        self._share: dict[K, Share] = {}
+        self._entries: dict[K, tuple[Share, V]] = {}
         self._keys: dict[Share, dict[K, None]] = {}
         self._holdings = Holdings()
         self._loser: dict[Share, Share] = {}  # what was answered since the last change
 
-    def put(self, key: K, share: Share) -> None:
-        """Add a key, or put it last."""
+    def __contains__(self, key: object) -> bool:
+        """Return whether there is a value of that key."""
+        return key in self._entries
+
+    def __getitem__(self, key: K) -> V:
+        """Return the value of a key that is there."""
+        return self._entries[key][1]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key, if it is there."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def values(self) -> list[V]:
+        """All of them."""
+        return [value for _, value in self._entries.values()]
+
+    def items(self) -> list[tuple[K, V]]:
+        """All of them, with their keys."""
+        return [(key, value) for key, (_, value) in self._entries.items()]
+
+    def put(self, key: K, value: V, share: Share) -> None:
+        """Add a value, or put it last."""
         self.pop(key)
-        self._share[key] = share
+        self._entries[key] = share, value
         self._keys.setdefault(share, {})[key] = None
         self._holdings.add(share)
         self._loser.clear()
 
-    def pop(self, key: K) -> None:
-        """Remove a key, if it is there."""
-        share = self._share.pop(key, None)
-        if share is None:
-            return
+    def pop(self, key: K) -> V | None:
+        """Remove and return a value, if it is there."""
+        if (entry := self._entries.pop(key, None)) is None:
+            return None
+        share, value = entry
         del self._keys[share][key]
         if not self._keys[share]:
             del self._keys[share]
         self._holdings.add(share, -1)
         self._loser.clear()
+        return value
 
     def of(self, share: Share) -> Iterable[K]:
         """Return the keys of a share, the oldest first."""
@@ -128,7 +168,7 @@ class FairTable(Generic[K]):
 
     def share_of(self, key: K) -> Share:
         """Whose a key is that is there."""
-        return self._share[key]
+        return self._entries[key][0]
 
     def gives_way_to(self, share: Share) -> Share:
         """Return the share that loses a key to ``share``, by the rule of Holdings."""

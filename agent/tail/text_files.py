@@ -1,7 +1,7 @@
 """Reads lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from agent.tail.file import CHUNK_BYTES, FollowedFile, Position
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits
 from agent.tail.patterns import PatternListing, compiled_path_pattern
+from agent.tail.shares import in_turns
 
 BACKLOG_BYTES = 16 * 1024 * 1024
 """Limit of bytes that are read from a newly found file's existing content."""
@@ -97,7 +98,7 @@ class TextFiles:
         file.
         """
         if not self._queue:
-            self._queue.extend(_in_turns([file for file in self._follower.files() if is_ours(file)]))
+            self._queue.extend(newest([file for file in self._follower.files() if is_ours(file)]))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
             lines = self._read(file) if is_ours(file) else None
@@ -137,11 +138,6 @@ class TextFiles:
         return TextLines(file, file.generation, self.job_id(file), file.share.uid, chunk.data)
 
 
-def _in_turns(files: Iterable[FollowedFile]) -> list[FollowedFile]:
-    """Return the files with the users in turn, each user's most recently written files first."""
-    rank: Counter[int] = Counter()
-    ranked = []
-    for file in sorted(files, key=lambda file: -file.written_ns):
-        ranked.append((rank[file.share.uid], file))
-        rank[file.share.uid] += 1
-    return [file for _, file in sorted(ranked, key=lambda each: each[0])]
+def newest(files: Iterable[FollowedFile], most: int | None = None) -> list[FollowedFile]:
+    """Return the files, at most ``most``, with the users in turn, each user's most recently written files first."""
+    return in_turns(sorted(files, key=lambda file: (-file.written_ns, file.path)), lambda file: file.share.uid, most)

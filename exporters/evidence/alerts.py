@@ -3,8 +3,8 @@
 import re
 
 from agent.core.prometheus import samples
+from agent.sdk.files import in_turns
 from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
-from exporters.evidence.places import fairly
 
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
@@ -18,7 +18,7 @@ def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
         return AlertsAnswer(error=f"{type(error).__name__}: {error}"[:MAX_LABEL])
     names = ("job_id", "alertname", "rank")
     alerts = [OpenAlert(*(each.labels.get(name, "")[:MAX_LABEL] for name in names)) for each in found]
-    return AlertsAnswer(fairly(alerts, [each.job_id for each in alerts], MAX_ALERTS))
+    return AlertsAnswer(in_turns(alerts, lambda one: one.job_id, MAX_ALERTS))
 
 
 def _quoted(text: str) -> str:

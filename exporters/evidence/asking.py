@@ -5,11 +5,11 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 
 from agent.sdk.exporter import Context
+from agent.sdk.files import in_turns
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.ranks import RankView
 from exporters.evidence.alert_messages import MAX_JOBS, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.places import fairly
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
@@ -110,5 +110,4 @@ class AlertAsker:
 def asked_about(views: Sequence[RankView]) -> list[str]:
     """Return the running jobs to query alerts for, in order: at most MAX_JOBS, some of each user."""
     users = {view.label.job_id: user_of([view]) for view in views if view.process.exited_at is None}
-    jobs = sorted(users)
-    return fairly(jobs, [users[job] for job in jobs], MAX_JOBS)
+    return sorted(in_turns(sorted(users), users.__getitem__, MAX_JOBS))

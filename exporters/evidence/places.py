@@ -1,12 +1,11 @@
 """Room for several users: who loses an entry, who gets one, and which bundle a new one evicts. Pure."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from agent.sdk.evidence import folder as place
 
-T = TypeVar("T")
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
 
@@ -19,17 +18,6 @@ def gives_way(users: Sequence[str]) -> int:
     counts = Counter(users)
     most = max(counts.values())
     return next(number for number, user in enumerate(users) if counts[user] == most)
-
-
-def fairly(items: Sequence[T], owners: Sequence[Hashable], most: int) -> list[T]:
-    """Return at most ``most`` items, one of each owner after the other: one who has many costs no other a place."""
-    counts: Counter[Hashable] = Counter()
-    places = []
-    for owner in owners:
-        counts[owner] += 1
-        places.append(counts[owner])
-    chosen = sorted(range(len(items)), key=places.__getitem__)[:most]
-    return [items[number] for number in sorted(chosen)]
 
 
 class Held(NamedTuple):

@@ -143,8 +143,7 @@ UNFINISHED = Family(
     "its input, if all ranks must pass the same. state: started (on the GPU) or scheduled (not started, or start "
     "times are off).",
     ("job_id", "rank", "process_group", "description", "operation", "dtype", "elements", "state"),
-    "after a timeout 1 per rank and process group that it waits in; for an hour",
-    "max")
+    "after a timeout 1 per rank and process group that it waits in; for an hour", "max")
 WRITTEN = Family(
     "rankwatch_flight_recorder_dump_timestamp_seconds", "gauge",
     "Time when the rank wrote the shown dump, or when the exporter read it if that is earlier.",

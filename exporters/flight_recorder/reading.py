@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from agent.helper.by_user import ByUser
-from agent.system.inside import open_inside, open_regular
+from agent.system.inside import open_inside, open_named, read_bounded
 from exporters.flight_recorder.dump import DumpSummary, read_dump
 from exporters.flight_recorder.pickled import Reason, RefusedError
 
@@ -124,11 +124,7 @@ def _open(request: DumpRequest, path: str) -> int:
     """Return a descriptor of a regular file. Raise OSError if it cannot be opened."""
     if request.pid:
         return open_inside(f"{request.proc_root}/{request.pid}/root", path)
-    fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return open_regular(fd)
-    finally:
-        os.close(fd)
+    return open_named(path)
 
 
 def _read(request: DumpRequest, place: FilePlace) -> DumpAnswer | None:
@@ -170,11 +166,7 @@ def _content(request: DumpRequest) -> bytes:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != (request.known or ())[:2] or status.st_uid != request.uid:
             return b""
-        pieces, size = [], 0
-        while size <= MAX_DUMP_BYTES and (piece := os.read(fd, MAX_DUMP_BYTES + 1 - size)):
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces)
+        return read_bounded(fd, MAX_DUMP_BYTES)
     except OSError:
         return b""
     finally:

@@ -137,7 +137,7 @@ class InspectorExporter:
             self._inherited.copy(),
             unpublished=len(readers) < len(self._slots),
             silent=Counter(self._silent),
-            reclaimed=tuple(slot.reclaimer.totals for slot in self._slots),
+            reclaim_errors=tuple(dict(slot.reclaimer.errors) for slot in self._slots),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
             left_durations=JobDurations(self._left_durations.by_series),

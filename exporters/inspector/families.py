@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
-from exporters.inspector.reading.reclaim import How
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
@@ -31,10 +30,6 @@ BUS_BYTES = Family(
     "rankwatch_collective_bus_bytes_total", "counter",
     "Bus bandwidth times time of these operations; its rate over the rate of seconds is the mean bus bandwidth.",
     _SERIES, _SERIES_COST)
-BUS_BANDWIDTH = Family(
-    "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
-    "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
-    ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
 
@@ -60,10 +55,6 @@ UNMATCHED = Family(
 FLOOR = Family(
     "rankwatch_communicator_floor_seconds_total", "counter",
     "Time of the matched operations on the rank that arrived last and did not wait: the fabric's own time.",
-    _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
-SPREAD = Family(
-    "rankwatch_communicator_spread_seconds_total", "counter",
-    "Time of the matched operations on the rank that arrived first, less the floor: how far apart the ranks arrived.",
     _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds", "gauge",
@@ -93,11 +84,6 @@ P2P_SECONDS = Family(
     "Time these ran on the rank's GPU, waiting for the peer included; a send and a receive fused in one kernel "
     "each have the pair's time.",
     _P2P_SERIES, _P2P_COST)
-P2P_BUS_BANDWIDTH = Family(
-    "rankwatch_p2p_bus_bandwidth_bytes_per_second", "gauge",
-    "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
-    "too low where a send and a receive are fused in one kernel.",
-    ("job_id", "rank", "comm", "direction"), "1 per rank, communicator and direction seen")
 RECORDS = Family(
     "rankwatch_inspector_records_total", "counter",
     "Lines read from this node's Inspector files, by what became of them.",
@@ -142,17 +128,10 @@ SKIPPED = Family(
     "ranks, binding: kinds of record) the user and directory that hold most lose theirs: delete old files, or give "
     "each job its own directory.",
     ("reason",), "1 per reason seen")
-HOLE_BYTES = Family(
-    "rankwatch_inspector_hole_bytes_total", "counter",
-    "NUL bytes skipped in Inspector files: holes, as copytruncate and punching leave them.")
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total", "counter",
     "Records faster than max_bus_bandwidth_gigabytes_per_second; exported too. Some RCCL give a tenth of the time.",
     aggregate="sum")
-RECLAIMED_BYTES = Family(
-    "rankwatch_inspector_reclaimed_bytes_total", "counter",
-    "Disk space given back (exporters.inspector.reclaim): punched into what was read, or with files deleted.",
-    ("how",), f"{len(How)} per node")
 RECLAIM_ERRORS = Family(
     "rankwatch_inspector_reclaim_errors_total", "counter",
     "Files whose disk space could not be given back, counted at each try: the error's name; not the file that was read "

@@ -13,12 +13,10 @@ from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel, RankSpeed
 from exporters.inspector import families as shown
 from exporters.inspector.format.records import P2P_SEND, Result
-from exporters.inspector.reading.reclaim import How, Reclaimed
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
-from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -48,7 +46,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     inherited: Inheritance
     unpublished: bool = False
     silent: Mapping[SilenceCause, int] = {}
-    reclaimed: tuple[Reclaimed, ...] = ()
+    reclaim_errors: tuple[Mapping[str, int], ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
     left_durations: JobDurations = JobDurations()  # never changed
@@ -66,7 +64,6 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, snapshot)
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
-    yield from _bandwidth(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot.labels, snapshot.left_durations)
@@ -134,7 +131,6 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
     places, of_places = list(by_communicator), by_communicator.values()
     yield Metric(shown.MATCHED, places, [one.matched for one in of_places])
     yield Metric(shown.FLOOR, places, [one.floor_us / 1_000_000 for one in of_places])
-    yield Metric(shown.SPREAD, places, [one.spread_us / 1_000_000 for one in of_places])
     if snapshot.derived_series:
         yield Metric(shown.UNMATCHED, places, [one.unmatched for one in of_places])
 
@@ -156,17 +152,6 @@ def _lost(
         for communicator in communicators(series) - hidden:
             rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
     return rows.metric
-
-
-def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
-    """Of several writers with the same labels (a restarted rank) the newest is shown."""
-    newest: dict[Family, dict[tuple[str, ...], float]] = {shown.BUS_BANDWIDTH: {}, shown.P2P_BUS_BANDWIDTH: {}}
-    for writer in writers:
-        for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            direction = shown.DIRECTIONS.get(name)
-            family = shown.BUS_BANDWIDTH if direction is None else shown.P2P_BUS_BANDWIDTH
-            newest[family][*label, comm, direction or name] = bus_bytes * 1_000_000 / microseconds
-    return [Metric(family, list(values), list(values.values())) for family, values in newest.items()]
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
@@ -234,26 +219,22 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     readers = snapshot.readers
     results: Counter[str] = Counter(dict.fromkeys(Result, 0))
     files: Counter[str] = Counter(dict.fromkeys(FileState, 0))
-    freed: Counter[str] = Counter(dict.fromkeys(How, 0))
     skipped: Counter[str] = Counter()
     errors: Counter[str] = Counter()
     for reader in readers:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
-    for one in snapshot.reclaimed:
-        freed.update(one.freed_bytes)
-        errors.update(one.errors)
+    for one in snapshot.reclaim_errors:
+        errors.update(one)
     if not snapshot.unpublished and all(reader.caught_up for reader in readers):
         # else these may be below what was served already
         yield shown.RECORDS.by_label(results)
-        yield shown.HOLE_BYTES.single(sum(reader.hole_bytes for reader in readers))
         yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in readers))
     yield shown.FILES.by_label(files)
     yield shown.SKIPPED.by_label(+skipped)
     yield shown.LAG.single(sum(reader.lag_bytes for reader in readers))
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
-    yield shown.RECLAIMED_BYTES.by_label(freed)
     yield shown.RECLAIM_ERRORS.by_label(errors)
 
 
@@ -265,10 +246,9 @@ def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
     late: defaultdict[RankLabel, int] = defaultdict(int)
     for writer in writers:
-        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            if name not in P2P_SERIES:
-                windows[label][0] += bus_bytes
-                windows[label][1] += microseconds
+        for label, _, (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            windows[label][0] += bus_bytes
+            windows[label][1] += microseconds
         for label, _, sums in writer.labelled(writer.totals, labels):
             if sums.arrivals is not None:
                 late[label] += sums.arrivals.lateness_us

@@ -5,9 +5,8 @@ Only links are read, which waits for no file system."""
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from agent.sdk.files import atoi, strtoll
 from agent.sdk.ranks import ProcessKey
@@ -48,7 +47,6 @@ MAX_FILES = 256  # Of a node
 
 _NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
 
-T = TypeVar("T")
 FileKey = tuple[ProcessKey, str]
 
 
@@ -85,21 +83,8 @@ def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held
     return {key: held_by(proc, key) for key in keys}
 
 
-def by_turns(things: Iterable[T], user_of: Callable[[T], object], most: int) -> list[T]:
-    """Return at most ``most`` of them: the first of each user's, then the second of each, in their order."""
-    turns: Counter[object] = Counter()
-    ordered: defaultdict[int, list[T]] = defaultdict(list)
-    for thing in things:
-        turns[user_of(thing)] += 1
-        ordered[turns[user_of(thing)]].append(thing)
-    return [thing for turn in sorted(ordered) for thing in ordered[turn]][:most]
-
-
-class MeansHolder(NamedTuple):
-    """A process that holds a file, and its user."""
-
-    key: ProcessKey
-    uid: int
+MeansHolder = tuple[ProcessKey, int]
+"""A process that holds a file, and its user."""
 
 
 def writers(
@@ -112,7 +97,7 @@ def writers(
     found = {}
     for identity, holding in holders.items():
         everyone = set(holding)
-        own = {each for each in everyone if each.uid == owners.get(identity)} or everyone
+        own = {(key, uid) for key, uid in everyone if uid == owners.get(identity)} or everyone
         if len(own) == 1:
-            found[identity] = next(iter(own)).key
+            [(found[identity], _)] = own
     return found

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import in_turns
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import ProcessKey, RankView
+from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors
 from exporters.inspector_prom.descriptors import HeldMeans
@@ -44,7 +45,6 @@ class InspectorPromExporter:
         self._looked_at: dict[ProcessKey, float] = {}
         self._files: dict[descriptors.FileKey, MeansFile] = {}
         self._found: dict[HeldMeans, FoundMeans] = {}
-        self._skipped: Counter[str] = Counter()
         self._shown = MeansSnapshot()
 
     async def start(self, ctx: Context) -> None:
@@ -89,7 +89,7 @@ class InspectorPromExporter:
             for key in sorted(here, key=looked_at.__getitem__)
             if self._held.get(key) or _asks(here[key]) or now - looked_at[key] >= OTHERS_SECONDS
         ]
-        keys = descriptors.by_turns(due, lambda key: _uid(here[key]), descriptors.MAX_PROCESSES)
+        keys = in_turns(due, lambda key: _uid(here[key]), descriptors.MAX_PROCESSES)
         self._looked_at.update(dict.fromkeys(keys, now))
         self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
@@ -100,15 +100,16 @@ class InspectorPromExporter:
             return _uid(here[held.key])
 
         every = [held for files in self._held.values() for held in files or ()]
-        chosen = descriptors.by_turns(every, user, descriptors.MAX_FILES)
-        self._skipped["files"] += len(every) - len(chosen)
+        chosen = in_turns(every, user, descriptors.MAX_FILES)
+        if len(every) > len(chosen):
+            self._ctx.log.warning("more files of means than are read", files=len(every), most=len(chosen))
         for file in self._files.keys() - {held.file for held in chosen}:
             del self._files[file]
             self._ctx.admit.release(file)
         files = {held: self._files.setdefault(held.file, MeansFile()) for held in chosen}
         wanted = [held for held in chosen if files[held].wants() is not None]
         once, proc_root = self._ctx.once, str(self._ctx.roots.proc)
-        read = set(chosen if once else descriptors.by_turns(wanted, user, MAX_READ))
+        read = set(chosen if once else in_turns(wanted, user, MAX_READ))
         requests = [
             MeansRequest(
                 proc_root, held.key.pid, user(held), held.fd, held.target, file.wants() if held in read else None, once
@@ -127,31 +128,39 @@ class InspectorPromExporter:
         for held, text in (await self._thread.call(parsed) if raw else {}).items():
             self._ctx.admit.release(held.file)
             group = (user(held), here[held.key][0].label.job_id)
-            self._skipped += files[held].take(text, partial(self._ctx.admit.admit, held.file, group=group))
+            skipped = files[held].take(text, partial(self._ctx.admit.admit, held.file, group=group))
+            if +skipped:
+                said = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()) if count)
+                self._ctx.log.warning("lines of means were left out", uid=group[0], job_id=group[1], reasons=said)
 
     def _show(self, here: Ranks, now: float) -> None:
         """Say of each rank how it stands, and show what is proven to be its own."""
         holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
         for held, found in self._found.items():
-            holders[found.place[:2]].append(descriptors.MeansHolder(held.key, _uid(here[held.key])))
+            holders[found.place[:2]].append((held.key, _uid(here[held.key])))
             owners[found.place[:2]] = found.owner_uid
         proven = descriptors.writers(holders, owners)
-        states: Counter[MeansState] = Counter()
+        states: dict[RankLabel, MeansState] = {}
         shown, read = [], set()
         for key, views in here.items():
             if not self._held.get(key) and not _asks(views):
                 continue
             for view in views:
                 state, file = self._state(key, view, proven, now)
-                states[state] += 1
+                states[view.label] = state
+                is_new = state is not self._shown.states.get(view.label)
+                if is_new and state in (MeansState.UNPROVEN, MeansState.UNREADABLE):
+                    self._ctx.log.warning(
+                        "rank {rank} of job {job_id} shows no means: {why}", **view.label._asdict(), why=state.value
+                    )
                 waits = state is MeansState.WAITING and descriptors.will_write(_environment(views))
                 if state in (MeansState.READ, MeansState.IDLE) or waits:
                     read.add(key)
                 if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows))
         self._ctx.ranks.read_otherwise = frozenset(read)
-        self._shown = MeansSnapshot(tuple(shown), states, +self._skipped)
+        self._shown = MeansSnapshot(tuple(shown), states)
 
     def _state(
         self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float

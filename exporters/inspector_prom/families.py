@@ -66,13 +66,13 @@ _COST = "1 per kind of operation of a rank in Prometheus mode"
 
 
 class MeansState(StrEnum):
-    """How it stands with a rank in this mode."""
+    """How it stands with a rank in this mode; a value is what the log says of it."""
 
     READ = "read"
-    IDLE = "idle"
-    WAITING = "waiting"
-    UNPROVEN = "unproven"
-    UNREADABLE = "unreadable"
+    IDLE = "nothing was written for three intervals"
+    WAITING = "there is no file yet"
+    UNPROVEN = "several processes hold its file, or it has several GPUs and which of their files is its own is unknown"
+    UNREADABLE = "its file cannot be read"
 
 
 # fmt: off
@@ -91,20 +91,8 @@ WRITTEN = Family(
     "When the plugin last wrote these means: in the interval before that the rank completed an operation. Absent, as "
     "they are, when it has written none for three intervals.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
-RANKS = Family(
-    "rankwatch_inspector_means_ranks", "gauge",
-    "Ranks whose Inspector is in Prometheus mode, by state: read; idle: nothing written for three intervals; waiting: "
-    "no file yet; unproven: several processes hold its file, or it has several GPUs and it is not known which is the "
-    "rank's; unreadable.",
-    ("state",), "1 per state that holds", "sum")
-SKIPPED = Family(
-    "rankwatch_inspector_means_skipped_total", "counter",
-    "What was not taken of files of Inspector's Prometheus mode, by reason: lines without sense (malformed, cut, "
-    "line_size), of a kind that stands there twice (twice), or with a value that cannot be (value); rows that found no "
-    "room (series); files above the bounds (file_size, files).",
-    ("reason",), "1 per reason seen")
 # fmt: on
-FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, RANKS, SKIPPED)
+FAMILIES = (BANDWIDTH, SECONDS, WRITTEN)
 
 
 class RankMeans(msgspec.Struct, frozen=True):
@@ -119,8 +107,7 @@ class MeansSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered."""
 
     ranks: tuple[RankMeans, ...] = ()
-    states: Mapping[MeansState, int] = {}
-    skipped: Mapping[str, int] = {}
+    states: Mapping[RankLabel, MeansState] = {}
 
 
 def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
@@ -129,16 +116,9 @@ def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
     for rank in snapshot.ranks:
         written.add(rank.label, rank.written_seconds)
         for key, row in rank.rows.items():
-            labels = (*rank.label, *_labels(key))
+            labels = (*rank.label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
             if row.bytes_per_second is not None:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:
                 seconds.add(labels, row.seconds)
     yield from (bandwidth.metric, seconds.metric, written.metric)
-    yield RANKS.by_label(dict(sorted(snapshot.states.items())))
-    yield SKIPPED.by_label(dict(sorted(snapshot.skipped.items())))
-
-
-def _labels(key: MeansKind) -> tuple[str, ...]:
-    comm = comm_label(key.comm_id) if key.comm_id else ""
-    return (comm, key.comm_name, key.ranks, key.nodes, key.operation, key.message_size, key.algo_proto)

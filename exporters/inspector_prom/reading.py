@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 
 from agent.helper.by_user import ByUser
-from agent.system.inside import open_regular
+from agent.system.inside import open_named, read_bounded
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
 GRACE_SECONDS = 1.0  # A call waits this long for its threads, in all; a healthy file system answers in milliseconds
@@ -54,11 +54,7 @@ def look_at(request: MeansRequest) -> FoundMeans | None:
     try:
         if os.readlink(link) != request.target:
             return None
-        path = os.open(link, os.O_PATH | os.O_CLOEXEC)
-        try:
-            fd = open_regular(path)
-        finally:
-            os.close(path)
+        fd = open_named(link, is_link=True)
     except OSError:
         return None
     try:
@@ -73,9 +69,7 @@ def _read(fd: int, request: MeansRequest) -> FoundMeans:
     place, owner = _place(fd)
     if not request.at_once and place != request.at_rest:
         return FoundMeans(place, owner)
-    raw = b""
-    while len(raw) <= MAX_TEXT_BYTES and (piece := os.read(fd, MAX_TEXT_BYTES + 1 - len(raw))):
-        raw += piece
+    raw = read_bounded(fd, MAX_TEXT_BYTES)
     after, _ = _place(fd)
     return FoundMeans(place, owner, raw) if after == place else FoundMeans(after, owner)
 

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,25 +19,21 @@ MAX_LINE_BYTES = 2048  # As the plugin's own
 MAX_NAME_CHARACTERS = 255  # Of a communicator's name, as the plugin takes them
 MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
 MAX_MICROSECONDS = 1e12  # Eleven days: no operation takes this long; a longer time is a clock error
-OPERATIONS = frozenset(
-    {
-        *("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"),
-        *("Send", "Recv"),
-    }
-)
 BANDWIDTHS = frozenset({"nccl_bus_bandwidth_gbs", "nccl_p2p_bus_bandwidth_gbs"})
 TIMES = frozenset({"nccl_collective_exec_time_microseconds", "nccl_p2p_exec_time_microseconds"})
 
 _LINE = re.compile(r"(nccl_[a-z0-9_]{1,60})\{(.*)\} (\S{1,32})", re.DOTALL)
 _LABEL = re.compile(r'(?:^|",)([a-z0-9_]{1,32})="')
+_NAME = re.compile(f".{{0,{MAX_NAME_CHARACTERS}}}", re.DOTALL)
 _COUNT = re.compile(r"[1-9][0-9]{0,6}", re.ASCII)
+_OPERATION = re.compile("AllReduce|AllGatherV?|ReduceScatter|Broadcast|Reduce|SendRecv|All2All|Send|Recv")
 _SIZE = re.compile(r"([0-9]{1,8})(?:\.[0-9]{1,2})?(?:-[0-9]{1,8})?(B|KB|MB|GB|TB)", re.ASCII)
 _WORD = re.compile(r"[A-Za-z0-9_]{0,32}", re.ASCII)
 _COMM_ID = re.compile(r"(?:0x[0-9a-f]{1,16})?", re.ASCII)
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
-class MeansKind(msgspec.Struct, frozen=True):
+class MeansKind(NamedTuple):
     """A kind of operation. ``comm_id``: the communicator's hash, which 2.29 alone writes; ``comm_name``: as 2.30 does.
 
     ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size`` and ``algo_proto`` are the plugin's
@@ -127,25 +124,13 @@ def _labels(text: str) -> dict[str, str]:
 
 
 def _key(labels: Mapping[str, str]) -> MeansKind | None:
-    key = MeansKind(
-        comm_id=labels.get("comm_id", ""),
-        comm_name=labels.get("comm_name", ""),
-        ranks=labels.get("nranks", ""),
-        nodes=labels.get("n_nodes", ""),
-        operation=labels.get("collective") or labels.get("p2p_operation", ""),
-        message_size=labels.get("message_size", ""),
-        algo_proto=labels.get("algo_proto", ""),
+    operation = labels.get("collective") or labels.get("p2p_operation", "")
+    comm_id, comm_name, ranks, nodes, size, algo_proto = (
+        labels.get(name, "") for name in ("comm_id", "comm_name", "nranks", "n_nodes", "message_size", "algo_proto")
     )
-    makes_sense = (
-        _COMM_ID.fullmatch(key.comm_id)
-        and len(key.comm_name) <= MAX_NAME_CHARACTERS
-        and _COUNT.fullmatch(key.ranks)
-        and _COUNT.fullmatch(key.nodes)
-        and key.operation in OPERATIONS
-        and _SIZE.fullmatch(key.message_size)
-        and _WORD.fullmatch(key.algo_proto)
-    )
-    return key if makes_sense else None
+    key = MeansKind(comm_id, comm_name, ranks, nodes, operation, size, algo_proto)
+    forms = (_COMM_ID, _NAME, _COUNT, _COUNT, _OPERATION, _SIZE, _WORD)
+    return key if all(form.fullmatch(text) for form, text in zip(forms, key, strict=True)) else None
 
 
 def _number(text: str) -> float:

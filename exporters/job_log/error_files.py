@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from agent.helper.by_user import ByUser
+from agent.sdk.files import in_turns
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from agent.system.inside import open_inside
@@ -79,25 +80,13 @@ class ErrorFiles:
         for key, (_, rank) in exited.items():
             self._until.setdefault(key, now + WAIT_SECONDS if rank.error_file else now)
         due = [key for key, until in self._until.items() if until > now]
-        keys = self._by_turns(due, exited)
+        keys = in_turns(due, lambda key: exited[key][0].job_id, MAX_READS)
         answers = self._readers.answers([exited[key][1] for key in keys], GRACE_SECONDS)
         for key, raised in zip(keys, answers, strict=True):
             job, rank = exited[key]
             if raised is not None:
                 self._until[key] = now
                 yield job, rank, raised
-
-    def _by_turns(
-        self, due: Iterable[ProcessKey], exited: Mapping[ProcessKey, tuple[LoggedJob, RankHere]]
-    ) -> list[ProcessKey]:
-        """Return MAX_READS of the ranks, the first of each job before the second of any."""
-        turns: dict[str, int] = {}
-        ordered = []
-        for key in due:
-            job_id = exited[key][0].job_id
-            turns[job_id] = turns.get(job_id, 0) + 1
-            ordered.append((turns[job_id], key))
-        return [key for _, key in sorted(ordered)[:MAX_READS]]
 
     def _read(self, rank: RankHere) -> Raised | None:
         """Return the rank's exception; None while its file is missing, incomplete, too large or another user's."""

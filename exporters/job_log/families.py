@@ -11,50 +11,33 @@ from exporters.job_log.tally import FirstEvent
 
 _EACH = "1 per job whose log is read here"
 
+# fmt: off
 EVENTS = Family(
-    "rankwatch_job_log_events_total",
-    "counter",
+    "rankwatch_job_log_events_total", "counter",
     "Lines about failures and exits in the job's own log. rank: the rank that the line blames, else its writer. role: "
     "whether the category can be the cause (root, cascade, confirmation, advice, benign, planned).",
-    ("job_id", "rank", "category", "role"),
-    "1 per rank and category seen, at most 1024 per job",
-    "max",
-)
+    ("job_id", "rank", "category", "role"), "1 per rank and category seen, at most 1024 per job", "max")
 FIRST_ROOT = Family(
-    "rankwatch_job_log_first_root_info",
-    "gauge",
+    "rankwatch_job_log_first_root_info", "gauge",
     "First root cause in the job's log since its ranks started. A strong cause replaces a weak one. host: the "
     "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
     "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
-    ("job_id", "category", "rank", "host", "advice"),
-    _EACH,
-    "max",
-)
+    ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
 FIRST_CASCADE = Family(
-    "rankwatch_job_log_first_cascade_info",
-    "gauge",
+    "rankwatch_job_log_first_cascade_info", "gauge",
     "First secondary failure in the job's log when no root cause was logged within 60 s.",
-    ("job_id", "category", "rank", "host"),
-    _EACH,
-    "max",
-)
+    ("job_id", "category", "rank", "host"), _EACH, "max")
 FIRST_ROOT_SECONDS = Family(
-    "rankwatch_job_log_first_root_timestamp_seconds",
-    "gauge",
+    "rankwatch_job_log_first_root_timestamp_seconds", "gauge",
     "Time when the line of rankwatch_job_log_first_root_info was read, or its file last written if that is earlier.",
-    ("job_id",),
-    _EACH,
-)
+    ("job_id",), _EACH)
 LAST_WORK = Family(
-    "rankwatch_job_log_last_work",
-    "gauge",
+    "rankwatch_job_log_last_work", "gauge",
     "Number of the last operation in the process group that the rank had enqueued or completed (what) when its "
     "watchdog ended it. The 4 ranks with the lowest numbers and the rank with the highest number are shown. A rank "
     "with a lower enqueued number blocks the others.",
-    ("job_id", "rank", "group", "what"),
-    "10 per process group, at most 8 groups per job, after a timeout",
-    "max",
-)
+    ("job_id", "rank", "group", "what"), "10 per process group, at most 8 groups per job, after a timeout", "max")
+# fmt: on
 
 
 def _training(name: str, text: str, cost: str = _EACH) -> Family:

@@ -8,10 +8,9 @@ passage stays open until it has its last line.
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 import msgspec
 
@@ -37,35 +36,36 @@ MAX_PASSAGES = 512
 KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's log, first secondary failure"}
 
 
-class Passage(NamedTuple):
-    """Lines around an event, which is in ``lines[at]``. ``seconds``: since the epoch; ``rank``: if known."""
+class Passage(msgspec.Struct):
+    """Lines around an event, which is in ``lines[at]``. ``seconds``: since the epoch; ``rank``: if known.
 
-    job_id: str
+    ``number``: in the order of all passages; ``missing``: lines that are still to come.
+    """
+
     category: str
     rank: str
     seconds: float
-    lines: tuple[str, ...]
+    lines: list[str]
     at: int
+    number: int = 0
+    missing: int = 0
 
 
 class _File:
-    """The last lines read from a file, and the number of missing lines by open passage."""
+    """The last lines read from a file, and the passages that miss lines of it."""
 
     __slots__ = ("last", "open")
 
     def __init__(self) -> None:
         self.last: deque[bytes] = deque(maxlen=AROUND)
-        self.open: dict[int, int] = {}
+        self.open: list[Passage] = []
 
 
 class LogPassages:
-    """All passages, by number. Belongs to the reader's thread. A result of ``of`` never changes."""
+    """All passages by job and category, the oldest first. Belongs to the reader's thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, Passage] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._of_jobs: Counter[str] = Counter()
-        self._newest: dict[tuple[str, str], float] = {}
+        self._kept: dict[str, dict[str, list[Passage]]] = {}
         self._numbers = itertools.count()
         self._files: dict[Identity, _File] = {}
 
@@ -79,7 +79,10 @@ class LogPassages:
             if not file.open or end >= len(data):
                 break
             line, end = _line(data, end)
-            self._continue(file, line)
+            for known in file.open:
+                known.lines.append(_shown(line, known.lines[-1]))
+                known.missing -= 1
+            file.open = [known for known in file.open if known.missing]
         for event, rank in found:
             if event.rule.role and self._has_room(job_id, event.rule.category, seconds):
                 self._begin(file, data, event, (job_id, rank, seconds))
@@ -88,43 +91,37 @@ class LogPassages:
     def keep(self, identities: Collection[Identity], jobs: Collection[str]) -> None:
         """Forget files and jobs that are not in the arguments."""
         self._files = {identity: file for identity, file in self._files.items() if identity in identities}
-        for number in [number for number, each in self._kept.items() if each.job_id not in jobs]:
-            self._drop(number)
+        self._kept = {job_id: own for job_id, own in self._kept.items() if job_id in jobs}
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
-        """Return the current passages by job."""
-        by_job: dict[str, list[Passage]] = {}
-        for each in self._kept.values():
-            by_job.setdefault(each.job_id, []).append(each)
-        return {job_id: tuple(each) for job_id, each in by_job.items()}
+        """Return copies of the current passages by job, in their order."""
+        return {
+            job_id: tuple(
+                msgspec.structs.replace(each, lines=list(each.lines))
+                for each in sorted(itertools.chain(*own.values()), key=lambda each: each.number)
+            )
+            for job_id, own in self._kept.items()
+            if own
+        }
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
-        if self._is_full(job_id, category):
-            if seconds < self._newest.get((job_id, category), seconds) + OLD_SECONDS:
+        own = self._kept.setdefault(job_id, {})
+        alike = own.get(category, [])
+        if len(alike) >= MAX_OF_A_CATEGORY or _count(own) >= MAX_PER_JOB:
+            if not alike or seconds < alike[-1].seconds + OLD_SECONDS:
                 return False
-            of_this = [
-                number for number, each in self._kept.items() if (each.job_id, each.category) == (job_id, category)
-            ]
-            for number in of_this:
-                self._drop(number)
-            if self._is_full(job_id, category):
+            del own[category]
+            if _count(own) >= MAX_PER_JOB:
                 return False
-        if len(self._kept) >= MAX_PASSAGES:
-            [(most, count)] = self._of_jobs.most_common(1)
-            if count <= self._of_jobs[job_id] + 1:
+        counts = {name: _count(each) for name, each in self._kept.items()}
+        if sum(counts.values()) >= MAX_PASSAGES:
+            most = max(counts, key=lambda name: counts[name])
+            if counts[most] <= counts[job_id] + 1:
                 return False
-            self._drop(max(number for number, each in self._kept.items() if each.job_id == most))
+            newest = max(self._kept[most].values(), key=lambda each: each[-1].number)
+            newest.pop()
+            self._kept[most] = {name: each for name, each in self._kept[most].items() if each}
         return True
-
-    def _is_full(self, job_id: str, category: str) -> bool:
-        return self._of_jobs[job_id] >= MAX_PER_JOB or self._counts[job_id, category] >= MAX_OF_A_CATEGORY
-
-    def _drop(self, number: int) -> None:
-        gone = self._kept.pop(number)
-        self._of_jobs -= Counter([gone.job_id])  # removes zero counts
-        self._counts -= Counter([(gone.job_id, gone.category)])
-        if (gone.job_id, gone.category) not in self._counts:
-            self._newest.pop((gone.job_id, gone.category), None)
 
     def _begin(self, file: _File, data: bytes, event: LogEvent, of: tuple[str, str, float]) -> None:
         job_id, rank, seconds = of
@@ -135,22 +132,15 @@ class LogPassages:
             line, end = _line(data, end)
             lines.append(line)
             missing -= 1
-        number = next(self._numbers)
-        self._counts[job_id, event.rule.category] += 1
-        self._of_jobs[job_id] += 1
-        self._newest[job_id, event.rule.category] = seconds
-        self._kept[number] = Passage(job_id, event.rule.category, rank, seconds, _shown_all(lines), len(before))
+        category, number = event.rule.category, next(self._numbers)
+        made = Passage(category, rank, seconds, _shown_all(lines), len(before), number, missing)
+        self._kept[job_id].setdefault(category, []).append(made)
         if missing:
-            file.open[number] = missing
+            file.open.append(made)
 
-    def _continue(self, file: _File, line: bytes) -> None:
-        for number, missing in list(file.open.items()):
-            if number in self._kept:
-                known = self._kept[number]
-                self._kept[number] = known._replace(lines=(*known.lines, _shown(line, known.lines[-1])))
-            file.open[number] = missing - 1
-            if missing <= 1 or number not in self._kept:
-                del file.open[number]
+
+def _count(of_job: Mapping[str, list[Passage]]) -> int:
+    return sum(map(len, of_job.values()))
 
 
 def as_text(passages: Iterable[Passage]) -> str:
@@ -181,11 +171,11 @@ def _lines_before(data: bytes, end: int) -> list[bytes]:
     return lines
 
 
-def _shown_all(lines: Iterable[bytes]) -> tuple[str, ...]:
+def _shown_all(lines: Iterable[bytes]) -> list[str]:
     shown: list[str] = []
     for line in lines:
         shown.append(_shown(line, shown[-1] if shown else ""))
-    return tuple(shown)
+    return shown
 
 
 def _shown(line: bytes, before: str) -> str:

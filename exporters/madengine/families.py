@@ -7,76 +7,40 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.madengine.results import most_complete
-from exporters.madengine.site_files import ManifestModel, SiteFacts
+from exporters.madengine.results import SiteFacts, most_complete
 from exporters.madengine.task import Contradiction, NodeTask, TaskState
 
 _TASK = ("job_id", "node_rank")
 _EACH = "1 per node of a madengine run"
 
+# fmt: off
 STATE = Family(
-    "rankwatch_madengine_task_state",
-    "gauge",
+    "rankwatch_madengine_task_state", "gauge",
     "State of the node's task: started, running (madengine runs), returned (madengine ended with code 0), exited, or "
     "lost (no last line, no live rank, and no output for 60 s); always 1.",
-    (*_TASK, "state"),
-    _EACH,
-    "max",
-)
+    (*_TASK, "state"), _EACH, "max")
 CODE = Family(
-    "rankwatch_madengine_task_exit_code",
-    "gauge",
+    "rankwatch_madengine_task_exit_code", "gauge",
     "Exit code in the last line of the node's task; absent before that line.",
-    _TASK,
-    _EACH,
-    "max",
-)
+    _TASK, _EACH, "max")
 CONTRADICTED = Family(
-    "rankwatch_madengine_contradicted",
-    "gauge",
+    "rankwatch_madengine_contradicted", "gauge",
     "1 if madengine counts a failed task as a success. reason: the task was lost, exited with a code other than 0 "
     "(exit_code), or a rank of its job died on its node (rank_dead).",
-    (*_TASK, "reason"),
-    "1 per task with a wrong verdict",
-    "max",
-)
+    (*_TASK, "reason"), "1 per task with a wrong verdict", "max")
 PERFORMANCE = Family(
-    "rankwatch_madengine_performance",
-    "gauge",
+    "rankwatch_madengine_performance", "gauge",
     "Result of a run, in the unit that metric names. Source: the task's first line with the metric, the job's result "
     "table with the most results, or (job_id and node_rank empty) the newest row of perf.csv.",
     (*_TASK, "model", "metric"),
     "1 per task and metric, at most 16; 1 per model and metric of a job's best table, at most 64, and in perf.csv, at "
-    "most 256",
-    "max",
-)
+    "most 256", "max")
 MISSING = Family(
-    "rankwatch_madengine_barrier_missing_nodes",
-    "gauge",
+    "rankwatch_madengine_barrier_missing_nodes", "gauge",
     "Nodes missing at the barrier before the run, in the master's last barrier timeout.",
-    ("job_id",),
-    "1 per job with a barrier timeout",
-    "max",
-)
-RUN = Family(
-    "rankwatch_madengine_run_info",
-    "gauge",
-    "Always 1: a model in a job's manifest (metric, status and gpus are empty), or the newest row of each model and "
-    "metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: their numbers; target: slurm, docker or "
-    "k8s. A label is empty if the file lacks it.",
-    ("job_id", *ManifestModel._fields, "metric", "status", "gpus"),
-    "1 per model of a job's manifest, at most 16; 1 per model and metric in perf.csv, at most 256",
-    "max",
-)
-RESULT_SECONDS = Family(
-    "rankwatch_madengine_result_seconds",
-    "gauge",
-    "Test duration in the newest row of each model and metric in perf.csv.",
-    ("model", "metric"),
-    "1 per model and metric in perf.csv, at most 256",
-    "max",
-)
-FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS)
+    ("job_id",), "1 per job with a barrier timeout", "max")
+# fmt: on
+FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING)
 
 
 class ShownTask(msgspec.Struct, frozen=True):
@@ -93,7 +57,7 @@ class MadSnapshot(msgspec.Struct, frozen=True):
     """The data of one render."""
 
     tasks: tuple[ShownTask, ...] = ()
-    facts: SiteFacts = SiteFacts({}, (), {})
+    facts: SiteFacts = SiteFacts({}, ())
 
 
 def render(snapshot: MadSnapshot) -> Iterable[Metric]:
@@ -101,12 +65,12 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
     rows = {family: family.rows() for family in FAMILIES}
     for shown in snapshot.tasks:
         _task(rows, shown)
-    missing = {
-        each.job_id: each.task.barrier.missing for each in snapshot.tasks if each.task.barrier.missing is not None
-    }
+    missing = {each.job_id: each.task.missing_nodes for each in snapshot.tasks if each.task.missing_nodes is not None}
     for job_id, count in missing.items():
         rows[MISSING].add((job_id,), count)
-    _site(rows, snapshot.facts)
+    for (model, metric), performance in snapshot.facts.results.items():
+        if performance is not None:
+            rows[PERFORMANCE].add(("", "", model, metric), performance)
     printed = {
         (each.job_id, each.node_rank, each.task.model, name) for each in snapshot.tasks for name in each.task.results
     }
@@ -115,19 +79,6 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
             if (job_id, node_rank, model, metric) not in printed:
                 rows[PERFORMANCE].add((job_id, str(node_rank), model, metric), value)
     return [one.metric for one in rows.values()]
-
-
-def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
-    for (model, metric), row in facts.results.items():
-        if row.performance is not None:
-            rows[PERFORMANCE].add(("", "", model, metric), row.performance)
-        if row.seconds is not None:
-            rows[RESULT_SECONDS].add((model, metric), row.seconds)
-        ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
-        rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
-    for job_id, models in facts.manifests.items():
-        for each in dict.fromkeys(models):
-            rows[RUN].add((job_id, *each, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

@@ -1,17 +1,20 @@
-"""Parses results in CSV files: perf.csv, where madengine adds a row per result, and tables of nodes. Pure."""
+"""Reads results in CSV files: perf.csv, where madengine adds a row per result, and tables of nodes."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from exporters.madengine.lines import MAX_NUMBER, as_label
+from agent.sdk.exporter import Clock
+from agent.sdk.files import ChangedFiles, TextFiles, newest
 
+MAX_METRIC_CHARACTERS = 64
+MAX_NUMBER = 1e18
 MAX_CSV_BYTES = 8 * 1024 * 1024
 """Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
@@ -20,28 +23,14 @@ MAX_RESULTS = 256
 MAX_TABLE_RESULTS = 64
 """Limit of (model, metric) pairs per table."""
 MAX_CELL_CHARACTERS = 65_536
+MAX_TABLES = 128
+"""Limit of tables per look: the newest files, with equal shares of all users."""
+MAX_TABLE_BYTES = 1024 * 1024
+"""About 10,000 results."""
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
 
-STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
-_COUNT = re.compile(r"[0-9]{1,7}", re.ASCII)
-
-
-class PerfRow(NamedTuple):
-    """A row of perf.csv. ``performance`` and ``seconds`` (test duration): None if not measured.
-
-    ``status``: one of STATUSES. ``nodes`` and ``gpus``: their numbers, as text. A text is empty if the row lacks it.
-    """
-
-    performance: float | None
-    seconds: float | None
-    status: str
-    launcher: str
-    nodes: str
-    gpus: str
-
-
-Results = dict[tuple[str, str], PerfRow]
-"""Rows by model and metric."""
+Results = dict[tuple[str, str], float | None]
+"""Results by model and metric; None if the row has none."""
 
 
 class ResultTable(msgspec.Struct, frozen=True):
@@ -60,17 +49,17 @@ class PlacedTable(NamedTuple):
 
 
 def read_perf_csv(raw: bytes) -> Results | None:
-    """Return the newest row of each model and metric, the newest last; None if the file is not a perf.csv."""
-    newest: Results = {}
+    """Return the newest result of each model and metric, the newest last; None if the file is not a perf.csv."""
+    last: Results = {}
     try:
         for cells in _records(raw, {"model", "performance", "metric", "status"}):
             name = _name(cells)
             if name[0]:
-                newest.pop(name, None)
-                newest[name] = _row(cells)
+                last.pop(name, None)
+                last[name] = _number(cells.get("performance", ""))
     except csv.Error:
         return None
-    return dict(list(newest.items())[-MAX_RESULTS:])
+    return dict(list(last.items())[-MAX_RESULTS:])
 
 
 def read_table(raw: bytes) -> ResultTable | None:
@@ -98,12 +87,13 @@ def node_of(path: str) -> int | None:
 
 def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
     """Return each job's table with the most results; of equal tables the first node's."""
-    best: dict[str, PlacedTable] = {}
-    for placed in sorted(tables, key=lambda one: (one.job_id, one.node_rank)):
-        known = best.get(placed.job_id)
-        if known is None or placed.table.filled > known.table.filled:
-            best[placed.job_id] = placed
-    return list(best.values())
+    by_size = sorted(tables, key=lambda one: (one.table.filled, -one.node_rank))
+    return list({placed.job_id: placed for placed in by_size}.values())
+
+
+def as_label(text: str) -> str:
+    """Return a job's text as a label value: printable, at most MAX_METRIC_CHARACTERS characters."""
+    return "".join(c if c.isprintable() else "?" for c in text.strip()[:MAX_METRIC_CHARACTERS])
 
 
 def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
@@ -123,18 +113,6 @@ def _name(cells: Mapping[str, str]) -> tuple[str, str]:
     return as_label(cells.get("model", "")), as_label(cells.get("metric", ""))
 
 
-def _row(cells: Mapping[str, str]) -> PerfRow:
-    status, nodes, gpus = cells.get("status", "").upper(), cells.get("nnodes", ""), cells.get("n_gpus", "")
-    return PerfRow(
-        _number(cells.get("performance", "")),
-        _number(cells.get("test_duration", "").removesuffix("s")),
-        status if status in STATUSES else "other",
-        as_label(cells.get("launcher", "")),
-        nodes if _COUNT.fullmatch(nodes) else "",
-        gpus if _COUNT.fullmatch(gpus) else "",
-    )
-
-
 def _number(text: str) -> float | None:
     """Return a cell as a number; None unless it is finite and at most MAX_NUMBER."""
     try:
@@ -142,3 +120,39 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
+
+
+class SiteFacts(NamedTuple):
+    """The content of all configured files."""
+
+    results: Results
+    tables: tuple[PlacedTable, ...]
+
+
+class SiteReader:
+    """Reads changed files: perf.csv files by name (``results``), and tables (in ``node_N`` of a job) by patterns.
+
+    Blocks: call it in the exporter's own thread.
+    """
+
+    def __init__(self, results: Sequence[str], tables: Sequence[str], clock: Clock) -> None:
+        self._paths = dict.fromkeys(results)
+        self._results: ChangedFiles[Results] = ChangedFiles(MAX_CSV_BYTES, read_perf_csv)
+        self._listing = TextFiles(tables, clock.monotonic)
+        self._tables: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table)
+
+    def look(self) -> SiteFacts:
+        """Read new and changed files, and return the content of all."""
+        self._results.look(self._paths)
+        results: Results = {}
+        for path in self._paths:
+            results |= self._results.contents.get(path, {})
+        names: dict[str, tuple[str, int]] = {}
+        users: dict[str, int | None] = {}
+        for file in newest(self._listing.discover(), MAX_TABLES):
+            job_id, node_rank = self._listing.job_id(file), node_of(file.path)
+            if job_id is not None and node_rank is not None:
+                names[file.path], users[file.path] = (job_id, node_rank), file.share.uid
+        self._tables.look(users)
+        tables = tuple(PlacedTable(*names[path], table) for path, table in sorted(self._tables.contents.items()))
+        return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables)

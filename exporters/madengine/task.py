@@ -14,10 +14,31 @@ from typing import Annotated, Literal
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from exporters.madengine.lines import Marker, Measured, MissingNodes, as_label, read_line
+from exporters.madengine.results import MAX_NUMBER, as_label
 
 MAX_LINE_CHARACTERS = 4096
 """The parser ignores the rest of a longer line."""
+MAX_NODES = 65_536
+MAX_CODE = 255
+Step = Literal["started", "running", "returned", "exited"]
+_STEPS: dict[str, Step] = {
+    "task script started": "started",
+    "about to run madengine": "running",
+    "madengine exited": "returned",
+    "task script exiting": "exited",
+}
+_N = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
+_MARKER = re.compile(
+    r"\[DEBUG\] \S{1,64} Node ([0-9]{1,6}) \([^()]{1,255}\): "
+    r"(?:(task script started|about to run madengine)|"
+    r"(madengine exited|task script exiting) with code ([0-9]{1,3}))\s*$",
+    re.ASCII,
+)
+_PERFORMANCE = re.compile(
+    rf"performance:\s{{1,8}}({_N})(?:,?\s{{0,8}}/[A-Za-z]{{1,16}}\s{{0,8}},?|,)?\s{{1,8}}([^\s,]+)"
+)
+_TRAINED = re.compile(rf"\b(train_samples_per_second)['\"]?\s{{0,8}}[:=]\s{{0,8}}({_N})", re.ASCII)
+_BARRIER = re.compile(r"TCP barrier timeout on master: accepted=([0-9]{1,6})/([0-9]{1,6})\b", re.ASCII)
 
 FAILURES = (
     "OutOfMemoryError", "HIP out of memory", "CUDA out of memory", "RuntimeError:", "AssertionError:", "ValueError:",
@@ -50,7 +71,7 @@ MAX_METRICS = 16
 """Limit of metrics per task."""
 _NAME = re.compile(r"madengine-(.{1,200})_([0-9]{1,20})_node_([0-9]{1,6})\.(out|err)")
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
-TaskState = Literal["started", "running", "returned", "exited", "lost"]
+TaskState = Step | Literal["lost"]
 Verdict = Literal["SUCCESS", "FAILURE"]
 Contradiction = Literal["lost", "exit_code", "rank_dead"]
 
@@ -73,16 +94,11 @@ class TaskFile(msgspec.Struct, frozen=True):
     is_output: bool
 
 
-class Barrier(msgspec.Struct):
-    """Number of missing nodes in the master's last barrier timeout."""
-
-    missing: Annotated[int, msgspec.Meta(ge=0)] | None = None
-
-
 class NodeTask(msgspec.Struct):
     """One node's task. ``step``: last marker; ``code``: exit code of its last line; ``seconds``: last output (epoch).
 
     ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
+    ``missing_nodes``: in the master's last barrier timeout.
     """
 
     model: _Text = ""
@@ -91,19 +107,23 @@ class NodeTask(msgspec.Struct):
     seconds: SavedSeconds = 0.0
     results: dict[_Text, float] = {}
     failures: dict[_Text, SavedCount] = {}
-    barrier: Barrier = msgspec.field(default_factory=Barrier)
+    missing_nodes: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     def take(self, line: str, seconds: float, *, is_output: bool) -> None:
         """Add a line written at or before ``seconds`` (epoch). madengine searches failures only in standard output."""
         self.seconds = max(self.seconds, seconds)
-        parsed = read_line(line)
-        if isinstance(parsed, Marker):
-            self._take_marker(parsed)
-        elif isinstance(parsed, Measured):
-            if len(self.results) < MAX_METRICS:
-                self.results.setdefault(parsed.metric, parsed.value)
-        elif isinstance(parsed, MissingNodes):
-            self.barrier.missing = parsed.count
+        text = line[:MAX_LINE_CHARACTERS]
+        marker = _MARKER.search(text) if "[DEBUG] " in text else None
+        barrier = _BARRIER.search(text) if "TCP barrier timeout" in text else None
+        if marker is not None and int(marker[1]) < MAX_NODES and int(marker[4] or 0) <= MAX_CODE:
+            self._take_step(_STEPS[marker[2] or marker[3]], marker[4])
+        elif barrier is not None:
+            missing = int(barrier[2]) - int(barrier[1])
+            self.missing_nodes = missing if 0 <= missing < MAX_NODES else self.missing_nodes
+        elif "performance:" in text and (match := _PERFORMANCE.search(text)) is not None:
+            self._take_result(match[2], float(match[1]))
+        elif "train_samples_per_second" in text and (match := _TRAINED.search(text)) is not None:
+            self._take_result(match[1], float(match[2]))
         if is_output and (failure := read_failure(line)):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
@@ -131,12 +151,16 @@ class NodeTask(msgspec.Struct):
             return "exit_code"
         return "rank_dead" if has_dead_ranks else None
 
-    def _take_marker(self, marker: Marker) -> None:
-        if marker.step == "started" and self.step:  # a requeued job, or output before the marker
-            self.code, self.results, self.failures, self.barrier = None, {}, {}, Barrier()
-        self.step = marker.step
-        if marker.step == "exited":
-            self.code = marker.code
+    def _take_step(self, step: Step, code: str | None) -> None:
+        if step == "started" and self.step:  # a requeued job, or output before the marker
+            self.code, self.results, self.failures, self.missing_nodes = None, {}, {}, None
+        self.step = step
+        if step == "exited" and code is not None:
+            self.code = int(code)
+
+    def _take_result(self, metric: str, value: float) -> None:
+        if abs(value) <= MAX_NUMBER and len(self.results) < MAX_METRICS:
+            self.results.setdefault(as_label(metric), value)
 
 
 def read_name(path: str) -> TaskFile | None:

@@ -27,12 +27,6 @@ MARK = Family(
     ("job_id", "text"),
     "8 per job at most, 256 per node",
 )
-REFUSED = Family(
-    "rankwatch_job_marks_refused_total",
-    "counter",
-    "Marks that were not set: of other users' jobs, too many, or no text. The sender received the reason.",
-    aggregate="sum",
-)
 
 
 class Mark(NamedTuple):
@@ -40,13 +34,6 @@ class Mark(NamedTuple):
 
     job_id: str
     text: str
-
-
-class Marks(NamedTuple):
-    """What is shown: when each mark was set, in seconds since the epoch, and how many were refused."""
-
-    marks: Mapping[Mark, float]
-    refused: int
 
 
 class _Set(NamedTuple):
@@ -58,8 +45,7 @@ class MarkBook:
     """The marks of the last hour; times are the caller's."""
 
     def __init__(self) -> None:
-        self._marks: dict[Mark, _Set] = {}
-        self._shares: FairTable[Mark] = FairTable()
+        self._marks: FairTable[Mark, _Set] = FairTable()
         self._recent: dict[int, deque[float]] = {}
 
     def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
@@ -84,7 +70,7 @@ class MarkBook:
     def expire(self, now: float) -> None:
         """Forget what was shown for long enough."""
         for mark in [mark for mark, when in self._marks.items() if when.expires_at <= now]:
-            self._drop(mark)
+            self._marks.pop(mark)
         self._recent = {uid: times for uid, times in self._recent.items() if now - times[-1] < MINUTE_SECONDS}
 
     def marks(self) -> dict[Mark, float]:
@@ -92,25 +78,20 @@ class MarkBook:
         return {mark: when.at_seconds for mark, when in self._marks.items()}
 
     def _put(self, mark: Mark, share: Share, when: _Set) -> None:
-        self._drop(mark)
-        of_job = [other for other in self._marks if other.job_id == mark.job_id]
+        self._marks.pop(mark)
+        of_job = [other for other, _ in self._marks.items() if other.job_id == mark.job_id]
         if len(of_job) >= MAX_MARKS_PER_JOB:
-            self._drop(of_job[0])
+            self._marks.pop(of_job[0])
         if len(self._marks) >= MAX_MARKS:
-            of_loser = iter(self._shares.of(self._shares.gives_way_to(share)))
-            self._drop(next(of_loser, next(iter(self._marks))))  # the oldest where each user has one
-        self._marks[mark] = when
-        self._shares.put(mark, share)
-
-    def _drop(self, mark: Mark) -> None:
-        if self._marks.pop(mark, None) is not None:
-            self._shares.pop(mark)
+            of_loser = iter(self._marks.of(self._marks.gives_way_to(share)))
+            oldest, _ = self._marks.items()[0]
+            self._marks.pop(next(of_loser, oldest))  # the oldest where each user has one
+        self._marks.put(mark, when, share)
 
 
-def render(found: Marks) -> Iterable[Metric]:
-    """Return the series of marks."""
+def render(found: Mapping[Mark, float]) -> Iterable[Metric]:
+    """Return the series of marks; ``found``: when each was set, in seconds since the epoch."""
     rows = MARK.rows()
-    for mark, seconds in found.marks.items():
+    for mark, seconds in found.items():
         rows.add(tuple(mark), seconds)
     yield rows.metric
-    yield REFUSED.single(found.refused)

@@ -13,7 +13,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import MarkAnswer, MarkRequest, mark as mark_socket
-from exporters.marks.book import MARK, REFUSED, MarkBook, Marks, render
+from exporters.marks.book import MARK, Mark, MarkBook, render
 
 MAX_CONNECTIONS = 8
 """At once; one more takes the place of the oldest of the user with most."""
@@ -39,7 +39,6 @@ class MarksExporter:
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, int] = {}
         self._asks: Counter[int] = Counter()
-        self._refused = 0
 
     async def start(self, ctx: Context) -> None:
         """Prepare; the socket is opened with the first look."""
@@ -109,12 +108,11 @@ class MarksExporter:
         try:
             request = msgspec.json.decode(line, type=MarkRequest)
         except msgspec.MsgspecError as error:
-            self._refused += 1
             return str(error)
         clock = self._ctx.clock
         refused = self._book.add(request, uid, self._owners(), clock.monotonic(), clock.time())
-        self._refused += refused != ""
-        self._ctx.log.info("a mark was set" if not refused else "a mark was refused", job_id=request.job_id, uid=uid)
+        said = "a mark was refused: {why}" if refused else "a mark was set"
+        self._ctx.log.info(said, job_id=request.job_id, uid=uid, why=refused)
         return refused
 
     def _owners(self) -> dict[str, frozenset[int]]:
@@ -126,11 +124,11 @@ class MarksExporter:
                     found[label.job_id] = found.get(label.job_id, frozenset()) | {process.facts.uid}
         return found
 
-    def snapshot(self) -> Marks:
+    def snapshot(self) -> dict[Mark, float]:
         """Return the marks, and when each was set."""
-        return Marks(self._book.marks(), self._refused)
+        return self._book.marks()
 
-    def families(self, snapshot: Marks) -> Iterable[Metric]:
+    def families(self, snapshot: dict[Mark, float]) -> Iterable[Metric]:
         """Render; pure."""
         return render(snapshot)
 
@@ -155,6 +153,6 @@ SPEC = Spec(
     build=MarksExporter,
     interval_seconds=60.0,
     deadline_seconds=10.0,
-    families=(MARK, REFUSED),
+    families=(MARK,),
     series_cap=300,
 )

@@ -18,14 +18,11 @@ def _of_rank(name: str, text: str) -> Family:
     return Family(name, "gauge", text, _RANK, "1 per rank of a NIXL-EP run", "max")
 
 
+# fmt: off
 BANDWIDTH = Family(
-    "rankwatch_nixl_ep_bandwidth_bytes_per_second",
-    "gauge",
+    "rankwatch_nixl_ep_bandwidth_bytes_per_second", "gauge",
     "Last bandwidth that the rank measured for its payload, by stage: dispatch, combine, or both together (combined).",
-    (*_RANK, "stage"),
-    "1 to 3 per rank of a NIXL-EP run",
-    "max",
-)
+    (*_RANK, "stage"), "1 to 3 per rank of a NIXL-EP run", "max")
 PHASE = _of_rank("rankwatch_nixl_ep_phase", "Phase that the rank began last, from 0.")
 ENDED = _of_rank("rankwatch_nixl_ep_phase_ended", "Phase that the rank ended last, from 0.")
 BEGAN = _of_rank(
@@ -33,46 +30,27 @@ BEGAN = _of_rank(
 )
 TOOK = _of_rank("rankwatch_nixl_ep_phase_seconds", "Duration of the phase that the rank ended last.")
 EXPECTED = Family(
-    "rankwatch_nixl_ep_expected_ranks",
-    "gauge",
+    "rankwatch_nixl_ep_expected_ranks", "gauge",
     "Ranks that, by the plan, take part in the job's current phase until it ends.",
-    ("job_id",),
-    "1 per NIXL-EP run with a plan",
-    "max",
-)
+    ("job_id",), "1 per NIXL-EP run with a plan", "max")
 PLANNED_EXIT = Family(
-    "rankwatch_planned_exit",
-    "gauge",
+    "rankwatch_planned_exit", "gauge",
     "1 while the rank's end is planned: the job's plan kills it in this phase, it has completed its last phase, or it "
     "logged that it leaves. Its exit does not alert.",
-    _RANK,
-    "1 per rank with a planned end",
-    "max",
-)
+    _RANK, "1 per rank with a planned end", "max")
 MISSED = Family(
-    "rankwatch_nixl_ep_missed_total",
-    "counter",
+    "rankwatch_nixl_ep_missed_total", "counter",
     "Failure reports about this rank from ranks on this node. planned: whether the plan expects it (yes, no, unknown).",
-    (*_RANK, "planned"),
-    "1 per rank reported as failed",
-    "sum",
-)
+    (*_RANK, "planned"), "1 per rank reported as failed", "sum")
 COMPLETED = Family(
-    "rankwatch_nixl_ep_phase_completed",
-    "gauge",
+    "rankwatch_nixl_ep_phase_completed", "gauge",
     "Last phase that the launcher reported as completed, from 0.",
-    ("job_id",),
-    "1 per NIXL-EP run with a launcher's output",
-    "max",
-)
+    ("job_id",), "1 per NIXL-EP run with a launcher's output", "max")
 FAILED = Family(
-    "rankwatch_nixl_ep_failure_info",
-    "gauge",
+    "rankwatch_nixl_ep_failure_info", "gauge",
     "Failure category of the run; always 1. A planned end of srun is not a failure.",
-    ("job_id", "category"),
-    "1 per run that failed",
-    "max",
-)
+    ("job_id", "category"), "1 per run that failed", "max")
+# fmt: on
 FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_EXIT, MISSED, FAILED)
 
 

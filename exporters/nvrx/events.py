@@ -1,24 +1,93 @@
-"""Event counts of one job's launchers and monitors, GPU scores, and the time of its last recovery. Pure."""
+"""Counts of what one job's launchers and monitors log, GPU scores, and the time of its last recovery. Pure.
+
+A job writes the text, so each part is bounded. Event times are UTC. The time at the beginning of a line is local time,
+so it is ignored.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated
 
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.files import SavedTexts
-from exporters.nvrx.lines import (
-    HeartbeatTimeout,
-    Interruptions,
-    LauncherEvent,
-    NvrxLine,
-    Score,
-    ScoreHeading,
-    read_line,
-    read_notice,
-)
 
+MAX_LINE_CHARACTERS = 4096
+"""The parser ignores the rest of a longer line."""
+MAX_RANK = 1 << 20
+MAX_CYCLE = 1 << 31
+MAX_SCORE = 1e9
+MAX_INTERRUPTED = 64
+"""Limit of (rank, kind) pairs per line."""
+
+EVENTS = (
+    *("failure_detected", "worker_terminated", "rendezvous_started", "health_check_completed"),
+    *("rendezvous_completed", "worker_start_started", "worker_start_completed"),
+    *("attribution_get_started", "attribution_get_completed"),
+)
+OTHER = "other"
+"""An event or interruption of a newer NVRx version."""
+INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
+NOT_KNOWN = "unknown"
+"""The monitor logs this if its rank never reported its number."""
+
+_EVENT = re.compile(
+    r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
+    r"Rank: (?:[0-9]{1,7}|None) Time: ([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}) UTC",
+    re.ASCII,
+)
+_MONITOR = re.compile(
+    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:([0-9]{1,7}|<none>)\] "
+    r"(?:\[Cycle [0-9]{1,10}\] )?"  # NVRx 0.4 writes no cycle
+    r"(?:Did not get (?P<heartbeat>initial|subsequent) heartbeat\. Waited [0-9.]{1,16} seconds"
+    r"|(?P<section>Section) '[^']{0,256}' has been open for [0-9.]{1,16} seconds"
+    r"|(?P<out>Was) out of section for [0-9.]{1,16} seconds)",
+    re.ASCII,
+)
+_INTERRUPTION = re.compile(
+    r"Interruption\.([A-Z_]{1,64}) (?:on ranks=|affecting ranks )[\[{]([0-9,. -]{1,4096})[\]}(]", re.ASCII
+)
+_RANKS = re.compile(r"(?<![0-9])([0-9]{1,7})(?:-([0-9]{1,7}))?(?![0-9])", re.ASCII)
+_SCORES = re.compile(r"GPU (relative|individual) performance:\s*$")
+_SCORE = re.compile(r"\bRank=([0-9]{1,7}) Node=[\w.-]{1,255} Score=([0-9.]{1,16})", re.ASCII)
+
+_LINES: tuple[tuple[str, str, str], ...] = (
+    ("no_progress", "made NO progress", r"Training cycle #[0-9]{1,10} made NO progress"),
+    ("progress", "made progress", r"Training cycle #[0-9]{1,10} made progress"),
+    ("stopped_without_progress", "EARLY TERMINATION", r"EARLY TERMINATION: [0-9]{1,10} consecutive training cycles"),
+    (
+        "restart_of_own_failure",
+        "attempts left",
+        r"Worker group (?:FAILED|UNHEALTHY)\. [0-9]{1,6}/[0-9]{1,6} attempts left",
+    ),
+    ("restart_of_others_failure", "Joining cluster restart", r"Joining cluster restart \(group_rank="),
+    ("processes_left", "remaining processes in worker PGIDs", r"Found [1-9][0-9]{0,9} remaining processes"),
+    ("gpu_memory_held", "GPU memory to be reclaimed", r"Timeout waiting for GPU memory to be reclaimed"),
+    ("gpu_needs_reset", "Requires a reset to recover", r"GPU [0-9]{1,3}: Requires a reset to recover"),
+    ("gpu_needs_reboot", "node reboot", r"GPU [0-9]{1,3}: .{0,128}node reboot"),
+    ("gpu_needs_drain", "peer-to-peer traffic to be drained", r"GPU [0-9]{1,3}: .{0,128}peer-to-peer traffic"),
+    ("gpu_degraded", "Operating at reduced capacity", r"GPU [0-9]{1,3}: .{0,128}Operating at reduced capacity"),
+    ("nic_failed", "Health check FAILED", r"NIC device [\w.-]{1,64}: .{0,256}Health check FAILED"),
+    ("nic_link_down", "link down counter has been incremented", r"GPU [0-9]{1,3} (?:NIC/IB|NIC|IB) .{0,64}link down"),
+    ("nvlink_failed", "NVLinkWindowHealthCheck", r"NVLinkWindowHealthCheck: GPU [0-9]{1,3} unhealthy"),
+    ("no_progress", "no progress across restarts", r"Progress tracker detected no progress across restarts\."),
+    ("stop_recommended", "Attribution recommend", r"Attribution recommend(?:s|ed) stopping the job"),
+    ("restart_refused", "must not be restarted", r"NVRx decided the job must not be restarted"),
+    ("ranks_failed", "exited with non-zero exit code", r"Some rank\(s\) exited with non-zero exit code"),
+    ("ended_well", "Agent exits with exit code", r"Agent exits with exit code = 0\."),
+    (
+        "restart_in_process",
+        "_ex: ",
+        r"rank=[0-9]{1,7} (?:init|health|fn|other|term|finalize|restart|exit|terminate|completion|abort)_ex: ",
+    ),
+    ("nested_restart", "[NestedRestarter]", r"\[NestedRestarter\] name=\[In(?:Process|Job)\] state=handling"),
+)
+_NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
 MAX_BY_RANK = 1024
 """Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately."""
 MAX_RECOVERY_SECONDS = 86_400.0
@@ -53,13 +122,16 @@ class JobEvents(msgspec.Struct):
     heading: _Text = ""
     scored: int = 0
 
-    def take(self, text: str) -> None:
-        """Count one line. Lines must come in the order of their file."""
-        line = read_line(text)
-        if line is not None:
-            self._take(line)
-        if notice := read_notice(text):
-            self.notices[notice] = saved_sum(self.notices.get(notice, 0))
+    def take(self, line: str) -> None:
+        """Count one line. Lines must come in the order of their file; nearly all say nothing."""
+        text = line[:MAX_LINE_CHARACTERS]
+        known = next((one for one in _READERS if one[0] in text), None)
+        if known is not None and (match := known[1].search(text)) is not None:
+            known[2](self, match)
+        for name, word, pattern in _NOTICES:
+            if word in text and pattern.search(text):
+                self.notices[name] = saved_sum(self.notices.get(name, 0))
+                break
 
     def progress(self, at: float) -> None:
         """Record that a rank completed an operation at this time (seconds since the epoch)."""
@@ -77,38 +149,68 @@ class JobEvents(msgspec.Struct):
         ends = {"workers_started": last.started, "progress": last.progressed}
         return {until: end - last.failed for until, end in ends.items() if end is not None and end >= last.failed}
 
-    def _take(self, line: NvrxLine) -> None:
-        if isinstance(line, LauncherEvent):
-            self.events[line.event] = saved_sum(self.events.get(line.event, 0))
-            self._recover(line)
-        elif isinstance(line, HeartbeatTimeout):
-            _count(self.timeouts, line)
-        elif isinstance(line, Interruptions):
-            for key in line.by_rank:
-                _count(self.interruptions, key)
-        elif isinstance(line, ScoreHeading):
-            self.heading, self.scored = line.kind, 0
-            self.scores = {key: score for key, score in self.scores.items() if key[1] != line.kind}
-        else:
-            self._score(line)
-
-    def _recover(self, line: LauncherEvent) -> None:
-        last = self.recovery
-        if line.event == "failure_detected":
-            if last is None or line.cycle > last.cycle:
-                self.recovery = Recovery(line.cycle, line.at)
-            elif line.cycle == last.cycle:
-                last.failed = min(last.failed, line.at)
-        elif line.event == "worker_start_completed" and last is not None and line.cycle == last.cycle:
-            last.started = max(last.started or line.at, line.at)
-
-    def _score(self, line: Score) -> None:
-        if not self.heading:
+    def take_event(self, match: re.Match[str]) -> None:
+        """Count a step of a cycle; a failure and the start of workers are the ends of a recovery."""
+        try:
+            at = datetime.fromisoformat(match[3]).replace(tzinfo=UTC).timestamp()
+        except ValueError:
             return
-        self.scores[str(line.rank), self.heading] = line.score
+        cycle, event, last = int(match[1]), match[2] if match[2] in EVENTS else OTHER, self.recovery
+        if cycle > MAX_CYCLE:
+            return
+        self.events[event] = saved_sum(self.events.get(event, 0))
+        if event == "failure_detected":
+            if last is None or cycle > last.cycle:
+                self.recovery = Recovery(cycle, at)
+            elif cycle == last.cycle:
+                last.failed = min(last.failed, at)
+        elif event == "worker_start_completed" and last is not None and cycle == last.cycle:
+            last.started = max(last.started or at, at)
+
+    def take_timeout(self, match: re.Match[str]) -> None:
+        """Count a rank that its monitor kills."""
+        rank = str(int(match[1])) if match[1].isdigit() and int(match[1]) < MAX_RANK else NOT_KNOWN
+        _count(self.timeouts, (rank, match["heartbeat"] or ("section" if match["section"] else "out_of_section")))
+
+    def take_interruptions(self, match: re.Match[str]) -> None:
+        """Count the ranks that restart in their processes."""
+        for key in islice(_interrupted(match.string), MAX_INTERRUPTED):
+            _count(self.interruptions, key)
+
+    def take_heading(self, match: re.Match[str]) -> None:
+        """A report begins: forget the last one of its kind."""
+        self.heading, self.scored = match[1], 0
+        self.scores = {key: score for key, score in self.scores.items() if key[1] != match[1]}
+
+    def take_score(self, match: re.Match[str]) -> None:
+        """Store the speed of a rank's GPU below a heading; the best GPU has 1."""
+        try:
+            score = float(match[2])
+        except ValueError:
+            return
+        if not self.heading or not 0 <= score <= MAX_SCORE or int(match[1]) >= MAX_RANK:
+            return
+        self.scores[str(int(match[1])), self.heading] = score
         self.scored += 1
         if self.scored >= SCORED_AT_A_TIME:
             self.heading = ""
+
+
+_READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]], None]], ...] = (
+    (" Event: ", _EVENT, JobEvents.take_event),
+    ("Interruption.", _INTERRUPTION, JobEvents.take_interruptions),
+    (" performance:", _SCORES, JobEvents.take_heading),
+    (" Score=", _SCORE, JobEvents.take_score),
+    (" seconds", _MONITOR, JobEvents.take_timeout),
+)
+
+
+def _interrupted(text: str) -> Iterator[tuple[str, str]]:
+    """Yield each interrupted rank with the kind. NVRx shortens a long list to ``3...12``: such ranks are missing."""
+    for name, ranks in _INTERRUPTION.findall(text):
+        kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
+        for first, last in _RANKS.findall(ranks):
+            yield from ((str(rank), kind) for rank in range(int(first), min(int(last or first) + 1, MAX_RANK)))
 
 
 def _count(counts: _ByRank, key: tuple[str, str]) -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from agent.helper.by_user import ByUser
 from agent.sdk.system import expand_hosts
-from agent.system.inside import open_inside, open_regular
+from agent.system.inside import open_inside, open_named, read_bounded
 
 MAX_CYCLE_BYTES = 256 * 1024
 """A file for 10,000 nodes whose names form no ranges has 150 KB."""
@@ -148,28 +148,17 @@ def _read_directory(path: str) -> list[FoundCycle]:
 def _readable(directory: str, names: list[CycleName]) -> Iterator[FoundCycle]:
     for name in names:
         try:
-            cycle = _read_name(directory, f"cycle_info.{name.job_id}.{name.attempt}.{name.cycle}")
+            cycle = _read(open_named(f"{directory}/cycle_info.{name.job_id}.{name.attempt}.{name.cycle}"))
         except OSError:
             continue
         if cycle is not None:
             yield cycle
 
 
-def _read_name(directory: str, name: str) -> FoundCycle | None:
-    fd = os.open(f"{directory}/{name}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        return _read(open_regular(fd))
-    finally:
-        os.close(fd)
-
-
 def _read(fd: int) -> FoundCycle | None:
     """Return the cycle in an open file, and close the file."""
     try:
-        raw = b""
-        while len(raw) <= MAX_CYCLE_BYTES and (piece := os.read(fd, MAX_CYCLE_BYTES + 1 - len(raw))):
-            raw += piece
-        cycle = read_cycle(raw)
+        cycle = read_cycle(read_bounded(fd, MAX_CYCLE_BYTES))
         return None if cycle is None else FoundCycle(os.fstat(fd).st_uid, cycle)
     finally:
         os.close(fd)

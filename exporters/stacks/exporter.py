@@ -9,6 +9,7 @@ import msgspec
 
 from agent.sdk.evidence import Offered, Wanted, summary as told
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.files import in_turns
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
@@ -158,18 +159,12 @@ class StacksExporter:
     def _due(self, views: Iterable[RankView]) -> list[RankView]:
         """Return the ranks to look at now, at most MAX_RANKS_PER_JOB of a job: each user's jobs in turn."""
         of_job: Counter[str] = Counter()
-        of_user: Counter[int] = Counter()
-        found: list[tuple[int, RankView]] = []
+        due = []
         for view in _running(views):
-            job_id = view.label.job_id
-            if job_id not in self._silent:
-                continue
-            of_job[job_id] += 1
-            if of_job[job_id] <= MAX_RANKS_PER_JOB and self._may_look_at(view):
-                user = _user(view)
-                of_user[user] += 1
-                found.append((of_user[user], view))
-        return [view for _, view in sorted(found, key=lambda each: each[0])]
+            of_job[view.label.job_id] += view.label.job_id in self._silent
+            if 0 < of_job[view.label.job_id] <= MAX_RANKS_PER_JOB and self._may_look_at(view):
+                due.append(view)
+        return in_turns(due, _user)
 
     def _may_look_at(self, view: RankView) -> bool:
         if self._ctx.clock.monotonic() < self._rests_until or view.process.state == "D":

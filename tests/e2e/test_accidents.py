@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -199,6 +200,12 @@ def test_communicators_made_anew_in_the_same_process(tmp_path: Path) -> None:
         assert by_place(agent, machine.job_id) == account
 
 
+def is_hollow(directory: Path, least_bytes: int) -> bool:
+    """Whether files have holes of this size together."""
+    found = [path.stat() for path in directory.iterdir()]
+    return sum(one.st_size - one.st_blocks * 512 for one in found) > least_bytes
+
+
 @full
 @pytest.mark.timeout(120)
 def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
@@ -212,16 +219,14 @@ def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
         machine.job(*fast) as job,
     ):
         job.wait_for("ready")
-        freed = "rankwatch_inspector_reclaimed_bytes_total"
-        for _ in range(2):
-            wait_until(lambda: (agent.value(freed, how="punched") or 0) > 2_000_000, 40.0, "holes")
+        for bytes_freed in (2_000_000, 4_000_000):
+            wait_until(partial(is_hollow, dump_dir, bytes_freed), 40.0, "holes")
             agent.kill9()
             agent.start()
-        wait_until(lambda: (agent.value(freed, how="punched") or 0) > 0, 40.0, "holes after the kill")
         wait_for_exactly(agent, machine.job_id, end(job))
         for path in dump_dir.iterdir():
             status = path.stat()
             assert status.st_blocks * 512 < status.st_size / 2
             assert path.read_bytes().startswith(b'{"header"')
         assert not agent.samples("rankwatch_inspector_reclaim_errors_total")
-        assert (agent.value("rankwatch_inspector_hole_bytes_total"), agent.value(RECORDS, result="malformed")) == (0, 0)
+        assert agent.value(RECORDS, result="malformed") == 0

@@ -54,16 +54,21 @@ class Node:
 
     def look(self, *ranks: int, contained: bool = False, uid: int = OWNER) -> list[tuple[str, str, str]]:
         """Return rank, category and exception of what is new, after the exit of these ranks."""
-        here = tuple(
-            RankHere(
-                ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=uid, contained=contained,
-                started_seconds=STARTED, error_file=f"/tmp/{rank}.json",
-            )
-            for rank in ranks or (3,)
-        )  # fmt: skip
         self.now += 1.0
-        new = self.files.new({"4711": job(ranks=100)._replace(ranks=here)}, self.now)
+        exited = left(*(ranks or (3,)), contained=contained, uid=uid)
+        new = self.files.new({"4711": job(ranks=100)._replace(ranks=exited)}, self.now)
         return [(rank.rank, raised.category, raised.name) for _, rank, raised in new]
+
+
+def left(*ranks: int, contained: bool = False, uid: int = OWNER) -> tuple[RankHere, ...]:
+    """Ranks that have exited."""
+    return tuple(
+        RankHere(
+            ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=uid, contained=contained,
+            started_seconds=STARTED, error_file=f"/tmp/{rank}.json",
+        )
+        for rank in ranks
+    )  # fmt: skip
 
 
 def test_what_a_message_means() -> None:
@@ -152,12 +157,16 @@ def test_launcher_has_exited(tmp_path: Path) -> None:
 
 
 def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn reads MAX_READS files; the next turn reads the others."""
+    """A turn reads MAX_READS files, of each job in turn; the next turn reads the others."""
     monkeypatch.setattr(error_files, "MAX_READS", 2)
     node = Node(tmp_path)
     for rank in range(3):
         node.write(saved("KeyError: 1"), rank=rank)
     assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]
+    jobs = {name: job(name)._replace(ranks=left(*ranks)) for name, ranks in (("a", (10, 11, 12)), ("b", (13,)))}
+    for rank in range(10, 14):
+        node.write(saved("KeyError: 1"), rank=rank)
+    assert {rank.rank for _, rank, _ in node.files.new(jobs, node.now)} == {"10", "13"}
 
 
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

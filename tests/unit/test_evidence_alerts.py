@@ -17,7 +17,6 @@ from agent.sdk.ranks import RankLabel, RankView
 from exporters.evidence import EvidenceConfig, alerts as helper_side
 from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 from exporters.evidence.asking import ASK_SECONDS, AlertAsker, AlertWatch, asked_about, chosen_rank
-from exporters.evidence.places import fairly
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
@@ -84,7 +83,6 @@ def test_one_users_jobs_keep_no_others_from_the_question() -> None:
     jobs = asked_about([*views, view(0, 1, "z", uid=2)])
     assert len(jobs) == MAX_JOBS
     assert "z" in jobs
-    assert fairly(["a1", "a2", "a3", "b1"], ["a", "a", "a", "b"], 3) == ["a1", "a2", "b1"]
 
 
 @pytest.mark.parametrize(("owner", "name", "whose"), [

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from exporter_node import ExporterNode
 from flight_dumps import dump, entry, pickled
-from hypothesis import given, strategies as st
 from rank_table import owned
 
 from agent.helper.by_user import ByUser
@@ -438,13 +437,3 @@ def test_a_sites_own_paths() -> None:
         paths = ["/r/4711/t_3", "/s_3"] if job_id == "4711" else ["/s_3"]
         assert paths_of(facts, "3", job_id, ["/r/%j/t_", "/s_"])[1:] == paths
     assert [rank for rank in ("3", "pid-17", "unknown", "1234567", "12345678") if is_number(rank)] == ["3", "1234567"]
-
-
-@given(st.binary(max_size=300))
-def test_any_file(tmp_path_factory: pytest.TempPathFactory, raw: bytes) -> None:
-    """Whatever a file holds, it gets an answer."""
-    path = tmp_path_factory.getbasetemp() / "any"
-    path.write_bytes(raw)
-    [answer] = read_dumps([DumpRequest("1", 0, ME, [str(path)])], b"")
-    assert answer is not None
-    assert answer.result in reading.SETTLED

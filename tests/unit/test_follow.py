@@ -91,35 +91,6 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
     assert follower.skipped["not_a_regular_file"] == 3
 
 
-def test_partial_line_waits(tmp_path: Path) -> None:
-    """A line is given when its newline is there, and once."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\ntw")
-    follower = follow(tmp_path)
-    assert poll(follower) == b"one\n"
-    assert poll(follower) == b""
-    append(path, b"o\n")
-    assert poll(follower) == b"two\n"
-
-
-def test_truncated_and_written_beyond_the_old_offset(tmp_path: Path) -> None:
-    """A file begun anew is known by its front even if it has grown past what was read: it is read from its start."""
-    path, follower = begun(tmp_path, b"old 1\n")
-    path.write_bytes(b"new 1\nnew 2\n")
-    [file] = follower.discover()
-    assert (drain(follower, file), file.generation) == (b"new 1\nnew 2\n", 1)
-
-
-def test_replaced_under_the_same_name(tmp_path: Path) -> None:
-    """The file that was open is read to its end, the new one from its start."""
-    path, follower = begun(tmp_path, b"old 1\n")
-    with path.open("ab") as writer:
-        path.unlink()
-        path.write_bytes(b"new 1\n")
-        writer.write(b"old 2\n")
-    assert sorted(poll(follower).split()) == [b"1", b"2", b"new", b"old"]
-
-
 def test_renamed_file_goes_on(tmp_path: Path) -> None:
     """A renamed file keeps its offset, also under a name that would not be taken up."""
     path, follower = begun(tmp_path, b"one\n")
@@ -260,18 +231,6 @@ def test_resume(tmp_path: Path) -> None:
     assert drain(follower, file) == b"two\n"
     assert file.caught_up
     assert (file.generation, file.from_start) == (0, False)
-
-
-def test_resume_of_a_file_begun_anew(tmp_path: Path) -> None:
-    """A file that was begun anew while nobody looked is read from its start, as another generation."""
-    path = tmp_path / "a.log"
-    path.write_bytes(b"one\n")
-    first = follow(tmp_path)
-    poll(first)
-    path.write_bytes(b"other\nmore\n")
-    follower = follow(tmp_path, resume=first.positions())
-    [file] = follower.discover()
-    assert (drain(follower, file), file.generation, file.caught_up) == (b"other\nmore\n", 1, True)
 
 
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:

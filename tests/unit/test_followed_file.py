@@ -5,7 +5,6 @@ import pytest
 
 from agent.tail.file import (
     CHUNK_BYTES,
-    FINGERPRINT_BYTES,
     MAX_LINE_BYTES,
     Chunk,
     FileChange,
@@ -133,8 +132,3 @@ def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int)
     descriptor = os.open(path, os.O_RDONLY)
     assert end_of_lines(descriptor, size_bytes) == end
     os.close(descriptor)
-
-
-def test_fingerprint_is_bounded() -> None:
-    """The fingerprint kept per file is small enough for a checkpoint of thousands of files."""
-    assert FINGERPRINT_BYTES <= 512

@@ -9,39 +9,21 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_clock import FakeClock
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from inspector_reading import EVERYONE, all_of, make, sums_of
 from inspector_records import append, expected_sums, line
 from odd_values import changed
-from test_inspector_failures import sums_of
 from test_inspector_formats import bare, marker, p2p
 
 from exporters.inspector.format.passes import FileContext, Run
 from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Result
 from exporters.inspector.reading import reader as module
-from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import Ownership
-from exporters.inspector.reading.turn import Section, Turn
+from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.losses import COLLECTIVE_RING, LossBook, SavedLosses, Sequence, Tally
 
-EVERYONE = Ownership(everyone=True)
 GOOD_PID, BAD_PID = 7, 13
 GOOD_LINES = 5
-
-
-def make(root: Path, restored: bytes | None = None) -> DirectoryReader:
-    """A reader of every file from its beginning."""
-    return DirectoryReader(root, FakeClock(), lambda *_: True, restored=restored, from_beginning=True)
-
-
-def all_of(reader: DirectoryReader) -> Turn:
-    """Turn until nothing waits; return a last turn."""
-    while reader.turn(EVERYONE).waiting:
-        pass
-    turn = reader.turn(EVERYONE, last=True)
-    reader.close()
-    return turn
 
 
 # Lines.
@@ -130,7 +112,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     wanted, section = expected_sums([good]), None
     for content in (first, then):
         append(bad, content)
-        turn = all_of(make(root, section))
+        turn = all_of(make(root, restored=section))
         assert turn.section is not None
         section, view = turn.section, turn.published
         assert view is not None
@@ -161,24 +143,8 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
     turn = all_of(make(tmp_path))
     assert turn.section is not None
     assert turn.evidence == ()
-    [writer] = all_of(make(tmp_path, turn.section)).published.writers  # type: ignore[union-attr]
+    [writer] = all_of(make(tmp_path, restored=turn.section)).published.writers  # type: ignore[union-attr]
     assert writer.writer_key.hostname == "\U0001f600" * 255
-
-
-def test_holes_without_end_are_counted_to_a_bound(tmp_path: Path) -> None:
-    """A file that is cut and blown up again and again makes no number that cannot be saved."""
-    path = tmp_path / "here-pid7.log"
-    path.write_bytes(line(0))
-    reader = make(tmp_path)
-    reader.turn(EVERYONE)
-    reader._hole_bytes = MAX_TOTAL - 1
-    with path.open("r+b") as log:
-        log.seek(1 << 20)
-        log.write(line(1))
-    turn = all_of(reader)
-    assert turn.published is not None
-    assert turn.published.hole_bytes == MAX_TOTAL
-    assert all_of(make(tmp_path, turn.section)).published is not None
 
 
 # The checkpoint.
@@ -238,21 +204,21 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
         plain = changed(plain, data.draw(st.sampled_from(places)), data.draw(PACKED))
     section = msgspec.msgpack.encode(plain)
     try:
-        reader = make(root, section)
+        reader = make(root, restored=section)
     except (ValueError, RecursionError):
         return
     turn = all_of(reader)
     assert turn.section is not None
     assert turn.published is not None
     assert module.NOT_SAVED not in turn.published.skipped
-    assert all_of(make(root, turn.section)).section is not None
+    assert all_of(make(root, restored=turn.section)).section is not None
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
     """A damaged board with as many members as it needs, but not the right ones, costs no turn."""
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
-    turn = all_of(make(root, msgspec.msgpack.encode(damaged)))
+    turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))
     assert turn.section is not None
     assert turn.published is not None
 

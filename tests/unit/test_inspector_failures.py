@@ -12,24 +12,18 @@ from unittest.mock import Mock
 
 import pytest
 from fake_clock import FakeClock
+from inspector_reading import EVERYONE, all_of, make, sums_of
 from inspector_records import expected_sums, line
 
 from agent.sdk.ranks import WriterKey
 from agent.tail.reader import LineReader
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import intake, reader as module, record_files
-from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import MAX_RETRY_SECONDS, RETRY_SECONDS, Ownership
-from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.aggregate import Aggregate
 
-EVERYONE = Ownership(everyone=True)
 BAD_PID = 13
-
-
-def make(root: Path, clock: FakeClock, restored: bytes | None = None) -> DirectoryReader:
-    """A reader of every file from its beginning."""
-    return DirectoryReader(root, clock, lambda *_: True, restored=restored, from_beginning=restored is None)
 
 
 def three_files(root: Path) -> list[Path]:
@@ -46,13 +40,6 @@ def append(paths: list[Path], first: int, last: int) -> None:
         pid = int(path.stem.partition("-pid")[2])
         with path.open("ab") as log:
             log.write(b"".join(line(sn, pid=pid) for sn in range(first, last)))
-
-
-def all_of(reader: DirectoryReader) -> Turn:
-    """Turn until nothing waits; return a last turn."""
-    while reader.turn(EVERYONE).waiting:
-        pass
-    return reader.turn(EVERYONE, last=True)
 
 
 def operations(view: Published | None) -> dict[int, int]:
@@ -222,17 +209,6 @@ def test_what_was_not_read_is_read_later(tmp_path: Path, breaks: Break, error: E
     view = all_of(reader).published
     assert view is not None
     assert sums_of(view) == expected_sums(paths)
-
-
-def sums_of(view: Published) -> dict[tuple[str, int, str, int, str, str], list[int]]:
-    """Published totals in the form of ``expected_sums``."""
-    return {
-        (one.writer_key.hostname, one.writer_key.pid, *key): [
-            own.operations, own.message_bytes, own.microseconds, own.bus_bytes,
-        ]
-        for one in view.writers
-        for key, own in one.totals.items()
-    }  # fmt: skip
 
 
 def test_lines_lost_to_an_error_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from inspector_expected import expected, unpacked
+from inspector_reading import EVERYONE, all_of, make, published, sums_of
 from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
@@ -24,41 +25,20 @@ from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
 
-EVERYONE = Ownership(everyone=True)
 FOLDERS = sorted(path.name for path in DATA.iterdir() if path.is_dir())
 HEADER = {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1}
 METADATA = {"dump_timestamp_us": 1_690_000_000_000_000, "hostname": "here", "pid": 7}
 
 
-def make(root: Path, restored: bytes | None = None, *, once: bool = True, clock: FakeClock | None = None) -> Any:
-    """A reader without a budget's end."""
-    return DirectoryReader(root, clock or FakeClock(), lambda *_: True, restored=restored, from_beginning=once)
-
-
 def read(reader: DirectoryReader) -> Published:
     """All that is there."""
-    while reader.turn(EVERYONE).waiting:
-        pass
-    view = reader.turn(EVERYONE, last=True).published
+    view = published(all_of(reader))
     reader.close()
-    assert view is not None
     return view
-
-
-def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
-    """Published totals by host, pid and series, those of all generations of a file together."""
-    sums: dict[tuple[Any, ...], list[int]] = {}
-    for writer in view.writers:
-        for key, own in writer.totals.items():
-            known = sums.setdefault((writer.writer_key.hostname, writer.writer_key.pid, *key), [0, 0, 0, 0])
-            new = (own.operations, own.message_bytes, own.microseconds, own.bus_bytes)
-            known[:] = map(sum, zip(known, new, strict=True))
-    return sums
 
 
 def tallies_of(view: Published) -> Counter[str]:
@@ -193,7 +173,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
         section = reader.turn(EVERYONE, last=True).section
         reader.close()
         append(log, content[cut:])
-        view = read(make(root, section))
+        view = read(make(root, restored=section))
         assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
             sums_of(whole), tallies_of(whole), +Counter(whole.results),
         )  # fmt: skip
@@ -251,15 +231,6 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
     assert all((key.comm, key.size) in {("aaa", "8192"), ("bbb", "32768")} for key in sink.aggregate.accumulators)
     assert all(own.operations <= 4 for own in sink.aggregate.accumulators.values())
     assert sum(sink.results.values()) <= len(lines)
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow])
-@given(st.permutations([line(sn) for sn in range(6)] + [p2p(sn) for sn in range(1, 6)] + [b"{}\n", b"x\n"]))
-def test_order_does_not_matter(lines: list[bytes]) -> None:
-    """Lines with their own header add up to the same in any order, and none is missing."""
-    sink = Sink()
-    assert sink.take(*lines) == {Result.ACCEPTED: 11, Result.UNKNOWN_KIND: 1, Result.MALFORMED: 1}
-    assert sink.finish().causes() == (0, 0, 0)
 
 
 # P2P.
@@ -461,13 +432,13 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
     text, path = ring(DEFAULT_RING_LINES, 50, at_us=0), tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()
-    reader = make(tmp_path, clock=clock)
+    reader = make(tmp_path, clock)
     reader.turn(EVERYONE, last=True)
     path.write_bytes(b"".join(text[:200]))
     reader.turn(EVERYONE)
     section = reader._save(clock.monotonic(), due=True)
     reader.close()
-    second = make(tmp_path, section, once=False, clock=clock)
+    second = make(tmp_path, clock, section, from_beginning=False)
     view = second.turn(EVERYONE, last=True).published
     assert tallies_of(view) == {"seen": 200}
     append(path, b"".join(text[200:]))
@@ -482,7 +453,7 @@ def test_a_batch_cut_short_by_a_new_generation(tmp_path: Path) -> None:
     """When a file is begun anew the gaps of its last batch have no cause that is known."""
     path, clock = tmp_path / "here-pid7.log", FakeClock()
     path.write_bytes(b"".join(ring(100, 50, at_us=0)))
-    reader = make(tmp_path, once=True, clock=clock)
+    reader = make(tmp_path, clock)
     reader.turn(EVERYONE)
     path.write_bytes(line(0))
     clock.advance(1.0)

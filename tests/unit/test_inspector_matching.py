@@ -1,12 +1,13 @@
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 
 import pytest
 from hypothesis import given, strategies as st
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.records import SeriesKey
-from exporters.inspector.totals import matching as module
+from exporters.inspector.format.records import MAX_TOTAL, SeriesKey
+from exporters.inspector.totals import matching, matching as module
 from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
     MAX_OPEN,
@@ -16,6 +17,7 @@ from exporters.inspector.totals.matching import (
     BoardMember,
     Credit,
     Matching,
+    judge,
 )
 
 WRITER_KEYS = [WriterKey(1, inode, 0, "here", inode) for inode in range(MAX_MEMBERS + 1)]
@@ -193,7 +195,7 @@ def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
     assert not totals.of[WRITER_KEYS[7]].matched
     note(two, {0: 7})
     matching.settle()
-    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7, spread_us=2)
+    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7)
     assert not totals.of[WRITER_KEYS[0]].matched
 
 
@@ -280,3 +282,96 @@ def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
     note(two, {5: 9})
     join(matching, totals, 1, 2, writer_key=WRITER_KEYS[7])
     assert totals.of[WRITER_KEYS[0]] == Arrivals(unmatched=1)
+
+
+def kind_of(rank: int, comm: str) -> SeriesKey:
+    """One rank's operations of a communicator."""
+    return SeriesKey(comm, rank, "AllReduce", "1KB")
+
+
+def writer(pid: int) -> WriterKey:
+    """A writer with its own file."""
+    return WriterKey(64, pid, 0, "here", pid)
+
+
+def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boards of the checkpoint belong to their users still: the other user's small board must not give way first."""
+    monkeypatch.setattr(matching, "MAX_OPEN_IN_ALL", 100)
+    before = Matching()
+    greedy = before.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
+    assert greedy is not None
+    greedy.note(list(range(90)), 89, [1] * 90)
+    after = Matching()
+    after.restore(before.save(), lambda _writer, _key: lambda _: None)
+    again = after.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
+    mine = after.join(writer(2), kind_of(0, "v"), 2, lambda _: None, (1000, "/v"), 1000)
+    assert again is not None
+    assert mine is not None
+    mine.note(list(range(20)), 19, [1] * 20)
+    after.settle()
+    assert (len(again.times), len(mine.times)) == (0, 20)
+
+
+def test_after_a_restart_a_user_holds_what_he_held() -> None:
+    """What is restored counts as its user's: or he gets as much again at each restart, and newcomers less and less."""
+
+    def fill(boards: Matching, first: int) -> int:
+        count = 0
+        while True:
+            place = boards.join(writer(first + count), kind_of(0, f"c{first + count}"), 2, lambda _: None, (1, "/m"), 1)
+            if place is None:
+                return count
+            place.note([1], 1, [1])
+            count += 1
+
+    before = Matching()
+    granted, after = fill(before, 0), Matching()
+    after.restore(before.save(), lambda _writer, _key: lambda _: None)
+    for number in range(granted):
+        after.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
+    assert fill(after, 100_000) == 0
+
+
+def latest(times: Sequence[int]) -> tuple[int, int] | None:
+    """The member that came last alone, and how long the others waited for it."""
+    return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
+
+
+@pytest.mark.parametrize(
+    ("times", "last"),
+    [
+        ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it alone from its second on
+        ((2000, 90, 80, 2005), (2, 10)),
+        ((500, 20), (1, 480)),
+        ((500, 500), None),
+        ((23, 20, 20), None),  # two came last together
+        ((22, 20, 90), None),  # a step of two timers
+        ((23, 20, 90), (1, 3)),
+        ((10_100, 10_000, 10_500), None),  # one part in a hundred
+        ((10_101, 10_000, 10_500), (1, 101)),
+    ],
+)
+def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
+    """The shortest time names the last one, by what the second shortest is longer; a tie is nobody's."""
+    assert latest(times) == last
+
+
+@pytest.mark.slow
+@given(st.lists(st.tuples(*[st.integers(1, 100_000)] * 3), min_size=1))
+def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
+    """Floor and lateness are what a plain loop finds, and at most one member per operation came last."""
+    members = judge(rows)
+    assert (members[0].matched, members[0].floor_us) == (len(rows), sum(sorted(row)[0] for row in rows))
+    assert sum(one.last for one in members) <= len(rows)
+    leads = [sorted(row)[1] - sorted(row)[0] for row in rows]
+    told = [(row, lead) for row, lead in zip(rows, leads, strict=True) if lead > 2 and 100 * lead > min(row)]
+    for place, member in enumerate(members):
+        own = [lead for row, lead in told if row[place] == min(row)]
+        assert (member.last, member.lateness_us) == (len(own), sum(own))
+    assert all(not (one.matched or one.floor_us) for one in members[1:])
+
+
+def test_totals_stop() -> None:
+    """Totals stay where a checkpoint can hold them."""
+    full = Arrivals(*[MAX_TOTAL] * 5)
+    assert full.plus(Arrivals(1, 1, 1, 1, 1)) == full

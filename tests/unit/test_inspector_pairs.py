@@ -250,7 +250,7 @@ def test_series_of_records() -> None:
         sink.aggregate.roll_windows()
     writer = WriterTotals.of(sink.aggregate, caught_up=True)
     ((comm, comm_rank),) = writer.places
-    published = Published((writer,), True, {}, {}, {}, 0, 0.0, 0)  # noqa: FBT003
+    published = Published((writer,), True, {}, {}, {}, 0, 0)  # noqa: FBT003
     labels = {(writer.writer_key, comm, comm_rank): RankLabel("7", "42")}
     (metric,) = [
         metric

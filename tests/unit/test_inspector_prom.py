@@ -29,9 +29,7 @@ from exporters.inspector_prom.descriptors import (
     PLUGIN,
     THREAD,
     HeldMeans,
-    MeansHolder,
     asks_for_means,
-    by_turns,
     held_by,
     interval_seconds,
     will_write,
@@ -116,6 +114,9 @@ class Node:
             for labels, value in zip(metric.labels, metric.values, strict=True):
                 name = metric.family.name.removeprefix("rankwatch_inspector_").removesuffix("_bytes_per_second")
                 found["/".join(each for each in (name, *labels) if each)] = value
+        for state in self.exporter.snapshot().states.values():
+            key = f"means_ranks/{state.name.lower()}"
+            found[key] = found.get(key, 0.0) + 1.0
         return found
 
     def end(self) -> None:
@@ -277,10 +278,10 @@ def test_who_writes_a_file() -> None:
     """The only process that holds it, of its owner's where there are any; of two nobody does."""
     keys = [ProcessKey(pid, 1) for pid in range(4)]
     holders = {
-        (1, 1): [MeansHolder(keys[0], 7)],
-        (1, 2): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8)],
-        (1, 3): [MeansHolder(keys[0], 7), MeansHolder(keys[1], 8), MeansHolder(keys[2], 8)],
-        (1, 4): [MeansHolder(keys[0], 7), MeansHolder(keys[0], 7)],
+        (1, 1): [(keys[0], 7)],
+        (1, 2): [(keys[0], 7), (keys[1], 8)],
+        (1, 3): [(keys[0], 7), (keys[1], 8), (keys[2], 8)],
+        (1, 4): [(keys[0], 7), (keys[0], 7)],
     }
     assert writers(holders, {(1, 1): 9, (1, 2): 8, (1, 3): 8}) == {(1, 1): keys[0], (1, 2): keys[1], (1, 4): keys[0]}
 
@@ -409,24 +410,32 @@ def test_who_writes_records_is_not_looked_at(node: Node) -> None:
         node.look()
 
 
-def test_skipped_lines_are_counted_once(node: Node) -> None:
-    """What a file holds that makes no sense counts when it is read, not at each look."""
+def test_skipped_lines_are_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """What a file holds that makes no sense is logged when it is read, not at each look."""
     node.add_rank()
     path = node.write(100)
     path.write_text(path.read_text() + "nonsense\n")
     node.hold(path)
-    assert node.look(looks=5)["means_skipped_total/malformed"] == 1.0
+    node.look(looks=5)
+    assert left_out(caplog) == ["malformed 1"]
 
 
-def test_series_are_bounded(tmp_path: Path) -> None:
+def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The reasons that were logged so far."""
+    fields = [getattr(record, "fields", {}) for record in caplog.records]
+    return [str(one["reasons"]) for one in fields if "reasons" in one]
+
+
+def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of rows that find no room the smallest messages' are left out and counted; a new write gives the room back."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_rank()
     node.hold(node.write(100, rows=3))
-    assert "means_skipped_total/series" not in node.look(looks=2)
+    node.look(looks=2)
+    assert left_out(caplog) == []
     node.write(200, rows=4)
     shown = node.look(looks=2)
-    assert shown["means_skipped_total/series"] == 1.0
+    assert left_out(caplog) == ["series 1"]
     sizes = [name.split("/")[-2] for name in shown if name.startswith("mean_bus_bandwidth")]
     assert (sizes, node.ctx.admit.taken) == (["11-12MB", "10-11MB", "9-10MB"], 6)
     node.end()
@@ -442,7 +451,6 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
     shown = node.look(looks=2)
     assert (shown["means_ranks/read"], shown["means_ranks/unreadable"]) == (3.0, 1.0)
     assert f"means_timestamp_seconds/4711-u{OTHER}/3" in shown
-    assert shown["means_skipped_total/files"] == 2.0  # at each look
 
 
 def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,11 +468,6 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
     shown = node.look()
     assert (shown["means_ranks/idle"], shown["means_ranks/waiting"]) == (2.0, 1.0)
     assert node.look(looks=4)["means_ranks/read"] == 6.0
-
-
-def test_turns() -> None:
-    """The first of each user's, then the second of each, up to the bound."""
-    assert by_turns(["a1", "a2", "a3", "b1", "b2"], lambda each: each[0], 4) == ["a1", "b1", "a2", "b2"]
 
 
 def test_settings() -> None:

@@ -82,6 +82,13 @@ def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
     assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})
 
 
+def test_operations() -> None:
+    """All of the plugin's operations are taken."""
+    names = "AllReduce AllGather AllGatherV ReduceScatter Broadcast Reduce SendRecv All2All"
+    rows, skipped = read(*(line(collective=name) for name in names.split()), line(collective="", p2p_operation="Send"))
+    assert (len(rows), skipped) == (8 + 1, {})
+
+
 def test_longest_name() -> None:
     """A name of 255 characters is taken whole, whatever they are."""
     [key] = read(line(comm_name="\u2603" * 255))[0]

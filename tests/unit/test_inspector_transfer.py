@@ -26,39 +26,22 @@ def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
     return window
 
 
-def test_waits_are_left_out() -> None:
-    """Of operations of which nine in ten waited for somebody, the time of the others is told."""
-    waiting = [5_000 + number for number in range(89)]
-    assert rolled([*waiting, *[300] * 11]).last_us == 300
-
-
-def test_one_odd_record_says_nothing() -> None:
-    """One operation of twenty that seems to have taken no time is not the fabric's."""
-    assert rolled([1, *[300] * 19]).last_us == 300
-
-
-@pytest.mark.parametrize(("count", "told"), [(MIN_SAMPLES, 300), (MIN_SAMPLES - 1, None)])
-def test_a_window_needs_operations(count: int, told: int | None) -> None:
-    """After ten seconds a window ends that has enough operations; another goes on."""
-    assert rolled([300] * count).last_us == told
-
-
-def test_a_window_ends_after_a_minute() -> None:
-    """After a minute what was too little is let go of."""
-    window = rolled([300] * (MIN_SAMPLES - 1), MAX_ROLLS)
-    window.add([300] * (MIN_SAMPLES - 1))
-    window.roll()
-    window.roll()
-    assert window.last_us is None
-    assert len(window.times) == MIN_SAMPLES - 1
-
-
-def test_a_window_that_goes_on_keeps_what_it_has() -> None:
-    """Operations too few for ten seconds count for the window of twenty."""
-    window = rolled([300] * (MIN_SAMPLES - 1))
-    window.add([300])
-    window.roll()
-    assert window.last_us == 300
+@pytest.mark.parametrize(("times", "rolls", "more", "told"), [
+    ([*range(5_000, 5_089), *[300] * 11], ROLLS, [], 300),  # waits of nine in ten are left out
+    ([1, *[300] * 19], ROLLS, [], 300),  # one odd record says nothing
+    ([300] * MIN_SAMPLES, ROLLS, [], 300),
+    ([300] * (MIN_SAMPLES - 1), ROLLS, [], None),
+    ([300] * (MIN_SAMPLES - 1), ROLLS, [300], 300),  # it goes on with what it has
+    ([300] * (MIN_SAMPLES - 1), MAX_ROLLS, [300], None),  # a minute ends it
+])  # fmt: skip
+def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], told: int | None) -> None:
+    """The tenth percentile of a window of ten seconds and enough operations; until a minute is over it goes on."""
+    window = rolled(times, rolls)
+    if more:
+        window.add(more)
+        window.roll()
+        window.roll()
+    assert window.last_us == told
 
 
 def test_what_is_old_is_forgotten() -> None:
@@ -100,7 +83,7 @@ def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
     """What is rendered of writers whose ranks in communicators are those of job 7."""
     writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
     labels = {(one.writer_key, *place): RankLabel("7", str(place[1])) for one in writers for place in one.places}
-    published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0, hole_bytes=0)
+    published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
     snapshot = InspectorSnapshot((published,), labels, Inheritance(), 0)
     (metric,) = (metric for metric in render(snapshot) if metric.family is TRANSFER)
     return dict(zip(metric.labels, metric.values, strict=True))

@@ -38,7 +38,7 @@ class Log:
 
     def lines(self, job_id: str = "7") -> list[tuple[str, ...]]:
         """The passages of a job."""
-        return [each.lines for each in self.passages.of().get(job_id, ())]
+        return [tuple(each.lines) for each in self.passages.of().get(job_id, ())]
 
 
 def numbered(*numbers: int) -> list[bytes]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from exporter_node import ExporterNode
 from fake_clock import FakeClock
@@ -15,10 +17,18 @@ from madengine_runs import Fate, make_task
 from agent.ranks.rank.environment import read_claim
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus
-from exporters.madengine import exporter, lines, results, task
+from agent.system import whole_file
+from exporters.madengine import exporter, results, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
-from exporters.madengine.lines import MadLine, Marker, Measured, MissingNodes, read_line
-from exporters.madengine.results import PerfRow, read_perf_csv
+from exporters.madengine.results import (
+    PlacedTable,
+    ResultTable,
+    SiteReader,
+    most_complete,
+    node_of,
+    read_perf_csv,
+    read_table,
+)
 from exporters.madengine.task import (
     BENIGN,
     FAILURES,
@@ -34,39 +44,42 @@ ME = os.getuid()
 MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
 
 
-LINES: dict[str, MadLine | None] = {
-    f"{MARK}task script started": Marker("started"),
-    f"{MARK}about to run madengine": Marker("running"),
-    f"{MARK}madengine exited with code 0": Marker("returned", 0),
-    f"x {MARK}task script exiting with code 255 ": Marker("exited", 255),
-    f"{MARK}task script exiting with code 256": None,
-    f"[DEBUG] x Node {lines.MAX_NODES} (vm): task script started": None,
-    "performance: 14164.5 samples_per_second": Measured("samples_per_second", 14164.5),
-    "performance: 3.2e3/s tokens": Measured("tokens", 3200.0),
-    "performance: .5, tokens,": Measured("tokens", 0.5),
-    "performance: 12, /s, tokens": Measured("tokens", 12.0),
-    "performance: fast": None,
-    "performance: 1e19 tokens": None,
-    "{'train_samples_per_second': 12.5, 'x': 1}": Measured("train_samples_per_second", 12.5),
-    "RuntimeError: TCP barrier timeout on master: accepted=1/3 port=43012": MissingNodes(2),
-    "TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x": None,
-    "TCP barrier timeout on master: accepted=4/3 port=43012": None,
-    " " * lines.MAX_LINE_CHARACTERS + "performance: 1 x": None,
-    "iteration 4": None,
+def of(**known: Any) -> NodeTask:
+    """What is known of a task after one line at 1.0."""
+    return NodeTask(seconds=1.0, **known)
+
+
+LINES: dict[str, NodeTask] = {
+    f"{MARK}task script started": of(step="started"),
+    f"{MARK}about to run madengine": of(step="running"),
+    f"{MARK}madengine exited with code 0": of(step="returned"),
+    f"x {MARK}task script exiting with code 255 ": of(step="exited", code=255),
+    f"{MARK}task script exiting with code 256": of(),
+    f"[DEBUG] x Node {task.MAX_NODES - 1} (vm): task script started": of(step="started"),
+    f"[DEBUG] x Node {task.MAX_NODES} (vm): task script started": of(),
+    "performance: 14164.5 samples_per_second": of(results={"samples_per_second": 14164.5}),
+    "performance: 3.2e3/s tokens": of(results={"tokens": 3200.0}),
+    "performance: .5, tokens,": of(results={"tokens": 0.5}),
+    "performance: 12, /s, tokens": of(results={"tokens": 12.0}),
+    "performance: fast": of(),
+    "performance: 1e18 tokens": of(results={"tokens": 1e18}),
+    "performance: 1e19 tokens": of(),
+    f"performance: 1 {'m' * results.MAX_METRIC_CHARACTERS}x": of(results={"m" * results.MAX_METRIC_CHARACTERS: 1.0}),
+    "performance: 1 a\x01b": of(results={"a?b": 1.0}),
+    "{'train_samples_per_second': 12.5, 'x': 1}": of(results={"train_samples_per_second": 12.5}),
+    "TCP barrier timeout on master: accepted=1/3 port=43012": of(missing_nodes=2),
+    "TCP barrier timeout on worker rank=2 master=n1 ports=[43000] attempts=12 last_error=x": of(),
+    "TCP barrier timeout on master: accepted=4/3 port=43012": of(),
+    " " * MAX_LINE_CHARACTERS + "performance: 1 x": of(),
+    "iteration 4": of(),
 }
 
 
 def test_lines() -> None:
     """Markers, results and the barrier are read with their numbers, and what is out of bounds is not."""
     for text, expected in LINES.items():
-        assert read_line(text) == expected, text
-
-
-def test_metrics_are_labels() -> None:
-    """The name of a metric is cut and printable."""
-    found = read_line(f"performance: 1 {'m' * lines.MAX_METRIC_CHARACTERS}x")
-    assert found == Measured("m" * lines.MAX_METRIC_CHARACTERS, 1.0)
-    assert read_line("performance: 1 a\x01b") == Measured("a?b", 1.0)
+        assert (found := NodeTask()).take(text, 1.0, is_output=False) is None
+        assert found == expected, text
 
 
 def test_patterns_fit_their_examples() -> None:
@@ -135,37 +148,25 @@ def test_a_dead_rank_contradicts_a_success() -> None:
     assert found.contradiction(0, "exited", has_dead_ranks=True) is None
 
 
-def test_a_requeued_task_begins_anew() -> None:
-    """A task that starts again in the same file has no result, failure or code of the one before it."""
-    found = NodeTask()
+def test_lines_of_a_task() -> None:
+    """A task that starts again in its file forgets the one before; results read before the first marker stay."""
+    requeued, early, many, barrier = (NodeTask() for _ in range(4))
     for text in ("performance: 1 x", "ValueError: x", f"{MARK}task script exiting with code 1"):
-        found.take(text, 1.0, is_output=True)
-    found.take(f"{MARK}task script started", 2.0, is_output=False)
-    assert (found.results, found.failures, found.code, found.step) == ({}, {}, None, "started")
-
-
-def test_a_result_that_is_read_before_the_first_marker_stays() -> None:
-    """A task's output and its markers are in two files, which are read in any order."""
-    found = NodeTask()
-    found.take("performance: 1 x", 1.0, is_output=True)
-    found.take(f"{MARK}task script started", 2.0, is_output=False)
-    assert (found.results, found.step) == ({"x": 1.0}, "started")
-
-
-def test_metrics_of_a_task_are_bounded() -> None:
-    """A task has so many metrics, and not one more."""
-    found = NodeTask()
+        requeued.take(text, 1.0, is_output=True)
+    requeued.take(f"{MARK}task script started", 2.0, is_output=False)
+    assert (requeued.results, requeued.failures, requeued.code, requeued.step) == ({}, {}, None, "started")
+    early.take("performance: 1 x", 1.0, is_output=True)
+    early.take(f"{MARK}task script started", 2.0, is_output=False)
+    assert (early.results, early.step) == ({"x": 1.0}, "started")
     for number in range(task.MAX_METRICS + 1):
-        found.take(f"performance: 1 m{number}", 1.0, is_output=True)
-    assert len(found.results) == task.MAX_METRICS
-
-
-def test_barrier_counts() -> None:
-    """The nodes that did not come are those of the master's last line."""
-    found = NodeTask()
+        many.take(f"performance: 1 m{number}", 1.0, is_output=True)
+    assert len(many.results) == task.MAX_METRICS
     for text in ("accepted=0/3 port=1", "accepted=1/3 port=2"):
-        found.take(f"TCP barrier timeout on master: {text}", 1.0, is_output=True)
-    assert found.barrier.missing == 2
+        barrier.take(f"TCP barrier timeout on master: {text}", 1.0, is_output=True)
+    assert barrier.missing_nodes == 2
+
+
+TABLE_HEADER = " model ,performance, metric ,tp"
 
 
 HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test_duration"
@@ -175,17 +176,7 @@ def test_rows_of_perf_csv() -> None:
     """The newest row of each model and metric counts; blanks around cells and names of columns do not."""
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     found = read_perf_csv(f"{HEADER}\n{rows}".encode())
-    assert found is not None
-    assert list(found.items()) == [
-        (("n", "tok"), PerfRow(None, None, "FAILURE", "", "", "8")),
-        (("m", "tok"), PerfRow(2.5, None, "SUCCESS", "", "", "8")),
-        (("m", "x"), PerfRow(None, None, "other", "", "", "8")),
-    ]
-    rows = "a,1234567,1,x,SKIPPED,,torchrun,4,93.1s\nb,12345678,1,x,SUCCESS,,,many,soon\n"
-    assert read_perf_csv(f"{HEADER}\n{rows}".encode()) == {
-        ("a", "x"): PerfRow(1.0, 93.1, "SKIPPED", "torchrun", "4", "1234567"),
-        ("b", "x"): PerfRow(1.0, None, "SUCCESS", "", "", ""),
-    }
+    assert list((found or {}).items()) == [(("n", "tok"), None), (("m", "tok"), 2.5), (("m", "x"), None)]
     for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
         assert read_perf_csv(raw) is None
 
@@ -205,6 +196,35 @@ def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "MAX_ROWS", 2)
     found = read_perf_csv(f"{HEADER}\na,8,1,x,SUCCESS,\nb,8,1,x,SUCCESS,\nc,8,1,x,SUCCESS,\n".encode())
     assert list(found or ()) == [("a", "x"), ("b", "x")]
+
+
+def test_results_of_a_table() -> None:
+    """Rows with a number are results, the last of each model and metric; all others count as none."""
+    text = f"{TABLE_HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
+    assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2)
+    assert read_table(b"model,performance\na,1\n") is None
+
+
+def test_results_of_a_table_are_bounded() -> None:
+    """So many results of a table are shown, and not one more; rows are counted beyond it."""
+    rows = "".join(f"m{number},1,tok,8\n" for number in range(results.MAX_TABLE_RESULTS + 1))
+    found = read_table(f"{TABLE_HEADER}\n{rows}".encode())
+    assert found is not None
+    assert (len(found.results), found.filled) == (results.MAX_TABLE_RESULTS, results.MAX_TABLE_RESULTS + 1)
+
+
+def test_node_of_a_table() -> None:
+    """The directory of a table says which node it is of."""
+    assert node_of("/o/llama/812/node_3/multi_results.csv") == 3
+    assert node_of("/o/llama/812/node_3") is None
+    assert node_of("/o/llama/812/nodes/x.csv") is None
+
+
+def test_the_most_complete_table_counts() -> None:
+    """Of each job the table with the most results counts, and the first node's where several have as many."""
+    filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
+    found = most_complete(PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled)
+    assert sorted((one.job_id, one.node_rank, one.table.filled) for one in found) == [("7", 2, 5), ("8", 0, 0)]
 
 
 def test_job_id_of_madengine() -> None:
@@ -292,16 +312,67 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.start()
     (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
-    assert node.look(20.0) == {
-        "performance///m/tok": 1.5,
-        "result_seconds/m/tok": 9.0,
-        "run_info//m//torchrun/4////tok/SUCCESS/8": 1.0,
-    }
+    assert node.look(20.0) == {"performance///m/tok": 1.5}
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
-    assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
-    (tmp_path / "perf.csv").unlink()
     assert node.look(60.0) == {}
+    node.end()
+
+
+def reading(tables: list[str]) -> SiteReader:
+    """A reader of these patterns."""
+    return SiteReader([], tables, FakeClock())
+
+
+def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
+    """Write a table into a node's directory."""
+    path = folder / job / f"node_{node_rank}" / "multi_results_x.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{TABLE_HEADER}\n{rows}")
+    return path
+
+
+def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
+    """A table is read again when it changes, keeps what it said while half written, and is forgotten when gone."""
+    path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
+    reader = reading([f"{tmp_path}/%j/node_*/multi_results*.csv"])
+    assert reader.look().tables == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
+    path.write_text("mod")
+    assert [one.table.filled for one in reader.look().tables] == [1]
+    path.write_text(f"{TABLE_HEADER}\na,1,tok,8\nb,2,tok,8\n")
+    assert [one.table.filled for one in reader.look().tables] == [2]
+    path.unlink()
+    assert reader.look().tables == ()
+
+
+def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many tables are looked at, large ones not all at one look; a byte too many makes a table none."""
+    monkeypatch.setattr(results, "MAX_TABLES", 2)
+    paths = [write_table(tmp_path, "812", node_rank, "a,1,tok,8\n") for node_rank in range(3)]
+    for number, path in enumerate(paths):
+        os.utime(path, (100 + number, 100 + number))
+    reader = reading([f"{tmp_path}/%j/node_*/*.csv"])
+    assert [one.node_rank for one in reader.look().tables] == [1, 2]
+    monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
+    slow = reading([f"{tmp_path}/%j/node_*/*.csv"])
+    assert [one.node_rank for one in slow.look().tables] == [2]
+    assert [one.node_rank for one in slow.look().tables] == [1, 2]
+    monkeypatch.setattr(results, "MAX_TABLE_BYTES", paths[2].stat().st_size)
+    paths[2].write_text(paths[2].read_text() + "\n")
+    short = reading([f"{tmp_path}/%j/node_*/*.csv"])
+    short.look()
+    assert [one.node_rank for one in short.look().tables] == [1]
+
+
+def test_a_lines_result_comes_first(tmp_path: Path) -> None:
+    """Where a task printed a result that its table has too, the printed one is shown."""
+    node = MadNode(tmp_path, tables=[f"{tmp_path}/%j/node_*/multi_results*.csv"])
+    node.write(0, "ends")
+    write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
+    node.start()
+    shown = node.look(20.0)
+    assert shown["performance/812/0/m/samples_per_second"] == 1001.5
+    assert shown["performance/812/0/m/tok"] == 8.0
     node.end()
 
 
@@ -313,3 +384,5 @@ def test_nothing_is_no_data(tmp_path: Path) -> None:
         with pytest.raises(NoData):
             runner.run(idle.update())
         runner.run(idle.drain())
+    with pytest.raises(msgspec.ValidationError):  # no job id
+        msgspec.convert({"tables": ["/o/node_*/x.csv"]}, MadengineConfig)

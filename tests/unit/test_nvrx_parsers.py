@@ -11,18 +11,8 @@ from pathlib import Path
 import pytest
 
 from agent.core.hosts import MAX_BRACKETS, MAX_HOSTS, expand_hosts
-from exporters.nvrx import events, lines
-from exporters.nvrx.events import JobEvents
-from exporters.nvrx.lines import (
-    HeartbeatTimeout,
-    Interruptions,
-    LauncherEvent,
-    NvrxLine,
-    Score,
-    ScoreHeading,
-    read_line,
-    read_notice,
-)
+from exporters.nvrx import events
+from exporters.nvrx.events import JobEvents, Recovery
 from exporters.nvrx.reading import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, CycleName, read_cycle, read_name
 
 WRITTEN = {
@@ -119,38 +109,50 @@ def test_cycles_that_are_refused() -> None:
 
 MONITOR = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}] [Cycle 1] {}"
 HEARTBEAT = "Did not get {} heartbeat. Waited 45.00 seconds."
-LINES: dict[str, NvrxLine | None] = {
-    event("failure_detected", 36.285): LauncherEvent(1, "failure_detected", MINUTE + 36.285),
-    f"9: {event('rendezvous_started', 1, 2, 'gpu-07.x.local', 'None')}": LauncherEvent(
-        2, "rendezvous_started", MINUTE + 1
-    ),
-    event("brand_new", 1): LauncherEvent(1, lines.OTHER, MINUTE + 1),
-    event("worker_terminated", 1, lines.MAX_CYCLE): LauncherEvent(lines.MAX_CYCLE, "worker_terminated", MINUTE + 1),
-    event("worker_terminated", 1, lines.MAX_CYCLE + 1): None,
-    event("failure_detected", 36.285).replace("2026-11", "2026-13"): None,
-    MONITOR.format(9, HEARTBEAT.format("subsequent")): HeartbeatTimeout("9", "subsequent"),
-    MONITOR.format("<none>", HEARTBEAT.format("initial")): HeartbeatTimeout("unknown", "initial"),
-    MONITOR.format(lines.MAX_RANK, HEARTBEAT.format("initial")): HeartbeatTimeout("unknown", "initial"),
-    MONITOR.format(9, "Section 'step' has been open for 61.50 seconds."): HeartbeatTimeout("9", "section"),
-    MONITOR.format(9, "Was out of section for 61.50 seconds."): HeartbeatTimeout("9", "out_of_section"),
-    MONITOR.format(9, HEARTBEAT.format("initial")).replace(" [Cycle 1]", ""): HeartbeatTimeout("9", "initial"),
-    MONITOR.format(9, "Heartbeat received. Waited 4 seconds."): None,
-    "GPU relative performance:": ScoreHeading("relative"),
-    "GPU individual performance:": ScoreHeading("individual"),
-    "  Rank=3 Node=n07 Score=0.62": Score(3, 0.62),
-    "  Rank=3 Node=n07 Score=nan.": None,
-    "  Rank=3 Node=n07 Score=1.2.3": None,
-    "  Rank=3 Node=n07 Score=10000000000": None,
-    f"  Rank={lines.MAX_RANK} Node=n07 Score=0.5": None,
-    " " * lines.MAX_LINE_CHARACTERS + event("failure_detected", 1): None,
-    "iteration 4 Event: none": None,
+
+
+def timeout(rank: str, kind: str) -> JobEvents:
+    """A rank that was killed."""
+    return JobEvents(timeouts={(rank, kind): 1})
+
+
+NOTHING = JobEvents()
+FAILED = "failure_detected"
+MONTH_13 = event(FAILED, 36.285).replace("2026-11", "2026-13")
+LINES: dict[str, JobEvents] = {
+    event(FAILED, 36.285): JobEvents(events={FAILED: 1}, recovery=Recovery(1, MINUTE + 36.285)),
+    event("rendezvous_started", 1, 2, host="a.b:c-d", rank="None"): JobEvents(events={"rendezvous_started": 1}),
+    event("brand_new", 1): JobEvents(events={events.OTHER: 1}),
+    event("worker_terminated", 1, events.MAX_CYCLE): JobEvents(events={"worker_terminated": 1}),
+    event("worker_terminated", 1, events.MAX_CYCLE + 1): NOTHING,
+    MONTH_13: NOTHING,
+    MONITOR.format(9, HEARTBEAT.format("subsequent")): timeout("9", "subsequent"),
+    MONITOR.format("<none>", HEARTBEAT.format("initial")): timeout("unknown", "initial"),
+    MONITOR.format(events.MAX_RANK, HEARTBEAT.format("initial")): timeout("unknown", "initial"),
+    MONITOR.format(9, "Section 'step' has been open for 61.50 seconds."): timeout("9", "section"),
+    MONITOR.format(9, "Was out of section for 61.50 seconds."): timeout("9", "out_of_section"),
+    MONITOR.format(9, HEARTBEAT.format("initial")).replace(" [Cycle 1]", ""): timeout("9", "initial"),
+    MONITOR.format(9, "Heartbeat received. Waited 4 seconds."): NOTHING,
+    "GPU relative performance:": JobEvents(heading="relative"),
+    "GPU individual performance:": JobEvents(heading="individual"),
+    " " * events.MAX_LINE_CHARACTERS + event(FAILED, 1): NOTHING,
+    "iteration 4 Event: none": NOTHING,
+}
+SCORES = {
+    "3 Node=n07 Score=0.62": {("3", "relative"): 0.62},
+    "3 Node=n07 Score=nan.": {},
+    "3 Node=n07 Score=1.2.3": {},
+    "3 Node=n07 Score=10000000000": {},
+    f"{events.MAX_RANK} Node=n07 Score=0.5": {},
 }
 
 
 def test_lines_of_monitors_and_reports() -> None:
     """Events, time-outs and scores have their numbers; what is out of bounds or cut says nothing."""
     for text, expected in LINES.items():
-        assert read_line(text) == expected, text
+        assert heard(text) == expected, text
+    for text, scores in SCORES.items():
+        assert heard("GPU relative performance:", f"  Rank={text}").scores == scores, text
 
 
 NOTICES = {
@@ -185,7 +187,7 @@ NOTICES = {
 def test_notices() -> None:
     """Each line of a decision or defect is counted under its name."""
     for text, notice in NOTICES.items():
-        assert read_notice(text) == notice
+        assert heard(text).notices == ({notice: 1} if notice else {}), text
     names = [name for name in NOTICES.values() if name]
     assert heard(*NOTICES, *NOTICES).notices == {name: 2 * names.count(name) for name in names}
 
@@ -222,14 +224,17 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {("8", "individual"): 0.8}
 
 
+LAST = events.MAX_RANK - 1
 INTERRUPTED = {
     "on ranks=[0, 1]": "0 1",
     "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # by format_interruption_records of NVRx 0.4.1
     "affecting ranks {0, 1}": "0 1",
     "affecting ranks {0, 1, 2, 3...12, 13, 14, 15 (total: 16)}": "0 1 2 3 12 13 14 15",
     "affecting ranks {1-3, 5}": "1 2 3 5",
-    f"affecting ranks {{{lines.MAX_RANK - 1}-{lines.MAX_RANK}, {lines.MAX_RANK}, {'9' * 8}}}": str(lines.MAX_RANK - 1),
-    f"affecting ranks {{0-{lines.MAX_INTERRUPTED}}}": " ".join(map(str, range(lines.MAX_INTERRUPTED))),
+    f"affecting ranks {{{events.MAX_RANK - 1}-{events.MAX_RANK}, {events.MAX_RANK}, {'9' * 8}}}": str(
+        events.MAX_RANK - 1
+    ),
+    f"affecting ranks {{0-{events.MAX_INTERRUPTED}}}": " ".join(map(str, range(events.MAX_INTERRUPTED))),
     "affecting ranks {5, 1": "",
     "affecting ranks {, }": "",
 }
@@ -238,8 +243,8 @@ INTERRUPTED = {
 def test_interruptions() -> None:
     """The ranks of each form of a set are counted with what stopped them; a set that is cut says nothing."""
     for text, ranks in INTERRUPTED.items():
-        by_rank = tuple((rank, "soft_timeout") for rank in ranks.split())
-        assert read_line(f"Interruption.SOFT_TIMEOUT {text}") == (Interruptions(by_rank) if ranks else None), text
+        by_rank = {(rank, "soft_timeout"): 1 for rank in ranks.split()}
+        assert heard(f"Interruption.SOFT_TIMEOUT {text}").interruptions == by_rank, text
     text = "rank=0 term_ex: RankShouldRestart('Interruption.{} affecting ranks {{3}}, Interruption.{} on ranks=[3]')"
     sums = heard(text.format("HARD_TIMEOUT", "LATER_ONE"), text.format("HARD_TIMEOUT", "TERMINATED"))
     assert sums.interruptions == {("3", "hard_timeout"): 2, ("3", "other"): 1, ("3", "terminated"): 1}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.core.series_budget import Admission, FairBudget, Group
-from agent.tail.shares import FairTable, Holdings, Share
+from agent.tail.shares import FairTable, Holdings, Share, in_turns
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
@@ -59,7 +59,7 @@ def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
 @given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
 def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
     """In a table of eight places nobody loses one while another has two more, and all eight stay in use."""
-    table: FairTable[int] = FairTable()
+    table: FairTable[int, str] = FairTable()
     for number, share in enumerate(arrivals):
         held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
         if sum(held.values()) >= 8:
@@ -68,7 +68,7 @@ def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
             assert loser == share or users[loser.uid] >= 2
             assert users[loser.uid] + 1 >= users[share.uid]
             table.pop(next(iter(table.of(loser))))
-        table.put(number, share)
+        table.put(number, "", share)
         assert sum(len(list(table.of(one))) for one in (A, A2, B, C)) == min(8, number + 1)
 
 
@@ -123,3 +123,10 @@ def test_series_of_owners_in_a_group() -> None:
     assert admission.admit(5, 60, 1, A)
     assert admission.admit("ours", 100)
     assert not admission.admit("ours", 1)
+
+
+def test_turns() -> None:
+    """The first of each user's come first, then the second of each, up to the bound."""
+    items = ["a1", "a2", "a3", "b1", "b2"]
+    assert in_turns(items, lambda each: each[0], 4) == ["a1", "b1", "a2", "b2"]
+    assert in_turns(items, lambda each: each[0]) == ["a1", "b1", "a2", "b2", "a3"]

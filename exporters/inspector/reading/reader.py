@@ -13,7 +13,7 @@ from agent.sdk.exporter import Clock, Logger
 from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
-from exporters.inspector.format.records import MAX_TOTAL, Result
+from exporters.inspector.format.records import Result
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.read_queue import ReadQueue
 from exporters.inspector.reading.record_files import (
@@ -39,6 +39,8 @@ LOOKS_SHARE = 0.01
 """Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
 TURN_SECONDS = 0.15  # one turn reads at most this long; the rest waits for the next
 READ_BYTES = 128 * 1024
+PIECE_SECONDS = 0.02
+"""Where a piece of a file took longer, the next ones are smaller: lines without sense cost many times as much."""
 HOLE = b"\n\n"
 """What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
@@ -68,11 +70,10 @@ class DirectoryReader:
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
         share_of: ShareOf = share_of,
     ) -> None:
-        section = Section([], [], {}, 0) if restored is None else msgspec.msgpack.decode(restored, type=Section)
+        section = Section([], [], {}) if restored is None else msgspec.msgpack.decode(restored, type=Section)
         self._clock = clock
         self._log = log
         self._results = Counter(section.results)
-        self._hole_bytes = section.hole_bytes
         self._shared = shared or Shared()
         self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
@@ -159,7 +160,8 @@ class DirectoryReader:
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
     def _read_some(self, record_file: RecordFile) -> bool:
-        chunk = self._follower.read(record_file.file, READ_BYTES)
+        began = self._clock.monotonic()
+        chunk = self._follower.read(record_file.file, min(READ_BYTES, record_file.piece_bytes))
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
             record_file.writers.clear()
@@ -167,7 +169,8 @@ class DirectoryReader:
         if chunk is None:
             return False
         record_file.read_at = self._clock.monotonic()
-        self._hole_bytes = min(MAX_TOTAL, self._hole_bytes + chunk.hole_bytes)
+        if chunk.hole_bytes:
+            self._log.warning("NUL bytes in an Inspector file, lines may be lost", path=record_file.file.path)
         if chunk.overlong:
             self._results[Result.OVERLONG] += chunk.overlong
         context = self._contexts.setdefault(record_file.key, FileContext())
@@ -179,6 +182,7 @@ class DirectoryReader:
             if number:
                 context.end()
             self._take(piece, record_file, context)
+        record_file.note_piece(is_dear=self._clock.monotonic() - began > PIECE_SECONDS, most_bytes=READ_BYTES)
         return True
 
     def _take(self, data: bytes, record_file: RecordFile, context: FileContext) -> None:
@@ -219,7 +223,6 @@ class DirectoryReader:
             files=self._files.states(),
             skipped=dict(self._follower.skipped) | self._shared.refused(),
             lag_bytes=sum(self._follower.lag_bytes(record_file.file) for record_file in self._queue),
-            hole_bytes=self._hole_bytes,
             implausible=self._shared.implausible,
         )
         self._published_at = now
@@ -250,7 +253,6 @@ class DirectoryReader:
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
-            self._hole_bytes,
             self._follower.left(),
             list(self._contexts.items()),
             self._shared.implausible,

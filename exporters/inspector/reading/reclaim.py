@@ -14,7 +14,6 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -52,20 +51,6 @@ class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     delete_after_seconds: Annotated[float, msgspec.Meta(ge=MIN_DELETE_AFTER_SECONDS)] | None = None
 
 
-class How(StrEnum):
-    """By what disk was given back."""
-
-    PUNCHED = "punched"
-    DELETED = "deleted"
-
-
-class Reclaimed(msgspec.Struct, frozen=True):
-    """Bytes of disk given back, and tries that failed by reason, since the exporter's start."""
-
-    freed_bytes: Mapping[How, int] = {}
-    errors: Mapping[str, int] = {}
-
-
 class _Offsets(msgspec.Struct):
     """What is read of a reader's section of the checkpoint."""
 
@@ -79,7 +64,7 @@ class _Sections(msgspec.Struct):
 
 
 class Reclaimer:
-    """Gives back the disk of one directory's files. ``totals`` may be read from another thread."""
+    """Gives back the disk of one directory's files. ``errors``: tries that failed, by reason."""
 
     def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS, log: Logger) -> None:
         self._path = path
@@ -92,10 +77,8 @@ class Reclaimer:
         self._positions: list[Position] = []
         self._waiting: list[Position] = []
         self._punched: dict[FileKey, int] = {}
-        self._freed: Counter[How] = Counter(dict.fromkeys(How, 0))
-        self._errors: Counter[str] = Counter()
+        self.errors: Counter[str] = Counter()
         self._run_at = float("-inf")
-        self.totals = Reclaimed(dict(self._freed))
 
     def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
         """Look over the files in ``owned``, ours for certain. ``durable``: the exporter's section that is on disk.
@@ -109,9 +92,8 @@ class Reclaimer:
         try:
             self._run(durable, owned, now)
         except Exception as error:  # noqa: BLE001  # whatever it is
-            self._errors[type(error).__name__] += 1
+            self.errors[type(error).__name__] += 1
             self._log.error("inspector files not given back", path=self._path, error=error)
-        self.totals = Reclaimed(dict(self._freed), dict(self._errors))
 
     def _run(self, durable: bytes, owned: Mapping[tuple[int, int], FollowedFile], now: float) -> None:
         if durable is not self._durable:
@@ -130,7 +112,7 @@ class Reclaimer:
                 try:
                     self._look(file.path, position)
                 except OSError as error:
-                    self._errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
+                    self.errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, path: str, position: Position) -> None:
@@ -143,16 +125,16 @@ class Reclaimer:
             opened.callback(os.close, descriptor)
             status = os.fstat(descriptor)
             if not _is_same(descriptor, status, position):
-                self._errors["replaced"] += 1
+                self.errors["replaced"] += 1
             elif status.st_nlink != 1:  # it may be another user's under another name
-                self._errors["linked"] += 1
+                self.errors["linked"] += 1
             elif (
                 self._is_old(status.st_mtime_ns)
                 and _is_read(descriptor, status, position)
                 and not self._may_be_written(name, position)
             ):
                 os.unlink(name, dir_fd=parent)
-                self._freed[How.DELETED] += status.st_blocks * _STAT_BLOCK_BYTES
+                self._log.info("inspector file deleted", path=path, bytes=status.st_blocks * _STAT_BLOCK_BYTES)
             elif self._config.punch_holes:
                 self._punch(descriptor, status, position)
 
@@ -165,8 +147,6 @@ class Reclaimer:
         if _LIBC.fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, end - start):
             raise OSError(ctypes.get_errno(), "fallocate")
         self._punched[_key(position)] = end
-        freed_blocks = status.st_blocks - os.fstat(descriptor).st_blocks
-        self._freed[How.PUNCHED] += max(0, freed_blocks) * _STAT_BLOCK_BYTES  # the writer goes on meanwhile
 
     def _is_old(self, modified_ns: int) -> bool:
         after = self._config.delete_after_seconds

@@ -82,6 +82,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 RETRY_SECONDS = 1.0  # after the first error; after each further one in a row twice as long
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
+LEAST_PIECE_BYTES = 4096  # Of a file; its first piece is no longer
 MAX_HELD_TAKEN = 1024
 """Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
 
@@ -95,8 +96,8 @@ class RecordFile:
     """
 
     __slots__ = (
-        "failed", "failures", "file", "generation", "hostname", "known", "looked_size", "path", "read_at", "retry_at",
-        "state", "writers",
+        "failed", "failures", "file", "generation", "hostname", "known", "looked_size", "path", "piece_bytes",
+        "read_at", "retry_at", "state", "writers",
     )  # fmt: skip
 
     def __init__(self, file: FollowedFile, now: float) -> None:
@@ -106,6 +107,7 @@ class RecordFile:
         self.path = ""
         self.looked_size = self.failures = 0
         self.failed = False
+        self.piece_bytes = LEAST_PIECE_BYTES
         self.read_at = now
         self.retry_at = float("-inf")
         self.state = FileState.UNIDENTIFIED
@@ -116,6 +118,11 @@ class RecordFile:
     def key(self) -> FileKey:
         """Return the generation of the file that is there now."""
         return self.file.device, self.file.inode, self.file.generation
+
+    def note_piece(self, *, is_dear: bool, most_bytes: int) -> None:
+        """A piece was read: the next one is a quarter as long if it took long, else twice."""
+        factor = 0.25 if is_dear else 2
+        self.piece_bytes = int(min(most_bytes, max(LEAST_PIECE_BYTES, self.piece_bytes * factor)))
 
 
 class FileFailures:

@@ -25,7 +25,6 @@ class Published(msgspec.Struct, frozen=True):
     files: dict[FileState, int]
     skipped: dict[str, int]
     lag_bytes: int
-    hole_bytes: int
     implausible: int = 0
 
     def withheld(self) -> Published:
@@ -68,7 +67,6 @@ class Section(msgspec.Struct):
     positions: list[Position]
     writers: list[Saved]
     results: dict[Result, Total]
-    hole_bytes: Total
     left: list[Position] = []
     contexts: list[tuple[FileKey, FileContext]] = []
     implausible: Total = 0

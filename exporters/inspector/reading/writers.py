@@ -45,12 +45,11 @@ class Writers:
         self._admit = admit
         self._shared = shared
         self._skipped = skipped
-        self._aggregates: dict[WriterKey, Aggregate] = {}
-        self._shares: FairTable[WriterKey] = FairTable()
+        self._aggregates: FairTable[WriterKey, Aggregate] = FairTable()
         self._homes: dict[WriterKey, RecordFile] = {}
         for one in saved:
             share = shares.get((one.writer_key.device, one.writer_key.inode), UNKNOWN)
-            self._put(Aggregate.restore(one, admit, shared, share), share)
+            self._aggregates.put(one.writer_key, Aggregate.restore(one, admit, shared, share), share)
         self._reported: dict[WriterKey, int] = {}
         self._idle: dict[WriterKey, IdleWatch] = {}
         self._idle_at = float("-inf")
@@ -82,15 +81,11 @@ class Writers:
                 return None
             from_start = record_file.file.from_start and new
             aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared, group=share)
-            self._put(aggregate, share)
+            self._aggregates.put(writer_key, aggregate, share)
         record_file.known.add(writer)
         record_file.writers[writer] = aggregate
         self._homes[writer_key] = record_file
         return aggregate
-
-    def _put(self, aggregate: Aggregate, share: Share) -> None:
-        self._aggregates[aggregate.writer_key] = aggregate
-        self._shares.put(aggregate.writer_key, share)
 
     def _has_room(self, share: Share) -> bool:
         """Return whether ``share`` may have one more writer; if need be evict the oldest-written of the largest share.
@@ -100,10 +95,10 @@ class Writers:
         if len(self._aggregates) < MAX_WRITERS:
             return True
         self._skipped["writer_limit"] += 1
-        loser = self._shares.gives_way_to(share)
+        loser = self._aggregates.gives_way_to(share)
         if loser == share:
             return False
-        theirs = [self._aggregates[writer_key] for writer_key in self._shares.of(loser)]
+        theirs = [self._aggregates[writer_key] for writer_key in self._aggregates.of(loser)]
         self.retire([min(theirs, key=lambda one: one.last_progress_us).writer_key])
         return True
 
@@ -124,11 +119,10 @@ class Writers:
     def retire(self, writer_keys: Iterable[WriterKey]) -> None:
         """Let go of writers."""
         for writer_key in writer_keys:
-            aggregate = self._aggregates.pop(writer_key, None)
+            aggregate = self._aggregates.pop(writer_key)
             self._reported.pop(writer_key, None)
             if aggregate is None:
                 continue
-            self._shares.pop(writer_key)
             aggregate.leave()
             self.retired.append(WriterTotals.of(aggregate, caught_up=True))
             home = self._homes.pop(writer_key, None)
@@ -140,7 +134,9 @@ class Writers:
         if now < self._idle_at:
             return
         self._idle_at = now + LOOK_SECONDS
-        self._idle = {writer_key: self._idle.get(writer_key) or IdleWatch() for writer_key in self._aggregates}
+        self._idle = {
+            writer_key: self._idle.get(writer_key) or IdleWatch() for writer_key, _ in self._aggregates.items()
+        }
         for writer_key, aggregate in self._aggregates.items():
             watch = self._idle[writer_key]
             if comms := watch.look(aggregate, now):
@@ -176,6 +172,6 @@ class Writers:
             if memberships or self._reported.get(writer_key) != progress_us:
                 self._reported[writer_key] = progress_us
                 progress_seconds = progress_us / 1_000_000 if progress_us else None
-                uid = self._shares.share_of(writer_key).uid
+                uid = self._aggregates.share_of(writer_key).uid
                 evidence.append(WriterEvidence(writer_key, memberships, progress_seconds, None if uid < 0 else uid))
         return tuple(evidence)

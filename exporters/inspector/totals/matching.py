@@ -35,7 +35,6 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
     matched: Total = 0
     unmatched: Total = 0
     floor_us: Total = 0
-    spread_us: Total = 0
 
     def plus(self, other: Arrivals) -> Arrivals:
         """Both together."""
@@ -49,17 +48,16 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
     ``times``: a row per operation, the kernel time of each member in microseconds.
     """
     members = [Arrivals() for _ in times[0]]
-    floor_us = spread_us = 0
+    floor_us = 0
     for row in times:
         ordered = sorted(row)
         shortest, lead_us = ordered[0], ordered[1] - ordered[0]
         floor_us += shortest
-        spread_us += ordered[-1] - shortest
         if lead_us > TIE_US and lead_us * TIE_PARTS > shortest:  # else several came last
             last = members[row.index(shortest)]
             last.last += 1
             last.lateness_us += lead_us
-    members[0].matched, members[0].floor_us, members[0].spread_us = len(times), floor_us, spread_us
+    members[0].matched, members[0].floor_us = len(times), floor_us
     return members
 
 
