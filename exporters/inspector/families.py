@@ -30,6 +30,10 @@ BUS_BYTES = Family(
     "rankwatch_collective_bus_bytes_total", "counter",
     "Bus bandwidth times time of these operations; its rate over the rate of seconds is the mean bus bandwidth.",
     _SERIES, _SERIES_COST)
+BUS_BANDWIDTH = Family(
+    "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
+    "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
+    ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
 
@@ -84,6 +88,11 @@ P2P_SECONDS = Family(
     "Time these ran on the rank's GPU, waiting for the peer included; a send and a receive fused in one kernel "
     "each have the pair's time.",
     _P2P_SERIES, _P2P_COST)
+P2P_BUS_BANDWIDTH = Family(
+    "rankwatch_p2p_bus_bandwidth_bytes_per_second", "gauge",
+    "Bandwidth of a rank's sends or receives over the last five seconds with data, weighted by time, waiting included; "
+    "too low where a send and a receive are fused in one kernel.",
+    ("job_id", "rank", "comm", "direction"), "1 per rank, communicator and direction seen")
 RECORDS = Family(
     "rankwatch_inspector_records_total", "counter",
     "Lines read from this node's Inspector files, by what became of them.",

@@ -17,6 +17,7 @@ from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
+from exporters.inspector.totals.aggregate import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -64,6 +65,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, snapshot)
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
+    yield from _bandwidth(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot.labels, snapshot.left_durations)
@@ -152,6 +154,17 @@ def _lost(
         for communicator in communicators(series) - hidden:
             rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
     return rows.metric
+
+
+def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
+    """Of several writers with the same labels (a restarted rank) the newest is shown."""
+    newest: dict[Family, dict[tuple[str, ...], float]] = {shown.BUS_BANDWIDTH: {}, shown.P2P_BUS_BANDWIDTH: {}}
+    for writer in writers:
+        for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            direction = shown.DIRECTIONS.get(name)
+            family = shown.BUS_BANDWIDTH if direction is None else shown.P2P_BUS_BANDWIDTH
+            newest[family][*label, comm, direction or name] = bus_bytes * 1_000_000 / microseconds
+    return [Metric(family, list(values), list(values.values())) for family, values in newest.items()]
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
@@ -246,9 +259,10 @@ def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
     late: defaultdict[RankLabel, int] = defaultdict(int)
     for writer in writers:
-        for label, _, (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            windows[label][0] += bus_bytes
-            windows[label][1] += microseconds
+        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            if name not in P2P_SERIES:
+                windows[label][0] += bus_bytes
+                windows[label][1] += microseconds
         for label, _, sums in writer.labelled(writer.totals, labels):
             if sums.arrivals is not None:
                 late[label] += sums.arrivals.lateness_us

@@ -126,7 +126,7 @@ def under_way(log: Path, *options: str) -> Iterator[Demo]:
     """Provide a demo with all ranks up and bandwidths shown."""
     running = Demo(log, *options)
     try:
-        bandwidth = f'collective_bus_bytes_total{{collective="AllReduce",comm="[0-9a-f]*",job_id="{running.job_id}"'
+        bandwidth = f'bus_bandwidth_bytes_per_second{{collective="AllReduce",comm="[0-9a-f]*",job_id="{running.job_id}"'
         wait_until(
             lambda: running.ups() == dict.fromkeys(RANKS, 1.0) and re.search(bandwidth, running.get()),
             START_SECONDS,

@@ -136,9 +136,9 @@ libc.ptrace(PTRACE_DETACH, pid, None, None)
 
 
 def bandwidths(agent: Agent) -> set[tuple[str, str, str]]:
-    """Return rank, communicator and collective of each series of bus bytes, which is 0 at first."""
-    shown = agent.samples("rankwatch_collective_bus_bytes_total", job_id=agent.job_id or "")
-    return {(s.labels["rank"], s.labels["comm"], s.labels["collective"]) for s in shown}
+    """Return rank, communicator and collective of each bandwidth above zero that is shown."""
+    shown = agent.samples("rankwatch_collective_bus_bandwidth_bytes_per_second", job_id=agent.job_id or "")
+    return {(s.labels["rank"], s.labels["comm"], s.labels["collective"]) for s in shown if s.value > 0}
 
 
 def in_files(job: SimulatedJob) -> set[tuple[str, str, str]]:

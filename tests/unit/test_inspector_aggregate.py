@@ -282,7 +282,7 @@ def test_matched_operations_need_a_budget_too() -> None:
     first, second = (Aggregate(WRITER_KEY._replace(inode=n), admit, from_start=True, shared=shared) for n in (1, 2))
     match(first, second, 0, shared)
     match(first, second, 1, shared)
-    assert asked == [4, 1, 4, 1, 6, 2]
+    assert asked == [4, 1, 1, 4, 1, 1, 6, 2]
     sized, other = (SeriesKey("abc", 0, "AllReduce", size) for size in ("8192", "other"))
     assert first.accumulators[sized] == Accumulator(2, 16_384, 200, 16_384, None)
     assert first.accumulators[other] == Accumulator(0, 0, 0, 0, Arrivals(0, 0, 2, 0, 80))

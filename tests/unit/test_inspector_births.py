@@ -22,6 +22,7 @@ from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
 
 SCRAPE_SECONDS = 15.0
+GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
     OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
     "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",
@@ -64,9 +65,10 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
     first, truth = bench.scrape(), bench.look(0.0)
-    assert {name for name, series in truth.items() if any("job" in labels for labels in series)} == COUNTERS
+    assert {name for name, series in truth.items() if any("job" in labels for labels in series)} == COUNTERS | GAUGES
     for name in COUNTERS:
         assert first[name] == dict.fromkeys(truth[name], 0), name
+    assert all(first[name] == truth[name] for name in GAUGES)
     assert bench.scrape(BIRTH_SECONDS - 0.5)[OPERATIONS] == first[OPERATIONS]
     grown = bench.scrape(0.5)
     assert {name: grown[name] for name in COUNTERS} == {name: truth[name] for name in COUNTERS}

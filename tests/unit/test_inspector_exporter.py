@@ -194,6 +194,7 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     direction = ("job", "1", "abc", "send")
     assert values["rankwatch_p2p_bytes_total"] == {(*direction, "8192"): 9}
     assert values["rankwatch_p2p_seconds_total"] == {(*direction, "8192"): 3e-6}
+    assert values["rankwatch_p2p_bus_bandwidth_bytes_per_second"] == {direction: 3e6}
     assert values["rankwatch_inspector_seen_records_total"] == {("job", "1"): 2}
     told = bench.ranks.speeds.told
     assert {label: speed.bus_bandwidth_bytes_per_second for label, speed in told.items()} == {
@@ -248,7 +249,7 @@ def test_expired_writer_gives_its_budget_back(tmp_path: Path) -> None:
     bench.look()
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     bench.look()
-    assert bench.admission.taken == 5  # four counters and two gauges
+    assert bench.admission.taken == 6  # four counters and two gauges
     bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
     bench.look()
     values = bench.look()
@@ -352,6 +353,14 @@ def test_refused_series_are_shown_as_other() -> None:
     first, second = writer(1, "other"), writer(2, "other", "fff")
     values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
     assert values[OPERATIONS] == {("job", "1", "other", "AllReduce", "other"): 3}
+
+
+def test_bandwidth_is_that_of_the_newest_writer() -> None:
+    """Of two writers with the same labels the gauge shows the one that wrote last."""
+    first, second = writer(1, progress_us=9), writer(2, progress_us=5)
+    snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
+    values = shown(snapshot)
+    assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
 
 
 def test_rendered_families_are_the_declared_ones() -> None:

@@ -175,7 +175,7 @@ def test_a_communicator_beside_twelve_that_are_made_again_and_again(
 
 def test_twice_as_many_give_way_at_each_look(tmp_path: Path) -> None:
     """Where what is let go is not enough for those in use, more and more of the longest idle are."""
-    life = Life(tmp_path, per_rank=5 * (1 + 8))
+    life = Life(tmp_path, per_rank=6 * (1 + 8))
     life.write(line(0, id="0xfeed"), *(line(0, id=f"0xa{one}", comm_name=f"{one}") for one in range(8)))
     life.sn = 1
     left = []

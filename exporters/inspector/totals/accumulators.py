@@ -52,7 +52,7 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
 
 
 class Window:
-    """Bus bandwidth over the last window with data, of one rank's collectives in a communicator."""
+    """Bus bandwidth over the last window with data, of one (communicator, rank, collective)."""
 
     __slots__ = ("bus_bytes", "last", "microseconds")
 

@@ -90,7 +90,7 @@ class Aggregate:
         if saved is not None:
             self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
-        self.windows: dict[tuple[str, int], Window] = {}
+        self.windows: dict[tuple[str, int, str], Window] = {}
         self.transfers: dict[records.SeriesKey, TransferWindow] = {}
         self.durations: dict[records.SeriesKey, Durations] = {}
         self.rings = RingSizes()
@@ -276,8 +276,10 @@ class Aggregate:
             binding.durations = self.durations.setdefault(key, Durations())
         if key.size == records.OTHER:
             return
-        if collective not in P2P_SERIES:
-            binding.window = self.windows.setdefault((comm, comm_rank), Window())
+        place = (comm, comm_rank, collective)
+        if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
+            self.windows[place] = Window()
+        binding.window = self.windows.get(place)
         if collective in SYNCHRONISING and key not in self.transfers and self._admitted(SERIES_PER_GAUGE):
             self.transfers[key] = TransferWindow()
         binding.transfer = self.transfers.get(key)

@@ -15,7 +15,7 @@ from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
 
-WINDOW_SECONDS = 5.0  # Over which a rank's bus bandwidth is shown on pages
+WINDOW_SECONDS = 5.0  # length of the bus bandwidth gauge's window
 
 K = TypeVar("K", bound=tuple[object, ...])
 V = TypeVar("V")
@@ -25,7 +25,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
     ``places`` are all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
-    microseconds of late; ``lost``: collective operations that the plugin's ring or slot lost; ``transfers``:
+    microseconds by collective; ``lost``: collective operations that the plugin's ring or slot lost; ``transfers``:
     microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
     series of windows were admitted; ``pairs``: bytes per second of those that are worth a series; ``durations``: where
     they are counted.
@@ -36,7 +36,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     last_progress_us: int
     places: frozenset[tuple[str, int]]
     totals: dict[SeriesKey, Accumulator]
-    windows: dict[tuple[str, int], tuple[int, int]] = {}
+    windows: dict[tuple[str, int, str], tuple[int, int]] = {}
     tallies: dict[tuple[str, int, Tally], int] = {}
     lost: dict[tuple[str, int], int] = {}
     transfers: dict[SeriesKey, int] = {}
@@ -61,7 +61,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 for key, own in aggregate.transfers.items()
                 if own.last_us is not None and aggregate.accumulators[key].arrivals is None
             },
-            len(aggregate.transfers),
+            len(aggregate.windows) + len(aggregate.transfers),
             aggregate.pairs.shown(),
             {key: own.plus(None) for key, own in aggregate.durations.items()},
         )
