@@ -12,7 +12,7 @@ import msgspec
 from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel, RankSpeed
 from exporters.inspector import families as shown
-from exporters.inspector.format.records import P2P_SEND, Result
+from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROTOCOLS, Result
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
@@ -66,6 +66,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
     yield from _bandwidth(writers, snapshot.labels)
+    yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot.labels, snapshot.left_durations)
@@ -165,6 +166,19 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
             family = shown.BUS_BANDWIDTH if direction is None else shown.P2P_BUS_BANDWIDTH
             newest[family][*label, comm, direction or name] = bus_bytes * 1_000_000 / microseconds
     return [Metric(family, list(values), list(values.values())) for family, values in newest.items()]
+
+
+def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Return what NCCL chose last; of several ranks the one with the newest records is shown."""
+    newest: dict[tuple[str, ...], tuple[str, str]] = {}
+    for writer in writers:
+        for label, key, (algorithm, protocol) in writer.labelled(writer.algorithms, labels):
+            known = algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
+            newest[label.job_id, key.comm, key.collective, key.size] = known
+    rows = shown.ALGORITHM.rows()
+    for place, chosen in newest.items():
+        rows.add((*place, *chosen), 1)
+    return rows.metric
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:

@@ -223,6 +223,19 @@ def test_window_keeps_the_last_value() -> None:
     assert window.latest() == (12_288, 60)
 
 
+def test_the_latest_algorithm_and_protocol() -> None:
+    """Of each kind of operation the latest algorithm and protocol count; records without them change nothing."""
+    aggregate = fresh()
+    for number, (algorithm, protocol) in enumerate((("RING", "LL"), ("TREE", "SIMPLE"), ("", ""))):
+        line = record(coll_sn=number)
+        line["coll_perf"] |= {"coll_algo": algorithm, "coll_proto": protocol} if algorithm else {}
+        feed([line], aggregate)
+    kind = SeriesKey("abc", 1, "AllReduce", "8192")
+    assert aggregate.algorithms == {kind: ("TREE", "SIMPLE")}
+    assert aggregate.end(frozenset({"abc"})).algorithms == {kind: ("TREE", "SIMPLE")}
+    assert aggregate.algorithms == {}
+
+
 def test_save_and_restore() -> None:
     """A restored aggregate goes on as if it had never stopped."""
     before = [record(coll_sn=sn) for sn in (0, 1, 3)]

@@ -53,6 +53,11 @@ COLLECTIVES = frozenset(
 """The names of 2.30; anything else is counted under the collective `other`."""
 
 
+ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
+PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
+"""The names in NCCL 2.32.3; anything else is `other`, as a job's user can write it."""
+
+
 class Result(StrEnum):
     """What became of one line."""
 
@@ -92,13 +97,18 @@ class Metadata(msgspec.Struct, gc=False):
 
 
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly."""
+    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly.
+
+    ``coll_algo`` and ``coll_proto`` are empty in formats before v4.2 and in P2P operations.
+    """
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
+    coll_algo: Word = ""
+    coll_proto: Word = ""
 
 
 class P2PPerf(

@@ -189,7 +189,7 @@ class Binding:
 
     __slots__ = (
         "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
-        "sequence", "size_bytes", "transfer", "untimed", "window",
+        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
     )  # fmt: skip
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
@@ -202,6 +202,7 @@ class Binding:
         self.end: End | None = None
         self.durations: Durations | None = None
         self.place = (OTHER, 0)
+        self.series: SeriesKey | None = None
         self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0
         self.least_us = 1 if result is Result.ACCEPTED else 0

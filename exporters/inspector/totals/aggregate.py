@@ -93,6 +93,7 @@ class Aggregate:
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.transfers: dict[records.SeriesKey, TransferWindow] = {}
         self.durations: dict[records.SeriesKey, Durations] = {}
+        self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._admit = admit
@@ -133,6 +134,8 @@ class Aggregate:
             binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
+        elif binding.series is not None and perfs[-1].coll_algo:
+            self.algorithms[binding.series] = perfs[-1].coll_algo, perfs[-1].coll_proto
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.implausible += sum(time < binding.plausible_us for time in times)
@@ -212,6 +215,7 @@ class Aggregate:
         _move(self.windows, ended.windows, comms)
         _move(self.transfers, ended.transfers, comms)
         _move(self.durations, ended.durations, comms)
+        _move(self.algorithms, ended.algorithms, comms)
         reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(reported)
         self._places.leave(comms)
@@ -276,6 +280,7 @@ class Aggregate:
             binding.durations = self.durations.setdefault(key, Durations())
         if key.size == records.OTHER:
             return
+        binding.series = key
         place = (comm, comm_rank, collective)
         if place not in self.windows and self._admitted(SERIES_PER_GAUGE):
             self.windows[place] = Window()

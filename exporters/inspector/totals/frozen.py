@@ -28,7 +28,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     microseconds by collective; ``lost``: collective operations that the plugin's ring or slot lost; ``transfers``:
     microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
     series of windows were admitted; ``pairs``: bytes per second of those that are worth a series; ``durations``: where
-    they are counted.
+    they are counted; ``algorithms``: NCCL's latest algorithm and protocol.
     """
 
     writer_key: WriterKey
@@ -43,6 +43,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     gauges: int = 0
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
     durations: dict[SeriesKey, Durations] = {}
+    algorithms: dict[SeriesKey, tuple[str, str]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -64,6 +65,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             len(aggregate.windows) + len(aggregate.transfers),
             aggregate.pairs.shown(),
             {key: own.plus(None) for key, own in aggregate.durations.items()},
+            dict(aggregate.algorithms),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
