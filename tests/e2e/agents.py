@@ -170,10 +170,16 @@ class Agent(Closing):
         return self._log_path.read_text()
 
     def named(self, job_id: str | None = None) -> list[dict[str, str]]:
-        """Return the fields of the log line of each rank of a job: rank, named_by and proof among them."""
-        lines = [line for line in self.log().splitlines() if " runs, pid " in line]
-        fields = [dict(word.partition("=")[::2] for word in shlex.split(line)) for line in lines]
-        return [each for each in fields if each["job_id"] == (job_id or self.job_id or each["job_id"])]
+        """Return the fields of the last log line of each rank of a job, once there is one: named_by, proof and more."""
+
+        def found() -> list[dict[str, str]]:
+            lines = [line for line in self.log().splitlines() if " runs, pid " in line]
+            fields = [dict(word.partition("=")[::2] for word in shlex.split(line)) for line in lines]
+            ours = [each for each in fields if each["job_id"] == (job_id or self.job_id or each["job_id"])]
+            return list({each["rank"]: each for each in ours}.values())
+
+        wait_until(lambda: found() != [], WAIT_SECONDS, "a rank's log line")
+        return found()
 
     # -- what it shows ---------------------------------------------------------------------------------------------
 
