@@ -133,13 +133,10 @@ class Options:
         return self.web_config_file or (Path(named) if named else None)
 
 
-def load(options: Options) -> Loaded:
-    """Read and parse the configuration (blocking). Raise ConfigError with the mistake and its line."""
-    return parsed(options, "" if options.config_path is None else read_config(options.config_path))
-
-
-def parsed(options: Options, text: str) -> Loaded:
-    """Parse the configuration's text. Raise ConfigError with the mistake and its line."""
+def load(options: Options, text: str | None = None) -> Loaded:
+    """Parse the configuration: ``text``, or the file's (blocking). Raise ConfigError with the mistake and its line."""
+    if text is None:
+        text = "" if options.config_path is None else read_config(options.config_path)
     return Loaded(text, str(options.config_path or "(defaults)"))
 
 

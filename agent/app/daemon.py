@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent import __version__
-from agent.app.config import Loaded, Options, parsed, read_config_in
+from agent.app.config import Loaded, Options, load, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
 from agent.app.front import STATIC, HeldAnswer, exporter_views, node_document
 from agent.app.supervisor import Supervisor
@@ -167,7 +167,7 @@ class Daemon:
         """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
         path = self._options.config_path
         text = "" if path is None else await read_config_in(self._config_thread, path)
-        loaded = await self._config_thread.call(lambda: parsed(self._options, text))
+        loaded = await self._config_thread.call(lambda: load(self._options, text))
         plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
         fixed = {
             "$.state": loaded.config.state == self._loaded.config.state,

@@ -12,7 +12,7 @@ from agent.core.clock import Clock
 from agent.core.identity import RankLabel
 from agent.export.registry import SourceCounts
 from agent.page import describe
-from agent.page.document import Configuration, ExporterView, NodeDocument
+from agent.page.document import MAX_RANKS, Configuration, ExporterView, NodeDocument
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.speeds import SpeedView
@@ -57,7 +57,6 @@ def node_document(
     """All of it, as of the time when ``health`` was taken."""
     table = health.ranks
     found = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
-    ranks, left_out = describe.bounded(found)
     return NodeDocument(
         rankwatch=__version__,
         hostname=hostname,
@@ -66,8 +65,8 @@ def node_document(
         ready=ready,
         configuration=configuration,
         jobs=tuple(describe.jobs(table.ranks, found, table.taken_seconds)),
-        ranks=ranks,
-        ranks_left_out=left_out,
+        ranks=tuple(found[:MAX_RANKS]),
+        ranks_left_out=max(len(found) - MAX_RANKS, 0),
         exporters=tuple(exporters),
         notes=tuple(describe.notes(table)),
     )

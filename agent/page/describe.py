@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from agent.core.identity import RankLabel, rank_order
 from agent.hardware.ledger import CheckState, Entry
-from agent.page.document import MAX_RANKS, JobView, Rank, RankEnd
+from agent.page.document import JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.families import state_of
 from agent.ranks.rank.exit_status import ending, in_words
@@ -26,11 +26,6 @@ def ranks(
     """Every rank, those in trouble first, then by job and number. ``counted``: the checks that make one unhealthy."""
     failed = [each for each in entries if each.finding.state is CheckState.FAILED and each.check in counted]
     return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
-
-
-def bounded(found: Sequence[Rank]) -> tuple[tuple[Rank, ...], int]:
-    """As many as a document holds, and how many are left out."""
-    return tuple(found[:MAX_RANKS]), max(len(found) - MAX_RANKS, 0)
 
 
 def jobs(views: Iterable[RankView], found: Iterable[Rank], now_seconds: float) -> list[JobView]:

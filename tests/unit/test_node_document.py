@@ -5,12 +5,13 @@ from signal import SIGSEGV
 import pytest
 from rank_table import WORLD, Table, environment, writer_key
 
+from agent.app import front
 from agent.app.front import node_document
 from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
 from agent.page import describe
-from agent.page.document import MAX_RANKS, Configuration, NodeDocument, Rank, RankEnd, read
+from agent.page.document import Configuration, NodeDocument, Rank, RankEnd, read
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import RankGpu
@@ -85,11 +86,17 @@ def test_sentences(members: list[Rank], expected: str) -> None:
     assert describe.sentence(members, 1000.0) == expected
 
 
-def test_no_more_ranks_than_the_bound() -> None:
+def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank more than the bound is counted and left out: the last, never one in trouble."""
-    found = ranks("dead", 1) + ranks("alive", MAX_RANKS)
-    kept, left_out = describe.bounded(found)
-    assert (len(kept), left_out, kept[0].state) == (MAX_RANKS, 1, "dead")
+    table = Table()
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    table.tick(1.0)
+    table.ranks.observe_exit(keys[1], ExitStatus(known=True, signal=SIGSEGV))
+    table.ranks.judge_changed()
+    for bound, shown in ((2, ["2", "1"]), (1, ["2"])):
+        monkeypatch.setattr(front, "MAX_RANKS", bound)
+        found = document(table)
+        assert ([rank.rank for rank in found.ranks], found.ranks_left_out) == (shown, 2 - bound)
 
 
 @pytest.mark.parametrize(("text", "expected"), [

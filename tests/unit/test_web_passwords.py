@@ -159,3 +159,10 @@ async def test_the_rate_of_requests() -> None:
     assert [await answered(secured, "/metrics") for _ in range(3)] == [200, 200, 429]
     clock.advance(1.0)
     assert [await answered(secured, "/metrics") for _ in range(2)] == [200, 429]
+
+
+async def test_too_many_is_a_429(door: Door) -> None:
+    """An address with too many wrong passwords is told to wait."""
+    secured = Secured(door.passwords)
+    statuses = [await answered(secured, "/metrics", header("prom", "wrong")) for _ in range(CHECKS_AT_ONCE + 1)]
+    assert statuses == [401] * CHECKS_AT_ONCE + [429]

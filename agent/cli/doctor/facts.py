@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.config import Loaded, read_config
+from agent.app.config import Loaded, Options, load
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
@@ -93,7 +93,7 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         watcher=None if url is None else ask_prometheus(url),
     )
     try:
-        loaded = Loaded("" if path is None else read_config(path), str(path or "(defaults)"))
+        loaded = load(Options(path))
         config = loaded.config
         facts = replace(facts, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
     except ConfigError as error:
