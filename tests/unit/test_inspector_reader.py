@@ -11,6 +11,7 @@ from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import (
+    FIRST_PIECE_BYTES,
     LEAST_PIECE_BYTES,
     FileState,
     Ownership,
@@ -198,8 +199,8 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "here-pid7.log").write_bytes(b"".join(line(sn) for sn in range(2500)))
     while reader.turn(HERE).waiting:
         pass
-    cheap = [LEAST_PIECE_BYTES << power for power in range(6)]
-    assert sizes[:11] == [*cheap, module.READ_BYTES, 32_768, 8192, LEAST_PIECE_BYTES, 8192]
+    cheap = [FIRST_PIECE_BYTES << power for power in range(3)]
+    assert sizes[:11] == [*cheap, *[module.READ_BYTES] * 4, 32_768, 8192, LEAST_PIECE_BYTES, 8192]
 
 
 def test_schedule(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from exporters.inspector.format.records import (
 HEADER = '"header":{"id":"0x82bdbf0ea6cd18","comm_name":"tp","rank":1,"n_ranks":4,"nnodes":1}'
 METADATA = '"metadata":{"dump_timestamp_us":5,"hostname":"gpu-node-00","pid":7,"git_rev":"","new":{"a":[1]}}'
 COLLECTIVE = (
-    '"coll_perf":{"coll":"AllReduce","coll_algo":"RING","coll_sn":3,"coll_msg_size_bytes":8192,'
+    '"coll_perf":{"coll":"AllReduce","coll_algo":"RING","coll_proto":"LL","coll_sn":3,"coll_msg_size_bytes":8192,'
     '"coll_exec_time_us":10,"coll_timing_source":"kernel_gpu","coll_busbw_gbs":"nan"}'
 )
 

@@ -82,7 +82,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 RETRY_SECONDS = 1.0  # after the first error; after each further one in a row twice as long
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
-LEAST_PIECE_BYTES = 4096  # Of a file; its first piece is no longer
+FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file
 MAX_HELD_TAKEN = 1024
 """Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
 
@@ -107,7 +107,7 @@ class RecordFile:
         self.path = ""
         self.looked_size = self.failures = 0
         self.failed = False
-        self.piece_bytes = LEAST_PIECE_BYTES
+        self.piece_bytes = FIRST_PIECE_BYTES
         self.read_at = now
         self.retry_at = float("-inf")
         self.state = FileState.UNIDENTIFIED
