@@ -24,7 +24,7 @@ FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' ti
 RULE_INTERVAL = "60s"
 """As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
 GRID_RANKS = 256
-"""In so many cells a number can be read."""
+"""Up to this number of cells a number can be read."""
 LISTED = 32
 
 HALF = Size(12)

@@ -18,7 +18,7 @@ TROUBLES = (
     ("failed to start", f"rankwatch_communicator_init_error{{{JOB}}}"),
     ("aborted", f"rankwatch_communicator_aborted{{{JOB}}}"),
 )
-"""What a rank does by RAS, and the series of these ranks."""
+"""What RAS reports of a rank, and the series of these ranks."""
 
 
 def troubles() -> Panel:
@@ -59,7 +59,7 @@ def asking() -> list[Panel]:
         ),
         lines(
             "Age of the last report",
-            "By the node that queries. interval: the time from one query to the next; large jobs are queried seldom.",
+            "By the node that queries. interval: the time from one query to the next; large jobs are queried rarely.",
             Query(f"time() - {LAST_REPORT}", "age, {{node}}"),
             Query(f"max by (node) (rankwatch_ras_interval_seconds{{{JOB}}})", "interval, {{node}}"),
             unit="s",
@@ -68,7 +68,7 @@ def asking() -> list[Panel]:
         ),
         lines(
             "Events",
-            "Messages of RAS by kind, on the node that received most, and queries without a report since the last one.",
+            "Messages of RAS by kind, on the node that received most. Queries without a report since the last report.",
             Query(
                 f"max by (event) (increase(rankwatch_ras_events_total{{{CLUSTER}}}{WINDOW}) {of_its_nodes})",
                 "{{event}}",

@@ -61,10 +61,10 @@ def rows(
     links_to_rank: bool = False,
     nothing: str = NONE_KNOWN,
 ) -> table.Panel:
-    """Return a table of the labels ``columns``, then of the value under the name ``value`` (none: it is hidden).
+    """Return a table of the labels ``columns``, then of the value under the name ``value`` (empty: hidden).
 
-    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``nothing`` stands
-    there where there are no rows.
+    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``nothing``:
+    the text of an empty table.
     """
     values = {
         f"Value #{letter}" if more else "Value": name
@@ -76,7 +76,7 @@ def rows(
         id_val="organize", options={"excludeByName": hidden, "indexByName": order, "renameByName": values}
     )
     merge = [models.DataTransformerConfig(id_val="merge", options={})] if more else []
-    # A label that is not there would become 0: only what every row has may be a number.
+    # Convert only labels that every row has: a missing one would become 0.
     numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
     numbers = [convert(name, "number") for name in columns if name in numeric]
     panel = (

@@ -137,7 +137,7 @@ class RankTable(WrittenRanks):
             self.observe_exit(key, None)
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
-        """Note how schedulers ended jobs here, one end per job; said again while it is known: exits may come later."""
+        """Note how schedulers ended jobs here, one end per job. Schedulers repeat it, as exits may follow."""
         by_id = {end.job_id: end for end in ends}
         for process in self._processes.values() if by_id else ():
             end = by_id.get(process.scheduled_job_id)
@@ -155,13 +155,13 @@ class RankTable(WrittenRanks):
             self._judge({job_id: jobs[job_id] for job_id in self._changed if job_id in jobs})
 
     def confirm(self, key: ProcessKey) -> None:
-        """Note that a process known from before a restart of the agent still runs."""
+        """Note that a process was just seen to run."""
         process = self._processes.get(key)
         if process is not None and process.exited_at is None:
             process.confirmed, process.unproven_since = True, None
 
     def lose_sight(self) -> None:
-        """Note that processes are not looked at any more: shown for UNSEEN_SECONDS more, then once confirmed."""
+        """Note that looks at processes ended: show them for UNSEEN_SECONDS, after that only when confirmed again."""
         now = self._clock.monotonic()
         for process in self.processes().values():
             process.unproven_since = now if process.unproven_since is None else process.unproven_since

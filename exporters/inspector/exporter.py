@@ -108,9 +108,9 @@ class InspectorExporter:
         ctx.evidence.offer(self._last_operations)
 
     async def update(self) -> None:
-        """Take one turn with every directory (all that is there, in a single pass).
+        """Take one turn with every directory; in a single pass read everything.
 
-        NoData when there is none, unless ranks are to write elsewhere.
+        Raise NoData if no directory exists and no rank is configured to write elsewhere.
         """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
@@ -246,7 +246,7 @@ class InspectorExporter:
     def _ask_ranks(self) -> None:
         """Ask for the labels that are missing.
 
-        A label once given is kept, but when a job lost its id to the owner that the scheduler names.
+        A label never changes, unless the scheduler proves that the job id belongs to another owner.
         """
         ranks = self._ctx.ranks
         if renamed := ranks.renamed[self._renamed :]:

@@ -25,7 +25,7 @@ REFUSED_SECONDS = 30.0  # A process that the full rank table refused is offered 
 # fmt: off
 PROCESS_STATE = Family("rankwatch_rank_process_state", "gauge",
     "The state the kernel shows for the main thread of the rank's process: running, sleeping, disk_sleep, stopped, "
-    "traced or zombie; always 1. Other states have no series, nor has a rank that left.",
+    "traced or zombie; always 1. Unknown states count as sleeping. A rank that left has no series.",
     ("job_id", "rank", "state"), "1 per live rank", "max")
 WITHOUT_NCCL = Family("rankwatch_processes_without_nccl", "gauge",
     "Processes whose environment names a rank (RANK, or that of an MPI) and that have loaded neither NCCL nor RCCL: "
@@ -108,7 +108,7 @@ class ProcessExporter:
             raise NoData
 
     def snapshot(self) -> ProcessSnapshot:
-        """Copy the states of the live ranks."""
+        """Copy all that ``families`` renders."""
         views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
         states = tuple((view.label, view.process.state) for view in views)
         usages = tuple((v.label, self._usages[v.process.key]) for v in views if v.process.key in self._usages)

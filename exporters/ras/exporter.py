@@ -49,7 +49,7 @@ DRAIN_SECONDS = 45.0
 """How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
 FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0  # For how many intervals a report is shown after the next one was due
-KEPT_FAILURES = 2  # Failed queries in a row after which the next is not waited for any more
+KEPT_FAILURES = 2  # A report is kept through this number of failed queries in a row
 SINGLE_PASS_LOOKS = 50  # how many times a single pass looks until the ranks are found
 SINGLE_PASS_LOOK_SECONDS = 0.1  # in between
 
@@ -253,7 +253,7 @@ class RasExporter:
             self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
 
     def _forget(self) -> None:
-        """Forget what is of no job here, and reports that are too old, unless a query may just replace them."""
+        """Forget jobs that left this node, and expired reports unless a query is under way; publish the checkpoint."""
         jobs = {process.job for process in self._processes().values()}
         self._kept.forget(jobs)
         self._logged = {job: outcome for job, outcome in self._logged.items() if job in jobs}

@@ -90,8 +90,8 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_what_is_told(name: str, tmp_path: Path) -> None:
-    """A death is told in one line with job, rank, node and how it came, and its likely cause is named."""
+def test_page_text(name: str, tmp_path: Path) -> None:
+    """One line names job, rank, node and signal of a death, and the page its likely cause."""
     [situation] = [each for each in SITUATIONS if each.happens.__name__ == name]
     play = Play(0, situation, 5)
     situation.happens(play)

@@ -126,7 +126,7 @@ def _series(facts: Facts) -> Iterator[Diagnosis]:
 
 _SILENT = {
     "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
-    "no_dump_thread": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
+    "no_dump_thread": "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
     "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
     "otlp_mode": "records go to an OTLP endpoint, without NCCL_INSPECTOR_OTEL_EXPORT they come here",
     "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
@@ -170,17 +170,17 @@ def _exporters(facts: Facts) -> Iterator[Diagnosis]:
 def _ras(facts: Facts) -> Iterator[Diagnosis]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
-        "version_old": "RAS needs NCCL 2.24 or later",
+        "version_old": "update NCCL to 2.29.2 or newer: older versions can crash when RAS is queried",
         "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
         "too_large": "raise `max_ranks` of the exporter ras, knowing what a query costs (docs/benchmarks.md)",
     }
     for reason in sorted(reasons & remedies.keys()):
-        yield note("ras", f"a job is not asked by RAS: {reason}", remedies[reason])
+        yield note("ras", f"the agent does not query RAS for a job: {reason}", remedies[reason])
 
 
 def _clock(facts: Facts) -> Iterator[Diagnosis]:
     if not facts.clock_is_kept:
-        text = "the kernel does not hold its clock for synchronised"
+        text = "the kernel reports an unsynchronised clock"
         yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
 
 
@@ -226,7 +226,9 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         remedy = "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
         yield note("rules", text, remedy)
     if watcher.shows_password:
-        yield note("prometheus", "the password in its address crosses the network as it is", "https://")
+        yield note(
+            "prometheus", "the password in its address crosses the network unencrypted", "use an https:// address"
+        )
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
@@ -257,14 +259,14 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError:  # said by the configuration's own check
         place = own_agent.DEFAULT_PLACE
     diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
-    say(as_json([each._asdict() for each in diagnoses]) if flags.json else told(diagnoses))
+    say(as_json([each._asdict() for each in diagnoses]) if flags.json else as_text(diagnoses))
     return 1 if any(each.level == "wrong" for each in diagnoses) else 0
 
 
-def told(found: Sequence[Diagnosis]) -> str:
+def as_text(found: Sequence[Diagnosis]) -> str:
     """Return the findings as lines of text, each with its remedy."""
     lines = [
         f"{each.level.upper():5}  {each.check}: {plain(each.text)}\n       -> {plain(each.remedy)}" for each in found
     ]
-    wrong = sum(each.level == "wrong" for each in found)
-    return "\n".join([*lines, "all is well" if not wrong else f"{wrong} to mend"])
+    faults = sum(each.level == "wrong" for each in found)
+    return "\n".join([*lines, f"{faults} to mend" if faults else "all is well"])

@@ -30,8 +30,8 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class LivenessBook:
     """Keeps a JobLine per job; ``facts`` has what exporters know of exits.
 
-    Times are those of the clock that the rank table uses: seconds since this boot. ``numbers`` may change: lead
-    exits that are exported stay as they are.
+    Times are those of the clock that the rank table uses: seconds since this boot. If ``numbers``
+    change, an exported lead exit can change its class once.
     """
 
     def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
@@ -63,7 +63,7 @@ class LivenessBook:
         self._look_at_exits(line, processes, now)
 
     def lines(self) -> dict[str, JobLine]:
-        """Return a frozen copy of the lines, by job id."""
+        """Return a shallow copy of each line, by job id."""
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
@@ -92,7 +92,7 @@ class LivenessBook:
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
             ended_at = min(now, now - (now_seconds - end.ended_seconds))
-            if ended_at >= line.started_at:  # that of an earlier run is said on for a while
+            if ended_at >= line.started_at:  # schedulers repeat the end of an earlier run
                 line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:

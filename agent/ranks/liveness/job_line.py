@@ -83,7 +83,7 @@ class JobLine(msgspec.Struct):
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
         """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs).
 
-        A start to come, of damaged evidence, counts as now. The scheduler's end of an earlier run is forgotten.
+        A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is forgotten.
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
@@ -191,7 +191,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: ``killed_before_teardown`` has it."""
+    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: the process is in ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class _Ring(Generic[M]):
-    """Those who are served in turns: next the one who took least time so far, of equals the one who waits longest."""
+    """A fair queue. Next: the member with the least time in this turn; of equals the one that waited longest."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served
@@ -27,11 +27,11 @@ class _Ring(Generic[M]):
         return bool(self._heap)
 
     def next(self) -> M:
-        """Who is served next."""
+        """Return the member that is served next."""
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """The next one was served, as the ``number``-th piece of all; a user leaves unless something is left."""
+        """Note that the next member was served, as the ``number``-th piece of all; it leaves unless it ``stays``."""
         before, _, place, member = self._heap[0]
         self._served[member] = number
         if stays:
@@ -41,9 +41,9 @@ class _Ring(Generic[M]):
 
 
 class ReadQueue:
-    """Reads files a piece at a time: users have equal parts of a turn's time, then the directories of a user, then the
-    files of a directory. What one does not need is left to the others. A file that fails waits for its time, and keeps
-    its place.
+    """Reads files a piece at a time. Each user gets an equal part of a turn's time, within a user each directory, within
+    a directory each file. Others use the time that one does not need. A file that fails is read again later, and keeps
+    its position.
 
     ``read_some`` reads the next piece of a file, and returns whether there was one.
     """
@@ -64,7 +64,7 @@ class ReadQueue:
         return chain.from_iterable(self._queues.values())
 
     def take_up(self, files: Iterable[RecordFile]) -> None:
-        """Take up those of the files that are not in the queue yet: none is ever left out of it."""
+        """Add the files that are not queued yet."""
         queued = set(map(id, self))
         for record_file in files:
             if id(record_file) not in queued:

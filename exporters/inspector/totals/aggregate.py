@@ -206,7 +206,7 @@ class Aggregate:
         self._shared.room.give_back(self.group, len(self.memberships))
 
     def end(self, comms: frozenset[str]) -> Aggregate:
-        """Let go of communicators; return what they added up to. Should one return, its records begin at nothing."""
+        """Let go of communicators; return what they added up to. One that returns starts at zero."""
         self._shared.matching.leave(self.writer_key, comms)  # what waits is counted here still
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
         _move(self.accumulators, ended.accumulators, comms)
@@ -271,7 +271,7 @@ class Aggregate:
         return self.sequences[key]
 
     def _place(self, binding: Binding, comm: str, comm_rank: int, collective: str) -> None:
-        """Give a binding its accumulator and window, as far as the budget admits them."""
+        """Give a binding its accumulator, series, windows and durations, as far as the budget admits them."""
         key = records.SeriesKey(comm, comm_rank, collective, records.size_label(binding.size_bytes))
         if key not in self.accumulators and (comm == records.OTHER or not self._has_room(comm)):
             key = key._replace(size=records.OTHER)
@@ -302,7 +302,7 @@ class Aggregate:
         accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
 
     def serve_first(self, comm: str | None) -> None:
-        """Until this communicator has a new series no other gets one: else those that come and go take all room."""
+        """Give no other communicator a series until this one has a new one: short-lived ones would take them all."""
         if comm is not None:
             self.bindings.clear()  # who was refused may ask again
         self._first = comm
