@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.doctor import facts as facts_module
-from agent.cli.doctor.command import SHIPPED_JOBS, examine, main, told
+from agent.cli.doctor.command import SHIPPED_JOBS, examine, main, as_text
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument
@@ -98,14 +98,14 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "placeholders": (watched(placeholders=41), "rules", "the runbook links of 41 alerts"),
     "other-rules": (watched(rules_missing=("a:b", "c")), "rules",
      "2 of this version's rules are not loaded, such as a:b"),
-    "bare-password": (watched(shows_password=True), "prometheus", "crosses the network as it is"),
+    "bare-password": (watched(shows_password=True), "prometheus", "crosses the network unencrypted"),
     "old-nccl": (counted("rankwatch_ras_not_asked", 1.0, job_id="1", reason="version_old"), "ras", "version_old"),
 }  # fmt: skip
 
 
 def test_all_is_well() -> None:
     """A good installation has no finding, with Prometheus and without."""
-    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), told([])) == ([], [], "all is well")
+    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "all is well")
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -191,7 +191,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: the process is in ``killed_before_teardown``."""
+    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: by ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

@@ -41,9 +41,10 @@ class _Ring(Generic[M]):
 
 
 class ReadQueue:
-    """Reads files a piece at a time. Each user gets an equal part of a turn's time, within a user each directory, within
-    a directory each file. Others use the time that one does not need. A file that fails is read again later, and keeps
-    its position.
+    """Reads files a piece at a time.
+
+    Each user gets an equal part of a turn's time, within a user each directory, within a directory each file. Others
+    use the time that one does not need. A file that fails is read again later, and keeps its position.
 
     ``read_some`` reads the next piece of a file, and returns whether there was one.
     """
