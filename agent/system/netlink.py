@@ -11,11 +11,11 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-ROUTE, GENERIC = 0, 16  # Protocols (linux/netlink.h): the network's, families by name
+ROUTE, GENERIC, RDMA = 0, 16, 20  # Protocols (linux/netlink.h): the network's, families by name, RDMA's
 TIMEOUT_SECONDS = 2.0  # The kernel answers at once; a driver may wait for its device
 MAX_MESSAGE_BYTES = 64 * 1024  # Of one datagram; the kernel makes dumps of 32 KiB at most
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-REQUEST = 0x1
+REQUEST, DUMP = 0x1, 0x300
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR_CODE = struct.Struct("=i")
@@ -100,9 +100,19 @@ class Netlink:
         self._channel.close()
 
     def ask(self, kind: int, payload: bytes) -> bytes:
-        """Return the payload of the message that answers; one to an earlier question, given up, is passed over."""
+        """Return the payload of the one message that answers."""
+        for found in self._answers(kind, REQUEST, payload):
+            return found
+        raise OSError("the kernel's answer is empty")
+
+    def dump(self, kind: int) -> list[bytes]:
+        """Return the payloads of all messages that answer."""
+        return list(self._answers(kind, REQUEST | DUMP, b""))
+
+    def _answers(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
+        """Yield payloads until the answer is whole. What answers an earlier question, given up, is passed over."""
         self._number += 1
-        self._channel.send(message(kind, REQUEST, self._number, payload))
+        self._channel.send(message(kind, flags, self._number, payload))
         left = MAX_ANSWER_BYTES
         while raw := self._channel.recv(MAX_MESSAGE_BYTES):
             left -= len(raw)
@@ -112,8 +122,8 @@ class Netlink:
                 if found.number == self._number:
                     if found.kind in (_ERROR, _DONE):
                         _check(found.payload)
-                        raise OSError("the kernel's answer is empty")
-                    return found.payload
+                        return
+                    yield found.payload
         raise OSError("the kernel's answer is cut")
 
 

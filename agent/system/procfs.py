@@ -16,6 +16,7 @@ from agent.system.process_lines import Stat, Status, parse_schedstat, parse_stat
 
 MAX_ENVIRONMENT_BYTES = 256 * 1024
 MAX_TITLE_BYTES = 256
+MAX_ARGUMENTS_BYTES = 8 * 1024
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 MAX_THREADS_READ = 4096
 MAX_FILES_READ = 4096
@@ -154,6 +155,11 @@ class ProcFS:
         """
         raw = self._bytes_if_any(f"{pid}/cmdline", MAX_TITLE_BYTES) or b""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
+
+    def arguments(self, pid: int) -> list[str]:
+        """The whole words of the command line within its first MAX_ARGUMENTS_BYTES; empty when it is gone."""
+        raw = self._bytes_if_any(f"{pid}/cmdline", MAX_ARGUMENTS_BYTES) or b""
+        return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: nothing, or a word that was cut
 
     def namespace(self, pid: int, kind: str) -> int:
         """Inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 when it may not be read."""

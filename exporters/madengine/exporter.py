@@ -1,7 +1,8 @@
-"""The exporter: a thread follows the output of nodes and reads configured perf.csv files and tables."""
+"""The exporter: a thread follows the output of nodes and reads configured perf.csv files, tables and manifests."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,12 +11,12 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, SavedTexts, TextExporter
 from agent.sdk.ranks import JobUsers, RankSnapshot
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
-from exporters.madengine.results import SiteFacts, SiteReader
+from exporters.madengine.site_files import SiteFacts, SiteReader
 from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0
-"""Interval between reads of perf.csv and tables."""
+"""Interval between reads of perf.csv, tables and manifests."""
 MAX_TASKS = 256
 """Limit of followed tasks per node."""
 
@@ -30,12 +31,13 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """``paths``: output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
 
     ``tables``: result tables in node_N of a job's directory (.../%j/node_*/multi_results*.csv); the exporter does not
-    check their owner.
+    check their owner. ``manifests``: manifests of jobs, where madengine writes them on the job's nodes.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
     results: Annotated[list[_File], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
     tables: _JobPaths = msgspec.field(default_factory=list)
+    manifests: _JobPaths = msgspec.field(default_factory=lambda: ["/tmp/madengine_job_%j_node_*/build_manifest*.json"])  # noqa: S108
 
 
 class SavedTasks(SavedTexts):
@@ -51,14 +53,14 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         super().__init__("madengine", config.paths, SavedTasks, MadSnapshot(), render)
         self._config = config
         self._tasks: tuple[ShownTask, ...] = ()
-        self._facts = SiteFacts({}, ())
+        self._facts = SiteFacts({}, (), {})
         self._facts_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
         """Restore the checkpoint. This opens no file."""
         await super().start(ctx)
         config = self._config
-        self._site = SiteReader(config.results, config.tables, ctx.clock)
+        self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
 
     async def update(self) -> None:
         """Read new lines and files. Raise NoData if nothing is configured or no configured file exists."""
@@ -66,12 +68,22 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         users = JobUsers(views)
         available = await self.follow(views, users)
         now = self.ctx.clock.monotonic()
-        if (self._config.results or self._config.tables) and now - self._facts_at >= SITE_SECONDS:
+        if (self._config.paths or self._config.results or self._config.tables) and now - self._facts_at >= SITE_SECONDS:
             self._facts_at = now
-            self._facts = await self.thread.call(self._site.look)
+            self._facts = await self.thread.call(partial(self._look_at_site, users))
         self.shown = MadSnapshot(self._tasks, self._facts)
         if not available and not any(self._facts):
             raise NoData
+
+    def _look_at_site(self, users: JobUsers) -> SiteFacts:
+        """Read all files once. In a container ranks run as root, so the owner of a job's output counts as its user."""
+        files = () if self.texts is None else self.texts.files(users)
+        owners = {(file.share.uid, job_id) for job_id, file in files}
+
+        def job_of(uid: int, named: str) -> str:  # once: recorded data, jobs without ranks
+            return named if self.ctx.once or (uid, named) in owners else users.job_of(uid, named)
+
+        return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
         """Read new lines and compute the state of each task, also from the job's live and dead ranks here."""

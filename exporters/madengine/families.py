@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
-from exporters.madengine.results import SiteFacts, most_complete
+from exporters.madengine.results import most_complete
+from exporters.madengine.site_files import ManifestModel, SiteFacts
 from exporters.madengine.task import Contradiction, NodeTask, TaskState
 
 _TASK = ("job_id", "node_rank")
@@ -39,8 +40,19 @@ MISSING = Family(
     "rankwatch_madengine_barrier_missing_nodes", "gauge",
     "Nodes missing at the barrier before the run, in the master's last barrier timeout.",
     ("job_id",), "1 per job with a barrier timeout", "max")
+RUN = Family(
+    "rankwatch_madengine_run_info", "gauge",
+    "Always 1: a model in a job's manifest (metric, status and gpus are empty), or the newest row of each model and "
+    "metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: their numbers; target: slurm, docker or "
+    "k8s. A label is empty if the file lacks it.",
+    ("job_id", *ManifestModel._fields, "metric", "status", "gpus"),
+    "1 per model of a job's manifest, at most 16; 1 per model and metric in perf.csv, at most 256", "max")
+RESULT_SECONDS = Family(
+    "rankwatch_madengine_result_seconds", "gauge",
+    "Test duration in the newest row of each model and metric in perf.csv.",
+    ("model", "metric"), "1 per model and metric in perf.csv, at most 256", "max")
 # fmt: on
-FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING)
+FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS)
 
 
 class ShownTask(msgspec.Struct, frozen=True):
@@ -57,7 +69,7 @@ class MadSnapshot(msgspec.Struct, frozen=True):
     """The data of one render."""
 
     tasks: tuple[ShownTask, ...] = ()
-    facts: SiteFacts = SiteFacts({}, ())
+    facts: SiteFacts = SiteFacts({}, (), {})
 
 
 def render(snapshot: MadSnapshot) -> Iterable[Metric]:
@@ -68,9 +80,7 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
     missing = {each.job_id: each.task.missing_nodes for each in snapshot.tasks if each.task.missing_nodes is not None}
     for job_id, count in missing.items():
         rows[MISSING].add((job_id,), count)
-    for (model, metric), performance in snapshot.facts.results.items():
-        if performance is not None:
-            rows[PERFORMANCE].add(("", "", model, metric), performance)
+    _site(rows, snapshot.facts)
     printed = {
         (each.job_id, each.node_rank, each.task.model, name) for each in snapshot.tasks for name in each.task.results
     }
@@ -79,6 +89,19 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
             if (job_id, node_rank, model, metric) not in printed:
                 rows[PERFORMANCE].add((job_id, str(node_rank), model, metric), value)
     return [one.metric for one in rows.values()]
+
+
+def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
+    for (model, metric), row in facts.results.items():
+        if row.performance is not None:
+            rows[PERFORMANCE].add(("", "", model, metric), row.performance)
+        if row.seconds is not None:
+            rows[RESULT_SECONDS].add((model, metric), row.seconds)
+        ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
+        rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
+    for job_id, models in facts.manifests.items():
+        for each in dict.fromkeys(models):
+            rows[RUN].add((job_id, *each, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

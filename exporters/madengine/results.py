@@ -1,17 +1,14 @@
-"""Reads results in CSV files: perf.csv, where madengine adds a row per result, and tables of nodes."""
+"""Reads results in CSV files: perf.csv, where madengine adds a row per result, and tables of nodes. Pure."""
 
 from __future__ import annotations
 
 import csv
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
-
-from agent.sdk.exporter import Clock
-from agent.sdk.files import ChangedFiles, TextFiles, newest
 
 MAX_METRIC_CHARACTERS = 64
 MAX_NUMBER = 1e18
@@ -23,14 +20,27 @@ MAX_RESULTS = 256
 MAX_TABLE_RESULTS = 64
 """Limit of (model, metric) pairs per table."""
 MAX_CELL_CHARACTERS = 65_536
-MAX_TABLES = 128
-"""Limit of tables per look: the newest files, with equal shares of all users."""
-MAX_TABLE_BYTES = 1024 * 1024
-"""About 10,000 results."""
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
+STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
+_COUNT = re.compile(r"[0-9]{1,7}", re.ASCII)
 
-Results = dict[tuple[str, str], float | None]
-"""Results by model and metric; None if the row has none."""
+
+class PerfRow(NamedTuple):
+    """A row of perf.csv. ``performance`` and ``seconds`` (test duration): None if not measured.
+
+    ``status``: one of STATUSES. ``nodes`` and ``gpus``: their numbers, as text. A text is empty if the row lacks it.
+    """
+
+    performance: float | None
+    seconds: float | None
+    status: str
+    launcher: str
+    nodes: str
+    gpus: str
+
+
+Results = dict[tuple[str, str], PerfRow]
+"""Rows by model and metric."""
 
 
 class ResultTable(msgspec.Struct, frozen=True):
@@ -49,14 +59,14 @@ class PlacedTable(NamedTuple):
 
 
 def read_perf_csv(raw: bytes) -> Results | None:
-    """Return the newest result of each model and metric, the newest last; None if the file is not a perf.csv."""
+    """Return the newest row of each model and metric, the newest last; None if the file is not a perf.csv."""
     last: Results = {}
     try:
         for cells in _records(raw, {"model", "performance", "metric", "status"}):
             name = _name(cells)
             if name[0]:
                 last.pop(name, None)
-                last[name] = _number(cells.get("performance", ""))
+                last[name] = _row(cells)
     except csv.Error:
         return None
     return dict(list(last.items())[-MAX_RESULTS:])
@@ -113,6 +123,15 @@ def _name(cells: Mapping[str, str]) -> tuple[str, str]:
     return as_label(cells.get("model", "")), as_label(cells.get("metric", ""))
 
 
+def _row(cells: Mapping[str, str]) -> PerfRow:
+    performance = _number(cells.get("performance", ""))
+    seconds = _number(cells.get("test_duration", "").removesuffix("s"))
+    status = cells.get("status", "").upper()
+    nodes, gpus = (text if _COUNT.fullmatch(text := cells.get(name, "")) else "" for name in ("nnodes", "n_gpus"))
+    launcher = as_label(cells.get("launcher", ""))
+    return PerfRow(performance, seconds, status if status in STATUSES else "other", launcher, nodes, gpus)
+
+
 def _number(text: str) -> float | None:
     """Return a cell as a number; None unless it is finite and at most MAX_NUMBER."""
     try:
@@ -120,39 +139,3 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return value if math.isfinite(value) and abs(value) <= MAX_NUMBER else None
-
-
-class SiteFacts(NamedTuple):
-    """The content of all configured files."""
-
-    results: Results
-    tables: tuple[PlacedTable, ...]
-
-
-class SiteReader:
-    """Reads changed files: perf.csv files by name (``results``), and tables (in ``node_N`` of a job) by patterns.
-
-    Blocks: call it in the exporter's own thread.
-    """
-
-    def __init__(self, results: Sequence[str], tables: Sequence[str], clock: Clock) -> None:
-        self._paths = dict.fromkeys(results)
-        self._results: ChangedFiles[Results] = ChangedFiles(MAX_CSV_BYTES, read_perf_csv)
-        self._listing = TextFiles(tables, clock.monotonic)
-        self._tables: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table)
-
-    def look(self) -> SiteFacts:
-        """Read new and changed files, and return the content of all."""
-        self._results.look(self._paths)
-        results: Results = {}
-        for path in self._paths:
-            results |= self._results.contents.get(path, {})
-        names: dict[str, tuple[str, int]] = {}
-        users: dict[str, int | None] = {}
-        for file in newest(self._listing.discover(), MAX_TABLES):
-            job_id, node_rank = self._listing.job_id(file), node_of(file.path)
-            if job_id is not None and node_rank is not None:
-                names[file.path], users[file.path] = (job_id, node_rank), file.share.uid
-        self._tables.look(users)
-        tables = tuple(PlacedTable(*names[path], table) for path, table in sorted(self._tables.contents.items()))
-        return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables)

@@ -1,8 +1,9 @@
-"""The exporter: a helper process reads cycle files; a thread follows the output of launchers and monitors."""
+"""The exporter: a helper process reads cycle files; a thread follows launcher output and reads launcher options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -10,20 +11,24 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.helper import HelperSpec
-from agent.sdk.ranks import JobUsers, RankSnapshot
+from agent.sdk.ranks import JobUsers, ProcessFacts, RankSnapshot
+from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
+from exporters.nvrx.launchers import JobLauncher, launcher_above
 from exporters.nvrx.reading import Cycle, CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0
-"""Interval between reads of cycle files."""
+"""Interval between reads of cycle files and launchers."""
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64
 """Limit of followed jobs per node."""
 LINK = "NVRX_CURRENT_CYCLE_INFO"
-"""NVRx sets this variable, the path of the cycle file, in the environment of each rank that it starts."""
+"""The variable in a rank's environment that has the path of the cycle file."""
+MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
+"""NVRx sets at least one of these variables in the environment of each rank that it starts."""
 READER = HelperSpec(
     "nvrx", "exporters.nvrx.reading:read_cycles", list[list[FoundCycle] | None], memory_bytes=64 * 1024 * 1024
 )
@@ -54,11 +59,11 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     async def start(self, ctx: Context) -> None:
         """Prepare the helper and the thread. This opens no file."""
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(frozenset({LINK}))
+        ctx.ranks.keep_variables(MARKS)
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Read all sources once. Raise NoData if no rank here has a cycle file and no configured path exists."""
+        """Read all sources once. Raise NoData if NVRx started no rank here and no configured path exists."""
         is_due = self.ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         available = False
         if self.texts is not None or is_due:
@@ -68,9 +73,11 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             self.shown = msgspec.structs.replace(self.shown, lines=self.section)
         if is_due:  # last, so that a failing helper loses no lines
             self._cycles_at = self.ctx.clock.monotonic()
+            launchers = await self.thread.call(partial(self._look_at_launchers, views))
+            self.shown = msgspec.structs.replace(self.shown, launchers=launchers)
             await self._look_at_cycles(users, named_by(views, str(self.ctx.roots.proc)))
             self.shown = msgspec.structs.replace(self.shown, cycles=dict(self._cycles))
-        if not (self._cycles or available):
+        if not (self._cycles or self.shown.launchers or available):
             raise NoData
 
     def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
@@ -91,6 +98,15 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     def forget(self, here: frozenset[str]) -> None:
         """Forget jobs that have no rank on this node."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
+
+    def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
+        """Return by job the launcher above the first live rank that NVRx started here, for at most MAX_JOBS jobs."""
+        proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
+        for job_id, uid, facts in live_ranks(views):
+            if MARKS & (facts.environment or {}).keys() and job_id not in jobs and len(jobs) < MAX_JOBS:
+                look = partial(launcher_above, proc, facts.key, uid)
+                jobs[job_id] = self.ctx.guard.attempt("a launcher", look, job_id=job_id)
+        return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, users: JobUsers, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
@@ -119,14 +135,19 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
     """Return by job the request for the file that its live ranks name, for at most MAX_JOBS jobs."""
     requests: dict[str, CycleRequest] = {}
-    for view in views.ranks:
-        job_id, facts = view.label.job_id, view.process.facts
-        if facts is None or facts.uid is None or view.process.exited_at is not None:
-            continue
+    for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")
         if path.startswith("/") and job_id not in requests and len(requests) < MAX_JOBS:
-            requests[job_id] = CycleRequest(path, proc_root, facts.key.pid, facts.uid)
+            requests[job_id] = CycleRequest(path, proc_root, facts.key.pid, uid)
     return requests
+
+
+def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
+    """Yield the job, the user (uid) and the facts of each live rank whose process is known."""
+    for view in views.ranks:
+        facts = view.process.facts
+        if facts is not None and facts.uid is not None and view.process.exited_at is None:
+            yield view.label.job_id, facts.uid, facts
 
 
 SPEC = Spec(

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.sdk.metrics import Family, Metric
 from exporters.nvrx.events import SavedLines
+from exporters.nvrx.launchers import JobLauncher
 from exporters.nvrx.reading import Cycle
 
 _JOB = ("job_id",)
@@ -49,8 +50,13 @@ SCORE = Family(
     "rankwatch_nvrx_gpu_score", "gauge",
     "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report has the 3 best and 3 worst ranks.",
     ("job_id", "rank", "kind"), "12 per job with straggler reports", "max")
+LAUNCHER = Family(
+    "rankwatch_nvrx_launcher_info", "gauge",
+    "Launcher of the job's ranks on this node (ft_launcher or torchrun) and its command line options; always 1. "
+    "segment: number of nodes that must share an NVLink domain. A label is empty if the command line lacks the option.",
+    ("job_id", *JobLauncher._fields), _EACH, "max")
 # fmt: on
-FAMILIES = (CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
+FAMILIES = (LAUNCHER, CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -58,6 +64,7 @@ class NvrxSnapshot(msgspec.Struct, frozen=True):
 
     cycles: Mapping[str, Cycle] = {}
     lines: bytes = b"\x80"
+    launchers: Mapping[str, JobLauncher] = {}
 
 
 _DECODER = msgspec.msgpack.Decoder(SavedLines)
@@ -66,6 +73,8 @@ _DECODER = msgspec.msgpack.Decoder(SavedLines)
 def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
     rows = {family: family.rows() for family in FAMILIES}
+    for job_id, launcher in sorted(snapshot.launchers.items()):
+        rows[LAUNCHER].add((job_id, *launcher), 1.0)
     for job_id, cycle in sorted(snapshot.cycles.items()):
         rows[CYCLE].add((job_id,), cycle.cycle)
         rows[NODES].add((job_id, "active"), cycle.active)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -11,7 +12,7 @@ from agent.sdk.files import FilePlace, read_changed
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
-from exporters.rdma.families import FAMILIES, RdmaSnapshot, render
+from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
 from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
@@ -32,7 +33,8 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``ignore_devices``: names of devices without series and checks; none of them counts as a GPU's NIC.
 
-    ``all_counters``: export every counter, 40 to 80 per port, not only those of faults and congestion.
+    ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
+    faults and congestion are exported.
     ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
     ``lldp_neighbors``: a file with lldpd's neighbours (see switches.py), for ports that ``switch_ports`` does not name.
     """
@@ -53,6 +55,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         self._neighbours: Mapping[str, Place] = {}
         self._places: dict[str, FilePlace] = {}
         self._unread: set[str] = set()
+        self._counts_resources = config.all_counters
 
     async def start(self, ctx: Context) -> None:
         """Restore the baseline of this boot."""
@@ -68,9 +71,9 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         if learn(self._baseline, devices, hidden_functions(roots.sys, functions)):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
-        return RdmaSnapshot(
-            devices, best_rates(self._baseline, devices), self.config.all_counters, self._switches, self._neighbours
-        )
+        best = best_rates(self._baseline, devices)
+        every, wiring = self.config.all_counters, (self._switches, self._neighbours)
+        return RdmaSnapshot(devices, best, every, *wiring, self._resources(roots))
 
     async def update(self) -> None:
         """Look at every device. Raise NoData when no device was seen since the boot."""
@@ -85,6 +88,17 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
     def render(self, found: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""
         return render(found)
+
+    def _resources(self, roots: Roots) -> Counts:
+        """Return the objects in use. If the netlink query fails, log that once and query no more."""
+        if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
+            return {}
+        try:
+            return read_resources()
+        except OSError as error:
+            self._counts_resources = False
+            self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
+            return {}
 
     def _learn_wiring(self) -> None:
         """Read the site's files that changed. An unreadable file changes nothing."""

@@ -1,13 +1,27 @@
-"""The metric families of the exporter, rendered from a snapshot. Pure."""
+"""The metric families of the exporter, rendered from a snapshot, and the kernel's counts of objects in use.
 
-from collections.abc import Iterable, Mapping
+The kernel itself keeps that summary (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
+one firmware command for each pair on mlx5.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.system import netlink
 from exporters.rdma.switches import Place
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
+KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
+"""Protection domains, completion queues, queue pairs, cm connections, memory regions, shared receive queues."""
+MAX_COUNT = 2**53
+Counts = dict[str, dict[str, int]]
+"""Number of objects by device and kind."""
+_SUMMARIES = 5 << 10 | 9  # of the client NLDEV
+_DEVICE_NAME, _SUMMARY, _ENTRY, _ENTRY_NAME, _ENTRY_COUNT = 2, 15, 16, 17, 18
+_COUNT = struct.Struct("=Q")
 _PORT = ("device", "port")
 _EACH = "1 per port"
 # fmt: off
@@ -15,6 +29,10 @@ DEVICE_INFO = Family("rankwatch_rdma_device_info", "gauge",
     "Facts about an RDMA device; always 1. driver_version: the module's version, for a driver from outside the kernel "
     "(such as OFED), else empty.",
     ("device", "driver", "driver_version", "firmware", "board", "pci"), "1 per device")
+RESOURCES = Family("rankwatch_rdma_resources", "gauge",
+    "Objects of all processes in use on an RDMA device, by kind: qp (queue pairs), mr (memory regions), cq, pd, cm_id, "
+    "srq. Only if all_counters is set.",
+    ("device", "kind"), "6 per device, if all_counters is set")
 # fmt: on
 TELLING = frozenset(
     {
@@ -37,6 +55,30 @@ TELLING_OF_DRIVER = frozenset(
 """The drivers' counters of retransmissions and congestion, and of all packets if the retransmitted share is needed."""
 _VALUES = ("active_", "watermark_")
 """Name prefixes of values that are not counters: objects in use, and their highest number (bnxt_re: active_qps)."""
+
+
+def summary(answer: bytes) -> tuple[str, dict[str, int]]:
+    """Return a device's name, and its number of objects by kind, from one message of the answer."""
+    parts = dict(netlink.attributes(answer))
+    return _text(parts.get(_DEVICE_NAME, b"")), dict(_entries(parts.get(_SUMMARY, b"")))
+
+
+def _entries(raw: bytes) -> Iterator[tuple[str, int]]:
+    for kind, entry in netlink.attributes(raw):
+        parts = dict(netlink.attributes(entry)) if kind == _ENTRY else {}
+        name, count = _text(parts.get(_ENTRY_NAME, b"")), parts.get(_ENTRY_COUNT, b"")
+        if name in KINDS and len(count) == _COUNT.size and (number := _COUNT.unpack(count)[0]) <= MAX_COUNT:
+            yield name, number
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode(errors="replace")
+
+
+def read_resources(open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> Counts:
+    """Return the objects in use on all devices. Raise OSError if the netlink query fails."""
+    with open_channel(netlink.RDMA) as kernel:
+        return dict(map(summary, kernel.dump(_SUMMARIES)))
 
 
 def _gauge(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
@@ -95,6 +137,7 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
 
     ``best_rates``: by device and port, for ports that are slower than at their best. ``switches``: switch and switch
     port by device and port. ``neighbours``: the same by network device, for ports that ``switches`` does not have.
+    ``resources``: objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]
@@ -102,6 +145,7 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
     neighbours: Mapping[str, Place] = {}
+    resources: Counts = {}
 
 
 def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
@@ -110,6 +154,8 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
     for device in snapshot.devices:
         facts = (device.driver, device.driver_version, device.firmware, device.board, device.pci)
         rows[DEVICE_INFO].add((device.name, *facts), 1)
+        for kind, count in snapshot.resources.get(device.name, {}).items():
+            rows[RESOURCES].add((device.name, kind), count)
         for port in device.ports:
             labels = (device.name, str(port.number))
             rows[PORT_INFO].add((*labels, port.link_layer, port.netdev), 1)

@@ -18,17 +18,18 @@ from agent.ranks.rank.environment import read_claim
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus
 from agent.system import whole_file
-from exporters.madengine import exporter, results, task
+from exporters.madengine import exporter, results, site_files, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.results import (
+    PerfRow,
     PlacedTable,
     ResultTable,
-    SiteReader,
     most_complete,
     node_of,
     read_perf_csv,
     read_table,
 )
+from exporters.madengine.site_files import JobOf, SiteReader
 from exporters.madengine.task import (
     BENIGN,
     FAILURES,
@@ -41,6 +42,7 @@ from exporters.madengine.task import (
 )
 
 ME = os.getuid()
+NOBODY: JobOf = lambda _uid, _named: ""  # noqa: E731
 MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
 
 
@@ -176,7 +178,16 @@ def test_rows_of_perf_csv() -> None:
     """The newest row of each model and metric counts; blanks around cells and names of columns do not."""
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     found = read_perf_csv(f"{HEADER}\n{rows}".encode())
-    assert list((found or {}).items()) == [(("n", "tok"), None), (("m", "tok"), 2.5), (("m", "x"), None)]
+    assert list((found or {}).items()) == [
+        (("n", "tok"), PerfRow(None, None, "FAILURE", "", "", "8")),
+        (("m", "tok"), PerfRow(2.5, None, "SUCCESS", "", "", "8")),
+        (("m", "x"), PerfRow(None, None, "other", "", "", "8")),
+    ]
+    rows = "a,1234567,1,x,SKIPPED,,torchrun,4,93.1s\nb,12345678,1,x,SUCCESS,,,many,soon\n"
+    assert read_perf_csv(f"{HEADER}\n{rows}".encode()) == {
+        ("a", "x"): PerfRow(1.0, 93.1, "SKIPPED", "torchrun", "4", "1234567"),
+        ("b", "x"): PerfRow(1.0, None, "SUCCESS", "", "", ""),
+    }
     for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
         assert read_perf_csv(raw) is None
 
@@ -312,16 +323,20 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     node = MadNode(tmp_path)
     node.start()
     (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
-    assert node.look(20.0) == {"performance///m/tok": 1.5}
+    assert node.look(20.0) == {
+        "performance///m/tok": 1.5,
+        "result_seconds/m/tok": 9.0,
+        "run_info//m//torchrun/4////tok/SUCCESS/8": 1.0,
+    }
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
-    assert node.look(60.0) == {}
+    assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
     node.end()
 
 
 def reading(tables: list[str]) -> SiteReader:
     """A reader of these patterns."""
-    return SiteReader([], tables, FakeClock())
+    return SiteReader([], tables, [], FakeClock())
 
 
 def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
@@ -336,32 +351,32 @@ def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
     """A table is read again when it changes, keeps what it said while half written, and is forgotten when gone."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
     reader = reading([f"{tmp_path}/%j/node_*/multi_results*.csv"])
-    assert reader.look().tables == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
+    assert reader.look(NOBODY).tables == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
     path.write_text("mod")
-    assert [one.table.filled for one in reader.look().tables] == [1]
+    assert [one.table.filled for one in reader.look(NOBODY).tables] == [1]
     path.write_text(f"{TABLE_HEADER}\na,1,tok,8\nb,2,tok,8\n")
-    assert [one.table.filled for one in reader.look().tables] == [2]
+    assert [one.table.filled for one in reader.look(NOBODY).tables] == [2]
     path.unlink()
-    assert reader.look().tables == ()
+    assert reader.look(NOBODY).tables == ()
 
 
 def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many tables are looked at, large ones not all at one look; a byte too many makes a table none."""
-    monkeypatch.setattr(results, "MAX_TABLES", 2)
+    monkeypatch.setattr(site_files, "MAX_TABLES", 2)
     paths = [write_table(tmp_path, "812", node_rank, "a,1,tok,8\n") for node_rank in range(3)]
     for number, path in enumerate(paths):
         os.utime(path, (100 + number, 100 + number))
     reader = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    assert [one.node_rank for one in reader.look().tables] == [1, 2]
+    assert [one.node_rank for one in reader.look(NOBODY).tables] == [1, 2]
     monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
     slow = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    assert [one.node_rank for one in slow.look().tables] == [2]
-    assert [one.node_rank for one in slow.look().tables] == [1, 2]
-    monkeypatch.setattr(results, "MAX_TABLE_BYTES", paths[2].stat().st_size)
+    assert [one.node_rank for one in slow.look(NOBODY).tables] == [2]
+    assert [one.node_rank for one in slow.look(NOBODY).tables] == [1, 2]
+    monkeypatch.setattr(site_files, "MAX_TABLE_BYTES", paths[2].stat().st_size)
     paths[2].write_text(paths[2].read_text() + "\n")
     short = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    short.look()
-    assert [one.node_rank for one in short.look().tables] == [1]
+    short.look(NOBODY)
+    assert [one.node_rank for one in short.look(NOBODY).tables] == [1]
 
 
 def test_a_lines_result_comes_first(tmp_path: Path) -> None:
@@ -384,5 +399,6 @@ def test_nothing_is_no_data(tmp_path: Path) -> None:
         with pytest.raises(NoData):
             runner.run(idle.update())
         runner.run(idle.drain())
-    with pytest.raises(msgspec.ValidationError):  # no job id
-        msgspec.convert({"tables": ["/o/node_*/x.csv"]}, MadengineConfig)
+    for key in ("tables", "manifests"):
+        with pytest.raises(msgspec.ValidationError):  # no job id
+            msgspec.convert({key: ["/o/node_*/x.csv"]}, MadengineConfig)

@@ -7,7 +7,7 @@ from fake_kernel import FakeKernel, done, refuse, reply
 from hypothesis import given, strategies as st
 
 from agent.system import netlink
-from agent.system.netlink import REQUEST, Message, attribute, attributes, message, messages
+from agent.system.netlink import DUMP, REQUEST, Message, attribute, attributes, message, messages
 
 KIND = 33
 
@@ -49,6 +49,20 @@ def test_one_answer() -> None:
     with kernel.connect(netlink.ROUTE) as channel:
         assert channel.ask(KIND, b"what") == b"yes!"
     assert (kernel.asked, kernel.open) == ([(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))], 0)
+
+
+def test_a_dump() -> None:
+    """All messages up to the end are returned, of however many datagrams; an error at the end is raised."""
+
+    def answer(_: int, asked: Message) -> list[bytes]:
+        return [reply(asked, b"aaaa", b"bbbb"), reply(asked, b"cccc") + done(asked, errno.EPERM * (asked.number - 1))]
+
+    kernel = FakeKernel(answer)
+    with kernel.connect(netlink.RDMA) as channel:
+        assert channel.dump(KIND) == [b"aaaa", b"bbbb", b"cccc"]
+        with pytest.raises(PermissionError):
+            channel.dump(KIND)
+    assert kernel.asked[0][1].flags == REQUEST | DUMP
 
 
 def test_what_is_no_answer() -> None:

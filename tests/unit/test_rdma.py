@@ -16,7 +16,7 @@ from lent import failed, lent
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
-from exporters.rdma import RdmaConfig, RdmaExporter, tree as module
+from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
 from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
@@ -371,6 +371,26 @@ async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
     with pytest.raises(NoData):
         async with Node(root / "elsewhere").under_way():
             pass
+
+
+async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices that are there show their objects; a kernel that cannot be asked is asked no more."""
+    answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
+
+    def read() -> dict[str, dict[str, int]]:
+        answer = next(answers, None)
+        if answer is None:
+            monkeypatch.setattr(exporter_module, "read_resources", pytest.fail)
+            raise PermissionError
+        return answer
+
+    monkeypatch.setattr(exporter_module, "read_resources", read)
+    monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
+    node = Node(root, all_counters=True)
+    async with node.under_way() as exporter:
+        for expected in ({"mlx5_0": 3.0}, {}, {}):
+            assert node.series("resources") == expected
+            await exporter.update()
 
 
 def test_version_of_a_driver(tmp_path: Path) -> None:
