@@ -18,8 +18,7 @@ def panels() -> list[Panel]:
     return [
         rows(
             "Members by node and rail",
-            f"Live ranks, {LISTED_RANKS} at most, with their GPU and the NIC near it: NICs of one name are a rail. The "
-            "Node dashboard shows the switches.",
+            f"Live ranks, {LISTED_RANKS} at most, with their GPU and the NIC near it: NICs of one name are a rail.",
             Query(f"topk({LISTED_RANKS}, {members})"),
             columns=("node", "nic", "gpu", "rank"),
             size=Size(24),

@@ -6,7 +6,8 @@ from grafana.panels import NO_REPORT, Panel, Query, Size, lines
 from grafana.queries import CLUSTER, JOB, WINDOW
 from grafana.tables import rows
 
-LISTED = 32
+LISTED = 12
+"""Of each kind of trouble."""
 
 HALF = Size(12)
 PLACE = ("rank", "comm", "comm_rank")
@@ -27,9 +28,9 @@ def troubles() -> Panel:
     either = "\n    or\n".join(f'  label_replace({series}, "what", "{what}", "", "")' for what, series in TROUBLES)
     return rows(
         "By RAS: ranks that communicators miss or wait for, or that failed",
-        f"At most {LISTED} ranks. A rank that was stopped for a minute stays missing for ever. waited for: it has "
-        "launched fewer operations than others, or does not answer. A remote_error is a victim's.",
-        Query(f"topk({LISTED}, max by ({', '.join(columns)}) (\n{either}\n))"),
+        f"At most {LISTED} of each kind. A rank that was stopped for a minute stays missing for ever. waited for: it "
+        "has launched fewer operations than others, or does not answer. A remote_error is a victim's.",
+        Query(f"topk by (what) ({LISTED}, max by ({', '.join(columns)}) (\n{either}\n))"),
         columns=columns,
         size=Size(24),
         sort_by="what",

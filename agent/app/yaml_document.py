@@ -11,6 +11,7 @@ from msgspec import inspect
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
 """Of a value that cannot be read, in its message."""
 _PART = re.compile(r"\.([^.\[]+)|\[(\d*|\.\.\.)\]")
@@ -23,21 +24,20 @@ class ConfigError(ValueError):
 class Document:
     """A parsed text. ``value``: plain Python objects, None for an empty text; ``source`` names the text in messages.
 
-    ConfigError for a text that is not YAML, gives a key twice or nests without end, or with a value that YAML cannot
-    construct (a date without such a day, a number of 5,000 digits).
+    ConfigError for a text that is not YAML, that uses aliases, gives a key twice or nests deeper than MAX_DEPTH, or
+    with a value that YAML cannot construct (a date without such a day, a number of 5,000 digits).
     """
 
     def __init__(self, text: str, source: str) -> None:
         self._source = source
         try:
+            _refuse_wide_and_deep(text, source)
             loader = _Loader(text)
             self._root: Node | None = loader.get_single_node()
             _refuse_doubles(self._root, "$", source)
             self.value: object = None if self._root is None else loader.construct_document(self._root)
         except yaml.YAMLError as error:
             raise ConfigError(_yaml_message(error, source)) from None
-        except RecursionError:
-            raise ConfigError(f"{source}: nested too deep") from None
 
     def error(self, path: str, message: str) -> ConfigError:
         """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
@@ -82,6 +82,18 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
         problem = f"{error.problem}{_CHARACTER_HINT if error.problem == _NO_TOKEN else ''}"
         return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {problem}"
     return f"{source}: not valid YAML: {' '.join(str(error).split())}"
+
+
+def _refuse_wide_and_deep(text: str, source: str) -> None:
+    """Refuse nesting beyond MAX_DEPTH, which crashes libyaml, and aliases, which make trees wider than any memory."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        line = event.start_mark.line + 1 if event.start_mark else 0
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{source}:{line}: aliases are not taken: write it out")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
 
 
 def _refuse_doubles(node: Node | None, path: str, source: str) -> None:

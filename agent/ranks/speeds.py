@@ -47,6 +47,8 @@ class SpeedBook:
         known = {label: track for label, track in self._lateness.items() if label in speeds}
         for label, speed in speeds.items():
             late = speed.lateness_seconds
+            if late is None:
+                known.pop(label, None)
             if late is None or (label not in known and len(known) >= MAX_TRACKS):
                 continue
             track = known.setdefault(label, deque())

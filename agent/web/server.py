@@ -127,7 +127,9 @@ class WebServer:
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close at once, whatever is unsent; its task then ends by itself, or is cancelled while the handler runs."""
-        if reason is not None:
+        if reason in ("all_busy", "evicted"):
+            self._log.warning("too many connections, one was closed: {reason}", reason=reason, peer=connection.peer)
+        elif reason is not None:
             self._log.info("a connection was closed: {reason}", reason=reason, peer=connection.peer)
         is_answered = connection not in self._waiting and connection not in self._writing
         self._waiting.pop(connection, None)

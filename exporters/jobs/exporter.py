@@ -121,7 +121,8 @@ class JobsExporter:
         self._jobs, refused = found
         if refused != self._refused:
             self._refused = refused
-            self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
+            if refused:
+                self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
         self._ctx.ranks.observe_job_ends(ends(self._jobs))
 
     def snapshot(self) -> tuple[ScheduledJob, ...]:

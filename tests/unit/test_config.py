@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from agent.app.config import MAX_BYTES, Loaded, read_config
 from agent.app.discovery import prepare
-from agent.app.yaml_document import ConfigError
+from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
 from agent.ranks.rank.numbers import Numbers
 from exporters.inspector import SPEC
@@ -56,7 +56,9 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("exporters: {inspector: {reclaim: [1]}}", "reclaim: Expected `object`, got `array`"),
     ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; there are: amdgpu, "),
     ("health: {count: [x]}", "'x' is none of the checks: "),
-    ("exporters: &all [*all]", "f.yml: nested too deep"),
+    ("exporters: &all [*all]", "f.yml:1: aliases are not taken: write it out"),
+    ("exporters:\n " + "[" * MAX_DEPTH + "]" * MAX_DEPTH, f"f.yml:2: nested deeper than {MAX_DEPTH}"),
+    ("[" * 1_000_000, f"f.yml:1: nested deeper than {MAX_DEPTH}"),
     ("web:\n  listen_address: 2026-13-45\n", "f.yml:2: not valid YAML: '2026-13-45' cannot be read"),
     ("exporters:\n  ras:\n    max_ranks: 0x_\n", "f.yml:3: not valid YAML: '0x_' cannot be read"),
     ("a: " + "9" * 5000, "f.yml:1: not valid YAML: '" + "9" * 40 + "' cannot be read"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.doctor import facts as facts_module
-from agent.cli.doctor.command import SHIPPED_JOBS, examine, main, as_text
+from agent.cli.doctor.command import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument
@@ -92,7 +92,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
     "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)), "rights",
      "netdev: no netlink"),
-    "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "does not hold its clock for synchronised"),
+    "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "unsynchronised clock"),
     "unknown-ends": (counted("rankwatch_process_exit_status_unknown_total"), "kernel",
      "how 2 processes of ranks ended"),
     "placeholders": (watched(placeholders=41), "rules", "the runbook links of 41 alerts"),

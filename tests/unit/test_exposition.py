@@ -27,6 +27,7 @@ def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
     assert select({}, {"accept": accept}, KNOWN).openmetrics is openmetrics
     assert select({}, {"accept-encoding": "br, gzip;q=1"}, KNOWN).gzip
     assert not select({}, {"accept-encoding": "br"}, KNOWN).gzip
+    assert not select({}, {"accept-encoding": "gzip; q=0.000, br"}, KNOWN).gzip
 
 
 def test_query_makes_the_selection() -> None:

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fake_clock import FakeClock
@@ -9,6 +10,7 @@ from inspector_records import append, expected_sums, line
 from agent.tail.file import Chunk, FollowedFile
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
+from exporters.inspector.reading.intake import take
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import (
     FIRST_PIECE_BYTES,
@@ -192,10 +194,15 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def read_slowly(file: FollowedFile, size: int) -> Chunk | None:
         sizes.append(size)
-        clock.advance(next(dear, 0.0))
+        clock.advance(1.0)  # a slow file system makes no piece dear
         return real(file, size)
 
+    def take_slowly(*arguments: Any) -> None:
+        clock.advance(next(dear, 0.0))
+        take(*arguments)
+
     monkeypatch.setattr(reader._follower, "read", read_slowly)
+    monkeypatch.setattr(module, "take", take_slowly)
     (tmp_path / "here-pid7.log").write_bytes(b"".join(line(sn) for sn in range(2500)))
     while reader.turn(HERE).waiting:
         pass

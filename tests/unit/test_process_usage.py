@@ -82,7 +82,7 @@ def test_what_is_not_told(node: Node) -> None:
     assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (None, None)
     said = unavailable(ProcFS(node.proc.root), node.roots)
     assert [text.partition(" unavailable")[0] for text in said] == [
-        "CPU wait time", "disk wait time", "control group pressure",
+        "CPU wait time", "disk wait time", "control group pressure", "what blocked threads wait for",
     ]  # fmt: skip
 
 
@@ -99,6 +99,8 @@ def test_all_is_told(node: Node) -> None:
     assert found.ranks[RANK].groups == (str(group),)
     node.proc.add(os.getpid())
     node.proc.note(os.getpid(), os.getpid(), schedstat="1 0 1\n")
+    node.proc.add(1)
+    node.proc.note(1, 1, wchan="do_epoll_wait")
     (node.proc.root / "pressure").mkdir()
     (node.sys / "fs/cgroup/cgroup.controllers").write_text("cpu\n")
     assert unavailable(ProcFS(node.proc.root), node.roots) == []

@@ -28,7 +28,8 @@ def test_late_share_of_the_last_minute() -> None:
     assert told(12, 1.5).late_share is None, "a counter that fell began anew"
     assert told(3, 9.0, 18.0).late_share == pytest.approx((36.0 - 3.0) / 60)
     assert told(13, 9.0, 36.0).late_share == 1.0
-    book.observe({RANK: RankSpeed(None)})
+    book.observe({RANK: RankSpeed(2e9, None)})
+    assert book.view(RANK) == SpeedView(2e9, None)
     book.observe({})
     assert book.view(RANK) == SpeedView()
 

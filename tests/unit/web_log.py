@@ -17,8 +17,11 @@ class WebLog(Logger):
         """Count a connection that was closed."""
         self.closed[fields["reason"]] += 1
 
-    def warning(self, _message: str, /, **_fields: object) -> None:
-        """Count a fault."""
-        self.faults += 1
+    def warning(self, _message: str, /, **fields: object) -> None:
+        """Count a connection that was closed for another, else a fault."""
+        if "reason" in fields:
+            self.closed[fields["reason"]] += 1
+        else:
+            self.faults += 1
 
     error = warning

@@ -160,7 +160,6 @@ class DirectoryReader:
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
     def _read_some(self, record_file: RecordFile) -> bool:
-        began = self._clock.monotonic()
         chunk = self._follower.read(record_file.file, min(READ_BYTES, record_file.piece_bytes))
         if record_file.file.generation != record_file.generation:
             record_file.generation = record_file.file.generation
@@ -168,7 +167,7 @@ class DirectoryReader:
             record_file.known.clear()
         if chunk is None:
             return False
-        record_file.read_at = self._clock.monotonic()
+        record_file.read_at = began = self._clock.monotonic()  # a slow file system makes no piece dear
         if chunk.hole_bytes:
             self._log.warning("NUL bytes in an Inspector file, lines may be lost", path=record_file.file.path)
         if chunk.overlong:
