@@ -152,7 +152,10 @@ class InspectorPromExporter:
                 is_new = state is not self._shown.states.get(view.label)
                 if is_new and state in (MeansState.UNPROVEN, MeansState.UNREADABLE):
                     self._ctx.log.warning(
-                        "rank {rank} of job {job_id} shows no means: {why}", **view.label._asdict(), why=state.value
+                        "rank {rank} of job {job_id} shows no means: {why}",
+                        **view.label._asdict(),
+                        why=state.value,
+                        uid=_uid(views),
                     )
                 waits = state is MeansState.WAITING and descriptors.will_write(_environment(views))
                 if state in (MeansState.READ, MeansState.IDLE) or waits:

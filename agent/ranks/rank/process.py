@@ -150,7 +150,8 @@ class RankProcess(msgspec.Struct):
     def log_contradiction(self, rank: str) -> None:
         """Log that records name another rank; the process keeps its own."""
         labels = [label for label in self.slots or () if label is not None]
-        _LOG.warning("records call the process another rank: it keeps its own", records=rank, **label_fields(labels))
+        fields = label_fields(labels)
+        _LOG.warning("records call the process another rank: it keeps its own", records=rank, user=self.user, **fields)
 
     def leave(self, now: float, now_seconds: float) -> None:
         """Note that it is gone, at monotonic time ``now`` and ``now_seconds`` since the epoch."""
