@@ -53,7 +53,7 @@ def test_what_is_no_manifest() -> None:
 
 def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the files whose user may speak for the job the newest is read; a byte or a file too many is not."""
-    for name, seconds, model in (("b", 200, "new"), ("a", 100, "old")):
+    for name, seconds, model in (("a", 100, "old"), ("b", 200, "new")):
         path = tmp_path / f"madengine_job_812_node_0/build_manifest_{name}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"built_models": {"i": {"name": model}}}))
@@ -68,6 +68,14 @@ def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.setattr(site_files, "MAX_MANIFEST_BYTES", size)
         found = SiteReader([], [], patterns, FakeClock()).look(lambda _, named: named).manifests
         assert len(found) == jobs
+    monkeypatch.setattr(site_files, "MAX_MANIFEST_BYTES", path.stat().st_size)
+
+    def swapped(_: int, named: str) -> str:
+        path.rename(tmp_path / "other.json")
+        path.symlink_to(tmp_path / "other.json")
+        return named
+
+    assert SiteReader([], [], patterns, FakeClock()).look(swapped).manifests == {}  # a link is no file of the user's
     other = tmp_path / "madengine_job_813_node_0/build_manifest.json"
     other.parent.mkdir()
     other.write_text("{}")
