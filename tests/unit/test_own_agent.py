@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli import healthy, main, own_agent
-from agent.cli.doctor.command import told, wrong
+from agent.cli.doctor.command import as_text, wrong
 from agent.cli.own_agent import AgentPlace, listeners, stranger_at
 from agent.cli.terminal import as_json
 
@@ -110,7 +110,7 @@ def test_a_terminal_obeys_nobody(
     main.main([command, "--web.listen-address", f"127.0.0.1:{port}"])
     shown = capsys.readouterr()
     assert all(each.isprintable() or each == "\n" for each in shown.out + shown.err)
-    assert all(each.isprintable() or each == "\n" for each in told([wrong("x", "\x1b[31m", "\u202e")]))
+    assert all(each.isprintable() or each == "\n" for each in as_text([wrong("x", "\x1b[31m", "\u202e")]))
 
 
 def test_json_for_a_terminal() -> None:
