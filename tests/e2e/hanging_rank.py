@@ -50,7 +50,7 @@ def all_reduce(others: socket.socket) -> None:
 def train(dump_dir: str, rank: int, ranks: int, meeting: str) -> None:
     """Run until killed."""
     data = Data()
-    start_library_thread("pt_nccl_watchdg")
+    start_library_thread()
     number = int.from_bytes(os.environ["SLURM_JOB_ID"].encode(), "big") & (2**48 - 1)
     communicator = SimulatedCommunicator("world", "default_pg", number, tuple(range(ranks)), nodes=1, network=False)
     log = CommunicatorLog(communicator, rank)

@@ -191,7 +191,7 @@ def victims_series(agent: Agent) -> dict[str, Any]:
     return {
         "states": agent.states(),
         "endings": {rank: ending for rank, ending in endings.items() if ending is not None},
-        "proofs": {each["proof"] for each in agent.named()},
+        "proven": {s.value for s in agent.samples("rankwatch_job_proven")},
         "live pids": len({s.labels["pid"] for s in agent.samples("rankwatch_rank_info")}),
         "expected": {s.value for s in agent.samples("rankwatch_job_expected_ranks")},
         "bandwidth": {s.labels["rank"] for s in agent.samples("rankwatch_collective_operations_total", job_id=JOB)},

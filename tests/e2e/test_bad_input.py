@@ -41,7 +41,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
     [
         ("exporters:\n  nvidia: {}\n", ":2: $.exporters.nvidia: no such exporter; there are: "),
         ("exporters: &all [*all]\n", ":1: aliases are not taken"),
-        ("- a list\n", ": $: expected "),
+        ("- a list\n", ": $: Expected "),
         ("\xff", ": not UTF-8 text"),
     ],
 )

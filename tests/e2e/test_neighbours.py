@@ -37,7 +37,7 @@ ALIVE = {str(rank): "alive" for rank in range(RANKS)}
 CONTROL = {
     "states": ALIVE | {"1": "dead"},
     "endings": {"1": ("signaled", "SIGSEGV", "")},
-    "proofs": {"parent"},
+    "proven": {1.0},
     "live pids": RANKS - 1,
     "expected": {float(RANKS)},
     "bandwidth": set(ALIVE),

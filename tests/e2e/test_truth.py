@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from full import FULL
+from full import FULL, full
 from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
 from rulers import PROMTOOL, VMALERT_TOOL, built, firing, texts
@@ -36,7 +36,7 @@ def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Pa
     judge(situation, interval, seed, tmp_path, PROMTOOL)
 
 
-@pytest.mark.skipif(not (FULL and VMALERT_TOOL.exists()), reason="asks VictoriaMetrics with RANKWATCH_TEST_FULL=1")
+@full
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
 def test_what_fires_by_vmalert(situation: Situation, tmp_path: Path) -> None:
