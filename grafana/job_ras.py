@@ -28,8 +28,8 @@ def troubles() -> Panel:
     either = "\n    or\n".join(f'  label_replace({series}, "what", "{what}", "", "")' for what, series in TROUBLES)
     return rows(
         "By RAS: ranks that communicators miss or wait for, or that failed",
-        f"At most {LISTED} of each kind. A rank that was stopped for a minute stays missing for ever. waited for: it "
-        "has launched fewer operations than others, or does not answer. A remote_error is a victim's.",
+        f"At most {LISTED} of each kind. A rank that was stopped for a minute stays missing until the job ends. "
+        "waited for: it has launched fewer operations than others, or does not answer. A remote_error is a victim's.",
         Query(f"topk by (what) ({LISTED}, max by ({', '.join(columns)}) (\n{either}\n))"),
         columns=columns,
         size=Size(24),

@@ -97,7 +97,7 @@ def pairs() -> list[Panel]:
     return [
         lines(
             "Bandwidth of the slowest pairs of ranks",
-            "Of messages above 512 KiB: what the fastest tenth reached, at the better end, which waits for nobody. "
+            "Of messages above 512 KiB: what the fastest tenth reached, at the better end, which does not wait. "
             f"Sender and receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
             Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
             unit="Bps",

@@ -352,7 +352,7 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ],
 )
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The shortest time names the last one, by what the second shortest is longer; a tie is nobody's."""
+    """The shortest time names the last one, by what the second shortest is longer; a tie names none."""
     assert latest(times) == last
 
 

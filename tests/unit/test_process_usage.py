@@ -87,7 +87,7 @@ def test_what_is_not_told(node: Node) -> None:
 
 
 def test_all_is_told(node: Node) -> None:
-    """Where the kernel tells all, the log names nothing as missing."""
+    """Where the kernel reports all, the log names nothing as missing."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("1\n")
     node.proc.note(10, 10, schedstat="1 0 1\n")
     group = node.sys / "fs/cgroup/unified/made.slice"
@@ -247,7 +247,7 @@ def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str)
 
 @pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])
 def test_wait_that_may_not_be_read(node: Node, text: str) -> None:
-    """A wait of which the kernel says nothing is other."""
+    """A wait that the kernel does not name counts as other."""
     assert blocked(node, t12=text).blocked == (("other", 1),)
 
 

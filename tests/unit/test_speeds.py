@@ -11,7 +11,7 @@ RANK = RankLabel("1", "0")
 
 
 def test_late_share_of_the_last_minute() -> None:
-    """Waited for 1.5 s of every 5 s is 30 % late; nobody knows before a minute, without counters, or of a stranger."""
+    """Waited for 1.5 s of every 5 s is 30 % late; unknown in the first minute, without counters, or of a stranger."""
     clock = FakeClock()
     book = SpeedBook(clock)
 

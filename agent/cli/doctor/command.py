@@ -102,7 +102,7 @@ _SERIES: tuple[tuple[str, Diagnosis], ...] = (
      note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
      note("kernel", "how {count} processes of ranks ended is not known: neither signal nor status",
-          "Linux 6.15 tells it to everybody; before that rankwatch-setup --with-other-users tells most")),
+          "Linux 6.15 shows it without a right; before that rankwatch-setup --with-other-users shows most")),
     ("rankwatch_rank_duplicates",
      wrong("ranks", "{count} processes claim the job id and rank of another",
            "give each job an id of its own: identity.job_id_variables")),
