@@ -24,7 +24,7 @@ pytestmark = [
 
 def doctor(agent: Agent, *more: str) -> dict[str, str]:
     """What is wrong, by check."""
-    command = [sys.executable, "-m", "agent", "doctor", "--json", "--config.file", str(agent.config_path), *more]
+    command = [sys.executable, "-m", "agent", "doctor", "--json", *more]
     command += ["--web.listen-address", f"127.0.0.1:{agent.port}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
     found = {each["check"]: each["text"] for each in json.loads(done.stdout) if each["level"] == "wrong"}
@@ -33,7 +33,7 @@ def doctor(agent: Agent, *more: str) -> dict[str, str]:
 
 
 def test_an_installation(tmp_path: Path) -> None:
-    """All is well; then each fault that is made is named: jobs and rules missing, a directory gone, a wrong key."""
+    """All is well by the agent's own configuration; then each fault is named: jobs, rules, a directory, a wrong key."""
     records, targets = tmp_path / "records", tmp_path / "targets"
     for path in (records, targets):
         path.mkdir()
@@ -55,4 +55,4 @@ def test_an_installation(tmp_path: Path) -> None:
         agent.config_path.write_text("wbe: {}\n")
         agent.signal(signal.SIGHUP)
         wait_until(lambda: "unknown key" in doctor(agent).get("configuration", ""), 20, "the refusal")
-    assert list(doctor(agent)) == ["agent", "configuration"]
+    assert list(doctor(agent, "--config.file", str(agent.config_path))) == ["agent", "configuration"]

@@ -84,32 +84,43 @@ class Facts:
 
 
 def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
-    """Ask everything; what does not answer is said in the facts."""
-    path = config_file or (own_agent.CONFIG_FILE if _may_be_there(own_agent.CONFIG_FILE) else None)
+    """Ask everything; what does not answer is said in the facts.
+
+    ``config_file``: None is the file that the running agent uses, else the default one.
+    """
     facts = Facts(
-        config_file=str(path or ""),
         nvidia_device=Path("/dev/nvidiactl").exists(),
         clock_is_kept=_clock_is_kept(),
         watcher=None if url is None else ask_prometheus(url),
     )
+    used = ""
+    try:
+        document = read(own_agent.read(place, PATH, ASK_SECONDS))
+        used = document.configuration.file
+        text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
+        facts = replace(facts, document=document, samples=_samples(text))
+    except (OSError, ValueError) as error:
+        facts = replace(facts, agent_error=f"{place}: {error}")
+    candidates = (Path(used or own_agent.CONFIG_FILE), own_agent.CONFIG_FILE)
+    path = config_file or next((candidate for candidate in candidates if _may_be_there(candidate)), None)
     try:
         loaded = load(Options(path))
         config = loaded.config
-        facts = replace(facts, addresses=config.web.addresses, records=_directories(loaded), verdict=config.verdict)
+        return replace(
+            facts,
+            config_file=str(path or ""),
+            addresses=config.web.addresses,
+            records=_directories(loaded),
+            verdict=config.verdict,
+        )
     except ConfigError as error:
-        facts = replace(facts, config_error=str(error))
-    try:
-        document = read(own_agent.read(place, PATH, ASK_SECONDS))
-        text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
-        return replace(facts, document=document, samples=_samples(text))
-    except (OSError, ValueError) as error:
-        return replace(facts, agent_error=f"{place}: {error}")
+        return replace(facts, config_file=str(path or ""), config_error=str(error))
 
 
 def _may_be_there(path: Path) -> bool:
     """Return whether there is a file, or one's rights do not tell."""
     try:
-        return path.exists()
+        return path.is_file()
     except PermissionError:
         return True
 
