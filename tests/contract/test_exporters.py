@@ -15,6 +15,7 @@ from client_metrics import encode, reference
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.supervisor import RANKS_BYTES
 from agent.core.checkpoint import ENVELOPE_BYTES, MAX_BYTES, MAX_SECTION_BYTES
+from agent.core.metrics import Metric
 from agent.export.exposition import Selection
 from agent.sdk.exporter import NoData
 
@@ -37,7 +38,7 @@ def empty_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spec_and_docstring(name: str) -> None:
-    """An exporter has a SPEC of its own name with sane times, and a docstring that says what its source is."""
+    """An exporter has a SPEC of its own name with sane times, needs no configuration, and says what its source is."""
     spec = load_spec(name)
     assert spec.name == name
     assert len(inspect.getdoc(import_module(f"exporters.{name}")) or "") > 40
@@ -45,6 +46,8 @@ def test_spec_and_docstring(name: str) -> None:
     assert 0 < spec.deadline_seconds <= 60
     assert 0 < spec.drain_seconds <= LONGEST_DRAIN_SECONDS
     assert 0 < spec.series_cap <= 100_000
+    spec.build(spec.config())  # does not touch its source
+    assert (DATA / name / "README.md").stat().st_size > 0
 
 
 def test_every_section_of_the_checkpoint_has_room() -> None:
@@ -53,28 +56,8 @@ def test_every_section_of_the_checkpoint_has_room() -> None:
     assert exporters + RANKS_BYTES + MAX_SECTION_BYTES <= MAX_BYTES - ENVELOPE_BYTES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_all_defaults_are_a_configuration(name: str) -> None:
-    """An exporter needs no configuration, and building one does not touch its source."""
-    spec = load_spec(name)
-    spec.build(spec.config())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_data_folder_explains_itself(name: str) -> None:
-    """The data folder says what its data are and where they came from."""
-    assert (DATA / name / "README.md").stat().st_size > 0
-
-
 async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
-    """Where the source does not exist, an update says NoData: not an error, not a zero."""
-    with pytest.raises(NoData):
-        await empty_bench.look()
-    await empty_bench.end()
-
-
-async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
-    """After NoData no series tells of a rank, a job or a device."""
+    """Without its source an update says NoData, not an error or a zero, and no series shows a rank, a job, a device."""
     with pytest.raises(NoData):
         await empty_bench.look()
     subjects = {"job_id", "rank", "comm", "gpu", "device"}
@@ -84,22 +67,26 @@ async def test_empty_root_shows_no_facts(empty_bench: Bench) -> None:
 
 
 def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
-    """Over its data folder an exporter gives exactly expected.prom."""
+    """Over its data folder an exporter gives exactly expected.prom, in both formats as prometheus-client writes it."""
 
-    async def page() -> str:
-        text = exposition(bench.families(await bench.look()))
+    async def look() -> list[Metric]:
+        families = bench.families(await bench.look())
         await bench.end()
-        return text
+        return families
 
-    found, expected = asyncio.run(page()), DATA / bench.spec.name / "expected.prom"
+    families, expected = asyncio.run(look()), DATA / bench.spec.name / "expected.prom"
+    found = exposition(families)
     if request.config.getoption("--update-golden"):
         expected.write_text(found)
     assert found == expected.read_text()
+    for openmetrics in (False, True):
+        body = encode(families, Selection(openmetrics=openmetrics)).body
+        assert body == reference(families, openmetrics_format=openmetrics)
+    check_as_declared(bench, families)
 
 
-async def test_families_are_as_declared(bench: Bench) -> None:
-    """Every family given is one of SPEC.families, with its type, help and labels; together they stay below the cap."""
-    families = bench.families(await bench.look())
+def check_as_declared(bench: Bench, families: list[Metric]) -> None:
+    """Every family is one of SPEC.families, with its labels; together they stay below the cap."""
     assert len({family.family.name for family in families}) == len(families)
     for family in families:
         assert family.family in bench.spec.families
@@ -110,33 +97,17 @@ async def test_families_are_as_declared(bench: Bench) -> None:
     series = sum(len(family.labels) for family in families)
     assert series <= bench.spec.series_cap
     assert series or bench.spec.name in ("marks", "storage")  # what users set, and paths whose times are the machine's
-    await bench.end()
 
 
-@pytest.mark.parametrize("openmetrics", [False, True])
-async def test_families_are_written_as_the_client_does(bench: Bench, openmetrics: bool) -> None:
-    """Over its data folder an exporter's text in both formats is byte for byte what prometheus-client makes of it."""
-    families = bench.families(await bench.look())
-    found = encode(families, Selection(openmetrics=openmetrics)).body
-    assert found == reference(families, openmetrics_format=openmetrics)
-    await bench.end()
-
-
-async def test_families_are_pure(bench: Bench) -> None:
-    """A snapshot stays as it is: rendered twice, also after another update and a drain, it gives the same."""
+async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:
+    """A snapshot gives the same after another update and a drain, which ends in time, and all threads with it."""
+    before = set(threading.enumerate())
     snapshot = await bench.look()
     first = exposition(bench.families(snapshot))
     await bench.exporter.update()
     assert exposition(bench.families(snapshot)) == first
-    await bench.end()
-    assert exposition(bench.families(snapshot)) == first
-
-
-async def test_drain_is_quick_and_leaves_no_thread(bench: Bench) -> None:
-    """A drain ends within SPEC.drain_seconds, and the exporter's threads with it."""
-    before = set(threading.enumerate())
-    await bench.look()
     async with asyncio.timeout(bench.spec.drain_seconds):
         await bench.end()
         while set(threading.enumerate()) - before:  # threads end without a word
             await asyncio.sleep(0.005)
+    assert exposition(bench.families(snapshot)) == first

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -26,76 +28,98 @@ CALLS_NEED_A_REASON = re.compile(
 SHARED_POOL = {"to_thread", "run_in_executor", "ThreadPoolExecutor", "set_default_executor"}
 
 
-def sources(*places: str) -> Iterator[tuple[Path, ast.Module]]:
-    """Every Python file of these modules or packages, parsed."""
+pytestmark = pytest.mark.xdist_group("sources")  # parsed once
+
+
+class Source(NamedTuple):
+    """A Python file, and what it names."""
+
+    path: Path
+    name: str
+    """From the repository's root."""
+    docstring: str
+    imports: list[str]
+    """Full names, at the top or inside functions."""
+    dotted: list[str]
+    """Names behind a dot, with a plain name's before it: os.fork, loop.run_in_executor."""
+    classes: list[str]
+    texts: list[tuple[int, str]]
+    """Strings, with their lines."""
+
+
+def sources(*places: str) -> Iterator[Source]:
+    """Every Python file of these modules or packages."""
     for place in places:
         found = [ROOT / f"{place}.py"] if (ROOT / f"{place}.py").exists() else sorted((ROOT / place).rglob("*.py"))
         assert found, place
-        for path in found:
-            yield path, parsed(path)
+        yield from map(parsed, found)
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    """A file, parsed once for all tests."""
-    return ast.parse(path.read_text(), str(path))
-
-
-def imports(tree: ast.Module) -> Iterator[str]:
-    """The full names that a module imports, at its top or inside functions."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def attributes(tree: ast.Module) -> Iterator[str]:
-    """The names behind a dot, with a plain name's before it: os.fork, loop.run_in_executor."""
+def parsed(path: Path) -> Source:
+    """A file, read once for all tests."""
+    tree = ast.parse(path.read_text(), str(path))
+    classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
+    source = Source(path, path.relative_to(ROOT).as_posix(), ast.get_docstring(tree) or "", [], [], classes, [])
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            yield f"{node.value.id if isinstance(node.value, ast.Name) else ''}.{node.attr}"
+            source.dotted.append(f"{node.value.id if isinstance(node.value, ast.Name) else ''}.{node.attr}")
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                source.texts.append((node.lineno, node.value))
+        elif isinstance(node, ast.Import):
+            source.imports.extend(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            source.imports.extend(f"{node.module}.{alias.name}" for alias in node.names)
+    return source
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_exporter_imports_the_seam_alone(name: str) -> None:
+def test_an_exporter_imports_the_seam_alone() -> None:
     """Of the agent an exporter imports agent.sdk only; besides that itself, the standard library, what we depend on."""
-    for path, tree in sources(f"exporters/{name}"):
-        for module in imports(tree):
-            top = module.partition(".")[0]
-            seam = module.startswith(("agent.sdk.", *HELPERS_MAY))
-            own = module.startswith(f"exporters.{name}.")
-            assert seam or own or top in THIRD_PARTY or top in sys.stdlib_module_names, f"{path}: {module}"
+    for name in NAMES:
+        for source in sources(f"exporters/{name}"):
+            for module in source.imports:
+                top = module.partition(".")[0]
+                seam = module.startswith(("agent.sdk.", *HELPERS_MAY))
+                own = module.startswith(f"exporters.{name}.")
+                assert seam or own or top in THIRD_PARTY or top in sys.stdlib_module_names, (source.name, module)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_exporter_starts_and_calls_nobody_without_a_reason(name: str) -> None:
+def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
     """A program started or a connection made needs a line `Needs MODULE: reason` in the exporter's docstring."""
-    modules = list(sources(f"exporters/{name}"))
-    said = ast.get_docstring(modules[0][1]) or ""
-    for path, tree in modules:
-        used = {module.partition(".")[0] for module in imports(tree)} & MODULES_NEED_A_REASON
-        used |= {name for name in attributes(tree) if CALLS_NEED_A_REASON.match(name)}
-        unsaid = [each for each in sorted(used) if f"Needs {each}: " not in said]
-        assert unsaid == [], path
+    for name in NAMES:
+        modules = list(sources(f"exporters/{name}"))
+        for source in modules:
+            used = {module.partition(".")[0] for module in source.imports} & MODULES_NEED_A_REASON
+            used |= {name for name in source.dotted if CALLS_NEED_A_REASON.match(name)}
+            unsaid = [each for each in sorted(used) if f"Needs {each}: " not in modules[0].docstring]
+            assert unsaid == [], source.name
 
 
 def test_the_agent_names_no_exporter() -> None:
     """The agent finds exporters by looking: it neither imports one nor holds the name of its module."""
-    for path, tree in sources("agent"):
-        for module in imports(tree):
-            assert not module.startswith("exporters."), f"{path}: {module}"
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not any(f"exporters.{name}" in node.value for name in NAMES), f"{path}:{node.lineno}"
+    for source in sources("agent"):
+        assert not [module for module in source.imports if module.startswith("exporters.")], source.name
+        for line, text in source.texts:
+            assert not any(f"exporters.{name}" in text for name in NAMES), f"{source.name}:{line}"
 
 
 def test_nobody_uses_the_shared_thread_pool() -> None:
     """Six updates that hang would starve everybody: blocking work runs in a thread of its owner's."""
-    for path, tree in sources("agent", "exporters"):
-        used = {name.rpartition(".")[2] for name in (*attributes(tree), *imports(tree))}
-        assert not used & SHARED_POOL, path
+    for source in sources("agent", "exporters"):
+        used = {name.rpartition(".")[2] for name in (*source.dotted, *source.imports)}
+        assert not used & SHARED_POOL, source.name
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """One word, one meaning: a public class name of the agent and of the exporters is used once."""
+    places = defaultdict(set)
+    for source in sources("agent", "exporters"):
+        for name in source.classes:
+            if not name.startswith("_"):
+                places[name].add(source.name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 def test_no_two_test_modules_share_a_name() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "metrics-docs"
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_reference_is_current() -> None:
     """docs/metrics.md is what scripts/metrics-docs makes of the declared families."""
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    program = runpy.run_path(str(ROOT / "scripts" / "metrics-docs"))
+    assert program["page"]() == (ROOT / "docs" / "metrics.md").read_text()

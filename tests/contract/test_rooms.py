@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from test_imports import ROOT, imports, sources
+from test_imports import ROOT, Source, sources
+
+pytestmark = pytest.mark.xdist_group("sources")
 
 FLOORS = {
     "agent": (
@@ -40,33 +40,35 @@ def place_of(building: str, module: str) -> str:
     return rest[0] if rest[0] in known else "*"
 
 
-def inside(building: str) -> list[tuple[Path, str, set[str]]]:
+def inside(building: str) -> list[tuple[Source, str, set[str]]]:
     """Each module of a building: its file, its dotted name, and the dotted names that it imports of the building."""
-    found = []
-    for path, tree in sources(building):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if building == "agent" and name.startswith("agent.simulate."):
-            continue
-        own = building.replace("/", ".") + "."
-        found.append((path, name, {each for each in imports(tree) if each.startswith(own)}))
-    return found
+    own = building.replace("/", ".") + "."
+    return [
+        (
+            source,
+            source.name.removesuffix(".py").replace("/", "."),
+            {each for each in source.imports if each.startswith(own)},
+        )
+        for source in sources(building)
+        if building != "agent" or not source.name.startswith("agent/simulate/")
+    ]
 
 
 @pytest.mark.parametrize("building", FLOORS)
 def test_arrows_go_down_only(building: str) -> None:
     """A module imports its own room and rooms on floors below."""
     floor = {room: height for height, rooms in enumerate(FLOORS[building]) for room in rooms}
-    for path, name, imported in inside(building):
-        if path.name == "__init__.py":  # a package's face: it names what others may take
+    for source, name, imported in inside(building):
+        if source.path.name == "__init__.py":  # a package's face: it names what others may take
             continue
         room = place_of(building, name)
-        assert room in floor, f"{path}: its room is on no floor"
+        assert room in floor, f"{source.name}: its room is on no floor"
         for other in sorted(imported):
             target = place_of(building, other)
             if other in ("agent.__version__",) or (building == "agent" and other.startswith("agent.simulate.")):
                 continue
             below = target in floor and floor[target] < floor[room]
-            assert target == room or below, f"{path.relative_to(ROOT)}: {room} imports {other}"
+            assert target == room or below, f"{source.name}: {room} imports {other}"
 
 
 @pytest.mark.parametrize("building", FLOORS)
@@ -97,18 +99,15 @@ def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
 
 def test_the_simulated_job_is_imported_by_nobody() -> None:
     """Nothing of the daemon or of the exporters imports agent.simulate; the command does, when it is asked for."""
-    for path, tree in sources("agent", "exporters"):
-        name = path.relative_to(ROOT).as_posix()
-        if name.startswith("agent/simulate/") or name == "agent/cli/main.py":
+    for source in sources("agent", "exporters"):
+        if source.name.startswith("agent/simulate/") or source.name == "agent/cli/main.py":
             continue
-        assert not [each for each in imports(tree) if each.startswith("agent.simulate")], name
+        assert not [each for each in source.imports if each.startswith("agent.simulate")], source.name
 
 
 def test_modules_are_short_but_with_a_reason() -> None:
     """No module has more than 300 lines unless the list says why, and the list holds no others."""
     long = {
-        path.relative_to(ROOT).as_posix()
-        for path, _ in sources("agent", "exporters")
-        if len(path.read_text().splitlines()) > MAX_LINES
+        source.name for source in sources("agent", "exporters") if len(source.path.read_text().splitlines()) > MAX_LINES
     }
     assert long == set(LONGER)

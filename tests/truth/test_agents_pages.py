@@ -9,6 +9,10 @@ import pytest
 from site_of_agents import Job, Site
 
 EXITS = "rankwatch_exit_age_seconds"
+EVENT = 1000.0
+"""When something happens, in a site's time."""
+WARM_UP_SECONDS = 100.0
+"""How long the job has run then."""
 
 
 def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
@@ -22,11 +26,12 @@ def site_of(nodes: int = 2, per_node: int = 4, seed: int = 0, interval: float = 
     dice = random.Random(seed)  # noqa: S311  # a scenario, no secret
     delays = [dice.uniform(0.0, 2.0) for _ in range(nodes)] if seed else [0.0] * nodes
     site = Site(interval, lambda name, _time: delays[int(name[1:])])
+    site.now = EVENT - WARM_UP_SECONDS
     skews = [dice.choice((-3600.0, -90.0, 0.0, 90.0, 3600.0)) if seed else 0.0 for _ in range(nodes)]
     drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
     machines = [site.node(f"n{number}", skews[number], drifts[number]) for number in range(nodes)]
     job = Job(site, "7", machines, per_node)
-    site.run(1000.0)
+    site.run(WARM_UP_SECONDS)
     return site, job
 
 
