@@ -36,34 +36,14 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=30)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("exporters:\n  nvidia: {}\n", ":2: $.exporters.nvidia: no such exporter; there are: "),
-        ("exporters: &all [*all]\n", ":1: aliases are not taken"),
-        ("- a list\n", ": $: Expected "),
-        ("\xff", ": not UTF-8 text"),
-    ],
-)
-def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
     """The file, the line and the path of the mistake, and status 2: with a check and at a start."""
     path = tmp_path / "rankwatch.yml"
-    path.write_text(text, encoding="latin-1")
-    result = run("--config.file", str(path), "--check-config")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"rankwatch: {path}{message}")
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """A file that is not there, a directory, and one that is too large."""
-    large = tmp_path / "large"
-    large.write_bytes(b"#" * (1024 * 1024 + 1))
-    for path, reason in ((tmp_path / "none", "No such file"), (tmp_path, "Is a directory"), (large, "larger than")):
-        result = run("--config.file", str(path))
-        assert result.returncode == 2
-        assert result.stderr.startswith(f"rankwatch: {path}: {reason}")
-        assert result.stderr.count("\n") == 1
+    path.write_text("exporters:\n  nvidia: {}\n")
+    for more in ((), ("--check-config",)):
+        result = run("--config.file", str(path), *more)
+        assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert result.stderr.startswith(f"rankwatch: {path}:2: $.exporters.nvidia: no such exporter; there are: ")
 
 
 def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:

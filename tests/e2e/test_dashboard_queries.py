@@ -135,18 +135,6 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
-@pytest.mark.parametrize("promtool", promtools(), ids=lambda path: path.split("/")[-4] or "own")
-def test_queries_are_good_promql(promtool: str, tmp_path: Path) -> None:
-    """Every promtool there is accepts every query."""
-    records = [
-        {"record": f"panel:{number}", "expr": fill(each.expression, VARIABLES)} for number, each in enumerate(targets())
-    ]
-    rules = tmp_path / "rules.yml"
-    rules.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]}))
-    assert run_promtool(promtool, "check", "rules", rules) == ""
-
-
-@pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 @pytest.mark.parametrize("title", ["Silence of all ranks over time", "Lateness of all ranks over time"])
 def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
     """A large job has the worst of each hundred ranks, in order; a small one each of its ranks, in order."""

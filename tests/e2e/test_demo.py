@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -191,17 +190,6 @@ def test_promtool_finds_nothing_on_the_page(demo: Demo) -> None:
     subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
     wait_until(lambda: "rankwatch_rank_exit_info{" in demo.get(), 5.0, "the exit")
     check_metrics(demo.get())
-
-
-@pytest.mark.skipif(not promtools(), reason="promtool not found")
-def test_promtool_finds_nothing_in_a_single_pass(tmp_path: Path) -> None:
-    """The output of `--once` over recorded data is clean to every promtool."""
-    config = tmp_path / "rankwatch.yml"
-    config.write_text(f'exporters: {{inspector: {{paths: ["{ROOT / "tests/data/inspector/base8"}"]}}}}\n')
-    command = [sys.executable, "-m", "agent", f"--config.file={config}", "--once"]
-    page = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30, cwd=ROOT).stdout
-    assert page.count("\nrankwatch_collective_operations_total{") > 0
-    check_metrics(page)
 
 
 def test_the_second_call_is_quick() -> None:

@@ -146,30 +146,6 @@ def test_once_prints_what_the_files_hold_and_leaves_the_state_alone(tmp_path: Pa
     assert expected.total() == 4 * 5 * 8
 
 
-def test_status_prints_the_ranks(tmp_path: Path) -> None:
-    """A table with one line a rank; one line and status 1 when no agent answers."""
-    machine = Machine(tmp_path)
-
-    def status(port: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "agent", "status", "--web.listen-address", f"127.0.0.1:{port}"]
-        return subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=30)
-
-    with machine.job(*FOUR) as job, machine.agent() as agent:
-        agent.wait_for_states(ALIVE)
-        job.kill(job.pid(2))
-        agent.wait_for_ending("2", ("signaled", "SIGKILL", ""))
-        result = status(agent.port)
-        port = agent.port
-    head, *lines = [line.split() for line in result.stdout.splitlines()]
-    assert head[:4] == ["JOB", "RANK", "STATE", "PID"]
-    mine = {line[1]: line[2:4] for line in lines if line[0] == machine.job_id}
-    states = {0: "alive", 1: "alive", 2: "exited", 3: "alive"}
-    assert mine == {str(rank): [state, str(job.pid(rank))] for rank, state in states.items()}
-    result = status(port)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"rankwatch status: no answer from 127.0.0.1:{port}: ")
-
-
 HOSTILE = """
 import threading
 from agent.sdk.exporter import ExporterConfig, Spec

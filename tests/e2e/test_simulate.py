@@ -83,13 +83,6 @@ def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> Non
     assert json.loads((tmp_path / "job-0.json").read_text())["ranks"] == 8
 
 
-def test_what_was_not_dumped_is_lost_at_the_end(tmp_path: Path) -> None:
-    """Without a last dump pass the records since the pass before are gone, as with NCCL."""
-    with SimulatedJob(tmp_path, *FOUR, "--steps", "3", "--dump-interval-us", "60000000") as job:
-        assert job.wait() == 0
-    assert set(sizes(job.dump_dir).values()) == {0}
-
-
 def test_a_killed_rank_stalls_the_others_and_its_data_loader_stays(tmp_path: Path) -> None:
     """After SIGKILL the files stop growing, the peers live, and the data loader holds the log open until the end."""
     with SimulatedJob(tmp_path, *FOUR, "--kill", "1", "--kill-at", "0.3", "--dataloaders", "2") as job:
@@ -122,18 +115,6 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
     assert not list(Path.cwd().glob("core*"))
 
 
-def test_teardown_reaches_the_other_hosts(tmp_path: Path) -> None:
-    """A rank that dies on one host ends the ranks of all hosts."""
-    options = ("--hosts", "2", *FOUR, "--kill", "3", "--kill-at", "0.2", "--kill-signal", "ABRT", "--teardown", "srun")
-    with (
-        SimulatedJob(tmp_path, *options, "--host-index", "0") as here,
-        SimulatedJob(tmp_path, *options, "--host-index", "1") as there,
-    ):
-        assert (here.wait(), there.wait()) == (1, 1)
-    assert here.exits() == {0: "SIGTERM", 1: "SIGTERM"}
-    assert there.exits() == {2: "SIGTERM", 3: "SIGABRT"}
-
-
 @pytest.mark.parametrize(("slow_seconds", "grace_seconds", "signal_name"), [(0.7, 5, "SIGTERM"), (9, 0.7, "SIGKILL")])
 def test_a_slow_sigterm_is_waited_for_within_the_grace(
     tmp_path: Path, slow_seconds: float, grace_seconds: float, signal_name: str
@@ -158,22 +139,6 @@ def test_a_rank_that_leaves_by_itself_shows_its_status(tmp_path: Path) -> None:
         job.kill(job.pid(1), signal.SIGSTOP)
         assert job.wait() == 1
     assert job.exits() == {0: 3, 1: "SIGTERM", 2: "SIGTERM", 3: "SIGTERM"}
-
-
-def test_a_stopped_rank_stalls_the_job_until_it_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP silences everybody; after SIGCONT the job goes on to an orderly end without a gap."""
-    with SimulatedJob(tmp_path, *FOUR, "--flush-at-end") as job:
-        job.wait_for("ready")
-        job.kill(job.pid(2), signal.SIGSTOP)
-        wait_for_silence(job.dump_dir)
-        before = sizes(job.dump_dir)
-        job.kill(job.pid(2), signal.SIGCONT)
-        wait_until(lambda: all(size > before[name] for name, size in sizes(job.dump_dir).items()), 5.0, "growth")
-        job.signal_launcher(signal.SIGUSR1)
-        assert job.wait() == 0
-    counts = [kinds_of(path).total() for path in job.dump_dir.iterdir()]
-    assert len(set(counts)) == 1
-    assert counts[0] % 8 == 0
 
 
 def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
@@ -244,19 +209,6 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
     assert not {"TORCHELASTIC_RUN_ID", "SLURM_PROCID"} & {*environment}
     assert "NCCL RAS" in threads
     assert next(line.split()[4] for line in limits.splitlines() if line.startswith("Max core")) == "0"
-
-
-def test_several_ranks_share_a_process_and_a_file(tmp_path: Path) -> None:
-    """With two ranks per process each file holds both, and the process has no RANK."""
-    shared = ("--ranks-per-process", "2", "--steps", "4", "--flush-at-end")
-    with SimulatedJob(tmp_path, *FOUR, *shared) as job:
-        assert job.wait() == 0
-    files = sorted(job.dump_dir.iterdir())
-    assert len(files) == 2
-    for path in files:
-        records = records_of(path)
-        assert len(records) == 2 * 4 * 8
-        assert len({(each["header"]["id"], each["header"]["rank"]) for each in records}) == 2 * 3
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
