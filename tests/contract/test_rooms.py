@@ -27,9 +27,7 @@ FLOORS = {
 }
 """From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""
 MAX_LINES = 300
-LONGER = {
-    "exporters/inspector/totals/aggregate.py": "one class: all that one writer's records add up to",
-}
+LONGER = {"exporters/inspector/totals/aggregate.py": "one class: all that one writer's records add up to"}
 """Modules over MAX_LINES, and why."""
 
 

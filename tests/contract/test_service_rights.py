@@ -74,7 +74,4 @@ def test_capabilities_of_the_drop_ins(key: str) -> None:
     """No drop-in, examples included, gives a capability that writes past the modes of files."""
     assert values(UNIT, key) == [""]
     given = {path.name: values(path, key) for path in DROP_INS if values(path, key)}
-    assert given == {
-        "50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"],
-        "55-hardware.conf": ["CAP_SYSLOG"],
-    }
+    assert given == {"50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"], "55-hardware.conf": ["CAP_SYSLOG"]}

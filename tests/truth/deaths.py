@@ -355,14 +355,12 @@ SITUATIONS = (
     Situation(failed_hardware, {f"{DEAD} fail": Due(0, 22)}),
     Situation(two_deaths_on_two_nodes, {"RankDead 1 n0 crash": Due(0, 22), f"{DEAD} crash": Due(0, 22)}),
     Situation(
-        two_deaths_a_quarter_of_an_hour_apart,
-        {"RankDead 1 n0 crash": Due(0, 22), f"{DEAD} crash": Due(900, 922)},
+        two_deaths_a_quarter_of_an_hour_apart, {"RankDead 1 n0 crash": Due(0, 22), f"{DEAD} crash": Due(900, 922)}
     ),
     Situation(death_then_cancel, {f"{DEAD} crash": Due(0, 22)}),
     Situation(killed_by_a_launcher_in_its_own_order, {"RankDead 1 n0 fail info": Due(0, 22)}),
     Situation(
-        many_failing_jobs,
-        {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)},
+        many_failing_jobs, {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)}
     ),
     Situation(killed_at_the_sigterm_of_a_peer),
     Situation(two_trainings_in_one_job, {"RankDead 1 n1 killed": Due(1715, 1735)}),

@@ -320,11 +320,7 @@ SITUATIONS = (
     Situation(renamed),
     Situation(replaced_by_another, {LOST: Due(20, 60)}),
     Situation(two_nodes, {LOST: Due(20, 60), "NodeLost n2": Due(20, 60)}, nodes=4),
-    Situation(
-        two_nodes_one_after_the_other,
-        {LOST: Due(20, 60), "NodeLost n2": Due(620, 660)},
-        nodes=4,
-    ),
+    Situation(two_nodes_one_after_the_other, {LOST: Due(20, 60), "NodeLost n2": Due(620, 660)}, nodes=4),
     Situation(killed_then_power, {"RankDead 5 n1 killed": Due(15, 35), "NodeLost n0": Due(260, 300)}),
     Situation(raise_before_the_silence, {LOST: Due(20, 60, 200, 900)}),
     Situation(power_while_the_job_goes_on, {LOST: Due(190, 230)}),

@@ -204,11 +204,7 @@ class Job:
         return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
 
     def tear_down(
-        self,
-        seconds: float = 0.5,
-        kill_wait: float = 30.0,
-        stay: Iterable[int] = (),
-        kill: Iterable[int] | None = None,
+        self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = (), kill: Iterable[int] | None = None
     ) -> None:
         """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait.
 

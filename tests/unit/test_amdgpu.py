@@ -15,10 +15,11 @@ from lent import failed, lent, well
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
-from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.exporter import StateSection
 from agent.sdk.hardware import fault_table
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter, tree as module
 from exporters.amdgpu.baseline import Known, RasErrors, View, verdicts
+from exporters.amdgpu.families import AmdgpuSnapshot, render
 from exporters.amdgpu.tree import RawGpu, read_gpus, read_users, read_versions
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
@@ -49,17 +50,12 @@ def test_what_is_wrong_with_a_gpu() -> None:
     assert well(verdicts(view(None))) == {"gpu_lost": False}
 
 
-def test_the_made_up_node() -> None:
-    """Only AMD's GPUs are there, by address; processes are on the GPUs where they have memory."""
-    gpus = read_gpus(DATA / "sys")
-    assert [(gpu.pci, gpu.unique_id) for gpu in gpus] == [
-        ("0000:26:00.0", "90a1b2c3d4e5f607"),
-        ("0000:c1:00.0", "1a2b3c4d5e6f7081"),
-    ]
-    assert gpus[1].pci_path == ("pci0000:c0", "0000:c0:01.1", "0000:c1:00.0")
-    assert gpus[0].errors["umc"] == {"ue": 2, "ce": 12, "de": 1}
-    assert gpus[1].sensors["power/ppt/input"] == 643e6
-    assert read_users(DATA / "sys") == {4711: ["0000:c1:00.0"], 4712: ["0000:26:00.0"]}
+def test_errors_of_the_memory_are_shown_as_on_other_gpus() -> None:
+    """Corrected and uncorrected errors of the memory have the series of all makers, deferred ones have not."""
+    raw = msgspec.structs.replace(WELL, errors={"umc": {"ue": 1, "ce": 2, "de": 3}})
+    shown = [each for each in samples(render(AmdgpuSnapshot((view(raw),), {}))) if "gpu_ecc_errors" in each.name]
+    found = {(each.labels["type"], each.labels["lifetime"]): each.value for each in shown}
+    assert found == {("uncorrected", "volatile"): 1, ("corrected", "volatile"): 2}
 
 
 def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
@@ -145,12 +141,6 @@ async def test_a_gpu_that_is_lost(root: Path) -> None:
     damaged = Node(root, StateSection("amdgpu", b"\xc1"))
     await damaged.look()
     assert ("1a2b3c4d5e6f7081", "gpu_lost") not in damaged.failed()
-
-
-async def test_a_node_without_amd_is_no_data(tmp_path: Path) -> None:
-    """Without a GPU of AMD's there is no data."""
-    with pytest.raises(NoData):
-        await Node(tmp_path, StateSection("amdgpu", None)).look()
 
 
 NO_LINKS = (0xFFFF,) * 5

@@ -259,13 +259,6 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
     assert found[1]["content"] == 2
 
 
-def test_no_directory_is_no_source(tmp_path: Path) -> None:
-    """Where none of the directories is there, there is nothing to say."""
-    assert JobSources(tmp_path / "a", tmp_path / "b", tmp_path / "c", [0]).look(NOW) is None
-    (tmp_path / "c").mkdir()
-    assert JobSources(tmp_path / "a", tmp_path / "b", tmp_path / "c", [0]).look(NOW) is not None
-
-
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Collect what the rank table is told of ends."""

@@ -27,25 +27,6 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "kmsg"
 
 
-async def test_the_made_up_log() -> None:
-    """Events are counted by category and code, with their time; a rank's process is known; a user's word is none."""
-    node = Node(KMSG)
-    node.add_rank(4711, 3)
-    found = await node.look()
-    counted = {key[1:]: value for key, value in found.items() if key[0] == "kernel_events_total" and value}
-    assert counted == {
-        ("gpu_xid", "79"): 1,
-        ("gpu_xid", "31"): 1,
-        ("oom_kill", ""): 1,
-        ("nfs_not_responding", ""): 1,
-        ("pcie_aer_corrected", ""): 1,
-    }
-    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == pytest.approx(node.clock.time() - 5.0)
-    assert found["rank_kernel_events_total", "4711", "3", "oom_kill"] == 1
-    assert found["kernel_log_lost_total",] == 2
-    assert node.failed() == {("GPU-a", "gpu_xid"), ("", "nfs_not_responding")}
-
-
 async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
     """The kernel's last lines are offered to bundles, without the audit's records, which hold what users called."""
     node = Node(log)

@@ -75,6 +75,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
     assert again.verdicts["GPU-0"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
     again.look(gpu(0, energy_millijoules=600))
     assert again.verdicts["GPU-0"].recovered == ()
+    assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
 
 
 def test_an_unchanged_node_is_not_written_again() -> None:

@@ -43,20 +43,6 @@ def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
     assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
 
 
-def test_numbers_are_shown_in_base_units() -> None:
-    """Percents, milliwatts, megahertz and kibibytes become ratios, watts, hertz and bytes."""
-    raw = {
-        "gpu_utilization_percent": 97,
-        "power_milliwatts": 612_345,
-        "sm_clock_megahertz": 1_830,
-        "nvlink_receive_kibibytes": 3,
-    }
-    view = GpuView("GPU-a", 0, reading=reading(**raw))
-    shown = {each.name: each.value for each in samples(render(NvmlSnapshot(gpus=(view,))))}
-    names = ("gpu_utilization_ratio", "gpu_power_watts", "gpu_sm_clock_hertz", "nvlink_data_bytes_total")
-    assert [shown[f"rankwatch_{name}"] for name in names] == [0.97, 612.345, 1.83e9, 3072.0]
-
-
 def test_which_action_and_domain_are_shown() -> None:
     """An action has its name, or a number while it has none; a fabric shows within a domain alone."""
     shown = []

@@ -58,9 +58,10 @@ async def test_metrics_are_rendered_as_asked() -> None:
 
 
 async def test_a_page_without_its_ranks_is_not_shown() -> None:
-    """A scrape that comes before the first look at the ranks is a 503, and nothing is rendered for it."""
+    """Before the first look at the ranks a scrape is a 503, for which nothing is rendered; so is readiness."""
     agent = Agent()
     agent.may_show = False
+    assert (await agent.pages(HttpRequest("/-/ready"))).status == 503
     assert (await agent.ask()).status == 503
     assert agent.asked == []
     assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200

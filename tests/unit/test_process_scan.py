@@ -9,8 +9,7 @@ from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
-from exporters.process import scan
-from exporters.process.cgroups import OomKills, OomLedger, oom_kills, oom_now
+from exporters.process.cgroups import OomLedger, oom_now
 from exporters.process.scan import MAX_NEW, Found, held_files
 
 
@@ -331,19 +330,6 @@ def test_group_that_could_not_be_read_before(node: Node) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("oom_kill 3\n")
     assert not OomLedger().assign(before, oom_now(before))
-
-
-def test_each_counter_is_read_once_a_look(step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look at eight tasks of a step reads their eight counters, and once each the five above them."""
-    read: list[str] = []
-
-    def counted(file: str) -> OomKills | None:
-        read.append(file)
-        return oom_kills(file)
-
-    monkeypatch.setattr(scan, "oom_kills", counted)
-    step.node.look()
-    assert len(read) == len(set(read)) == 8 + 5
 
 
 def test_recording_settings_and_directory(node: Node) -> None:

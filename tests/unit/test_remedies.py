@@ -69,9 +69,6 @@ def test_a_pipe_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     document = write(NodeDocument(rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True))
     reader, writer = os.pipe()
     os.close(reader)
-    with (
-        os.fdopen(writer, "w", buffering=1) as closed,
-        answering(lambda _: document) as address,
-    ):
+    with os.fdopen(writer, "w", buffering=1) as closed, answering(lambda _: document) as address:
         monkeypatch.setattr(sys, "stdout", closed)
         assert command_line.main(["status", "--web.listen-address", address]) == 0

@@ -156,11 +156,17 @@ async def test_odd_request_is_refused_and_closed() -> None:
 
 
 async def test_query_of_the_bound_is_served() -> None:
-    """A query with as many fields as allowed is served."""
+    """A query with as many fields as allowed is served, on a connection that ends by itself."""
     async with serving() as served:
-        answer = await served.ask(LAST_GET.replace(b"/small", b"/small?" + b"&".join([b"a"] * 256)))
-        assert answer.startswith(b"HTTP/1.1 200 ")
+        reader, writer = await served.connect()
+        await served.until(lambda: served.connections() == 1)
+        [task] = served.server._tasks
+        writer.write(LAST_GET.replace(b"/small", b"/small?" + b"&".join([b"a"] * 256)))
+        assert (await read_response(reader))[0] == 200
         assert len(served.site.requests[0].query["a"]) == 256
+        writer.close()
+        await served.until(task.done)
+        assert not task.cancelled()
 
 
 @pytest.mark.parametrize(("excess", "status"), [(0, b"200"), (1, b"431"), (1_000_000, b"431")])
@@ -382,13 +388,14 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
         writer.close()
 
 
-async def test_broken_handler_is_a_500_and_counted() -> None:
-    """A handler that raises costs one answer; the connection and the server go on."""
-    async with serving() as served:
-        answer = await served.ask(GET.replace(b"/small", b"/broken") + LAST_GET)
-        assert answer.startswith(b"HTTP/1.1 500 ") and answer.endswith(b"small\n")
-        assert b"RuntimeError" not in answer
-        assert served.log.faults == 1
+async def test_broken_handler_costs_one_answer() -> None:
+    """A handler that raises is a 500 and counted, one that takes too long a 503; connection and server go on."""
+    async with serving(ServerLimits(response_seconds=0.05)) as served:
+        for path, status, faults in ((b"/broken", b"500", 1), (b"/held", b"503", 2)):
+            answer = await served.ask(GET.replace(b"/small", path) + LAST_GET)
+            assert answer.startswith(b"HTTP/1.1 %s " % status) and answer.endswith(b"small\n")
+            assert b"RuntimeError" not in answer
+            assert served.log.faults == faults
 
 
 async def test_client_that_resets_harms_nobody() -> None:
