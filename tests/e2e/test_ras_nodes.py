@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -56,11 +55,6 @@ def missing(agent: Agent, job: RasJob) -> list[tuple[str, ...]]:
     return sorted(tuple(each.labels[name] for name in ("rank", "host", "reason")) for each in found)
 
 
-def misses_nobody(node: ClusterNode, job: RasJob) -> bool:
-    """Return whether the node's last report of the job, if it has one, misses no rank."""
-    return missing(node.agent, job) == []
-
-
 def state(node: ClusterNode, job: RasJob, rank: int) -> str | None:
     """Return the state of a rank on its own node."""
     return node.agent.states(job_id=job.job_id).get(str(rank))
@@ -90,25 +84,6 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
         assert responding(cluster.nodes[0], job) == 7
         assert state(cluster.nodes[2], job, 4) == "alive"
         assert cluster.nodes[2].agent.value("rankwatch_rank_up", job_id=job.job_id, rank="5") == 0
-
-
-def test_a_job_that_ends_in_order_is_finished_and_misses_no_rank(cluster: Cluster, tmp_path: Path) -> None:
-    """After a clean exit of all ranks all are finished, none was dead meanwhile, and no rank is missing."""
-    with job_on(cluster, tmp_path) as job:
-        for rank in job.ranks:
-            job.leave(rank, "world")
-        job.exit()
-        seen: set[str] = set()
-
-        def all_finished() -> bool:
-            now = [node.agent.states(job_id=job.job_id) for node in cluster.nodes]
-            seen.update(state for each in now for state in each.values())
-            return [set(each.values()) for each in now] == [{"finished"}] * 4
-
-        wait_until(all_finished, 10.0, "the end of all ranks")
-        assert seen <= {"alive", "exited", "finished"}
-        for node in cluster.nodes:
-            wait_until(partial(misses_nobody, node, job), 5.0, "the end of its report")
 
 
 @pytest.mark.timeout(150)

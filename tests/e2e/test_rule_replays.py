@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from full import FULL
-from recordings import HOSTS, Phase, prolonged
+from recordings import Phase
 from replays import replay
 from rules import GROUPS, build_rules, promtools, run_promtool, why_no_promtool
 
@@ -147,22 +146,6 @@ def test_what_the_network_should_give(tmp_path: Path, expected: int, slow: bool)
     whole = {"rule_files": rules, "evaluation_interval": "30s", "group_eval_order": GROUPS, "tests": [test]}
     file.write_text(json.dumps(whole))  # JSON is YAML
     assert [said for promtool in promtools() if (said := run_promtool(promtool, "test", "rules", file))] == []
-
-
-def test_prolonged_recordings_are_whole() -> None:
-    """Times rise, no rank has a number twice, and an operation has a record of each member, from round to round."""
-    numbers: defaultdict[tuple[str, str, int, int], list[int]] = defaultdict(list)
-    last_us = 0
-    for time_us, rank, line in prolonged([Phase("late_nobody", 30), Phase("late_nic", 20)], len(HOSTS), 0):
-        record: dict[str, Any] = json.loads(line)
-        header, metadata, perf = record["header"], record["metadata"], record["coll_perf"]
-        assert last_us <= time_us == metadata["dump_timestamp_us"]
-        last_us = time_us
-        numbers[header["id"], perf["coll"], header["n_ranks"], perf["coll_sn"]].append(rank)
-    assert 49_900_000 < last_us < 50_000_000
-    whole = [len(ranks) == n_ranks for (_, _, n_ranks, _), ranks in numbers.items()]
-    assert all(len(ranks) == len(set(ranks)) for ranks in numbers.values())
-    assert sum(whole) > 0.99 * len(whole)
 
 
 def rules_with(thresholds: dict[str, Any], scratch: Path) -> list[str]:

@@ -135,9 +135,10 @@ def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[st
     assert (found["api"], [rank["rank"] for rank in found["ranks"]]) == (1, ["9", "10"])
 
 
-def watch(answers: Answers, *, terminal: bool) -> str:
-    """Run `--watch` until it has shown something and is interrupted; return what it wrote."""
-    reader, writer = os.openpty() if terminal else os.pipe()
+def test_watching_on_a_terminal(answers: Answers) -> None:
+    """On a terminal the table has a screen of its own, with colours, and an interrupt ends it well."""
+    answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={}),)))
+    reader, writer = os.openpty()
     # A shell's background ignores SIGINT, and what it starts would, too.
     command = [
         "env", "--default-signal=INT", sys.executable, "-m", "agent", "status", "--watch", "--web.listen-address",
@@ -156,20 +157,21 @@ def watch(answers: Answers, *, terminal: bool) -> str:
             process.kill()
         assert process.stderr is not None and process.stderr.read() == b""
     os.close(reader)
-    return shown.decode()
+    assert shown.startswith(b"\x1b[?1049h\x1b[H")
+    assert b"job 4711: rank 9 crashed" in shown
+    assert b"\x1b[1;31mdead" in shown
 
 
-def test_watching_on_a_terminal(answers: Answers) -> None:
-    """On a terminal the table has a screen of its own, with colours, and an interrupt ends it well."""
-    answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={}),)))
-    shown = watch(answers, terminal=True)
-    assert shown.startswith("\x1b[?1049h\x1b[H")
-    assert "job 4711: rank 9 crashed" in shown
-    assert "\x1b[1;31mdead" in shown
-
-
-def test_watching_in_a_pipe(answers: Answers) -> None:
+def test_watching_in_a_pipe(
+    answers: Answers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a pipe it is plain text."""
-    shown = watch(answers, terminal=False)
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    assert main(["--watch", "--web.listen-address", answers.address]) == 0
+    shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "4711  9     dead" in shown
