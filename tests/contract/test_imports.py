@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
@@ -26,9 +24,6 @@ CALLS_NEED_A_REASON = re.compile(
     r"|asyncio\.(open_connection|open_unix_connection|start_server|start_unix_server|create_subprocess)"
 )
 SHARED_POOL = {"to_thread", "run_in_executor", "ThreadPoolExecutor", "set_default_executor"}
-
-
-pytestmark = pytest.mark.xdist_group("sources")  # parsed once
 
 
 class Source(NamedTuple):

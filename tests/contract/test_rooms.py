@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from test_imports import ROOT, Source, sources
 
-pytestmark = pytest.mark.xdist_group("sources")
-
 FLOORS = {
     "agent": (
         ("core", "tail"),
