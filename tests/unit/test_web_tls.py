@@ -213,11 +213,6 @@ def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: s
         Node(tmp_path, text)
 
 
-def indented(text: str) -> str:
-    """A block of YAML."""
-    return "".join(f"    {line}\n" for line in text.splitlines())
-
-
 def test_names_in_certificates() -> None:
     """Any kind of name counts; without a list every verified certificate does, with one no certificate does not."""
     certificate = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
