@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,6 +23,18 @@ BUSY = ("--records-per-second", "200", "--flush-at-end")
 OPERATIONS = "rankwatch_collective_operations_total"
 BYTES = "rankwatch_collective_bytes_total"
 ACCEPTED = "rankwatch_inspector_records_total"
+MAX_LAG_SECONDS = 0.05
+SLEEPER = """
+import select, sys, time
+late = 0.0
+while True:
+    before = time.monotonic()
+    if select.select([sys.stdin], [], [], 0.01)[0]:
+        break
+    late = max(late, time.monotonic() - before - 0.01)
+print(late)
+"""
+"""How late the machine itself is: a process that only sleeps, until it is told that this is enough."""
 Key = tuple[str, str, str, str]
 
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
@@ -63,6 +76,20 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
             for name in ("rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total", ACCEPTED):
                 assert all(not fell(series) for series in server.raw(name))
         assert_page_is_good(agent)
+
+
+def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
+    """With a busy job and a scrape after the other no timer is late by 50 ms more than the machine makes any late."""
+    machine = Machine(tmp_path)
+    sleeper = subprocess.Popen([sys.executable, "-Sc", SLEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with sleeper, machine.job(*BUSY) as job, machine.agent(job) as agent:
+        job.wait_for("ready")
+        agent.wait_for_states(alive(8))
+        began = time.time()
+        wait_until(lambda: agent.looked_at("process") > began + 3 and agent.page())
+        lag_seconds = agent.value("rankwatch_event_loop_lag_seconds") or 0.0
+        machines_seconds = float(sleeper.communicate(b"enough\n")[0])
+        assert lag_seconds - machines_seconds < MAX_LAG_SECONDS, machines_seconds
 
 
 def was_scraped(server: Prometheus, since: float) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
@@ -133,6 +134,22 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.mark.slow
+async def test_a_healthy_node(start: Start) -> None:
+    """Eight GPUs are shown, placed and well."""
+    async with start() as bench:
+        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 1.0 for gpu in range(8)}
+        assert bench.series("rankwatch_gpu_driver_info") == {("590.48.01", "13.1", ""): 1.0}
+        assert bench.failed() == set()
+        assert [each.uuid for each in bench.hardware.gpus()] == [UUID.format(gpu) for gpu in range(8)]
+        assert bench.hardware.gpus()[4].pci == "0000:9d:00.0"
+        assert [each.index for each in bench.hardware.gpus_of(4713)] == [2]
+        assert bench.series("rankwatch_nvlink_links_up") == {(str(gpu),): 18.0 for gpu in range(8)}
+        assert bench.series("rankwatch_nvlink_flagged_ratio") == bench.series("rankwatch_gpu_recovery_action") == {}
+        reasons = {(reason,) for reason in FAULTS}
+        assert set(bench.series("rankwatch_gpu_clocks_event_seconds_total", gpu="0")) == reasons
+
+
+@pytest.mark.slow
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
@@ -160,6 +177,26 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
         assert bench.value("rankwatch_gpu_power_watts", gpu="4") == 612.345
 
 
+async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
+    """Levels that the driver tells stand against their GPU, and go when the driver takes them back."""
+    async with start(
+        {"gpu0.field4.0": 1, "gpu1.remapped.3": 1, "gpu2.remapped.2": 1, "gpu3.field230.0": 2, "gpu4.fabric_state": 2}
+    ) as bench:
+        assert bench.failed() == {
+            ("0", "gpu_ecc_uncorrectable"),
+            ("1", "gpu_row_remap_failed"),
+            ("2", "gpu_row_remap_pending"),
+            ("3", "gpu_recovery_action"),
+            ("4", "gpu_fabric"),
+        }
+        await bench.change(
+            {f"gpu{gpu}.{name}": None for gpu, name in enumerate(("field4.0", "remapped.3", "remapped.2"))}
+        )
+        await bench.change({"gpu3.field230.0": None, "gpu4.fabric_state": None})
+        await bench.look()
+        assert bench.failed() == set()
+
+
 async def test_xids_between_looks(start: Start) -> None:
     """None is lost between looks: two equal ones are two, of several codes and GPUs; a burst is taken whole."""
     async with start(looks=0) as bench:
@@ -174,6 +211,26 @@ async def test_xids_between_looks(start: Start) -> None:
         while (bench.value("rankwatch_gpu_xid_errors_total", gpu="3") or 0) < STORM:
             await bench.look()
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="3") == STORM
+
+
+async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
+    """Quiet does not clear it; a reset does, also of an Xid of the same look, unless something else still stands."""
+    async with start() as bench:
+        await bench.tell(1, XID, 119)
+        await bench.look()
+        for _ in range(3):
+            await bench.look()
+        assert bench.failed() == {("1", "gpu_xid")}
+        await bench.change({"gpu1.field83.0": 1000})
+        await bench.look()
+        assert bench.failed() == set()
+        await bench.tell(1, XID, 46)
+        await bench.tell(2, XID, 46)
+        action = f"gpu2.field{pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION}.0"
+        await bench.change({"gpu1.field83.0": 500, "gpu2.field83.0": 1000, action: 1})
+        await bench.look()
+        assert bench.failed() == {("2", "gpu_xid"), ("2", "gpu_recovery_action")}
+        assert bench.series("rankwatch_gpu_xid_errors_total", gpu="1") == {("119",): 1.0, ("46",): 1.0}
 
 
 async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None:
@@ -210,23 +267,18 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="6") == 2.0
 
 
-async def test_all_gpus_lost(start: Start) -> None:
+@pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
+async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
     """However the driver puts it, all GPUs are lost, and are back when they are."""
-    ways: list[dict[str, object]] = [
-        {"count": 0},
-        {"count": "!15"},
-        {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"},
-    ]
     async with start() as bench:
-        for way in ways:
-            await bench.change(way)
-            await bench.look()
-            assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 0.0 for gpu in range(8)}, way
-            assert bench.failed() == {(str(gpu), "gpu_lost") for gpu in range(8)}
-            await bench.change({**dict.fromkeys(way)} | {"count": 8, "gpu*.utilization.0": 97})
-            bench.clock.advance(REOPEN_SECONDS)
-            await bench.look()
-            assert (bench.failed(), bench.value("rankwatch_gpu_present", gpu="7")) == (set(), 1.0), way
+        await bench.change(how)
+        await bench.look()
+        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 0.0 for gpu in range(8)}
+        assert bench.failed() == {(str(gpu), "gpu_lost") for gpu in range(8)}
+        await bench.change(dict.fromkeys(how) | {"count": 8, "gpu*.utilization.0": 97})
+        bench.clock.advance(REOPEN_SECONDS)
+        await bench.look()
+        assert (bench.failed(), bench.value("rankwatch_gpu_present", gpu="7")) == (set(), 1.0)
 
 
 async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
@@ -494,3 +546,15 @@ async def test_samples_are_given_back(start: Start) -> None:
             assert len(active(bench)) == 8
             await bench.change({"generation": generation + 2})
         assert bench.value("rankwatch_gpu_read_errors_total", error="memory") is None
+
+
+async def test_activity_of_a_gpu_that_was_lost(start: Start) -> None:
+    """It is never a mean over the time for which the GPU was away, also when NVML is not initialised anew."""
+    async with start(looks=0) as bench:
+        shown = []
+        for state in (None, LOST, None, None, None, LOST, None, None):
+            await bench.change({"gpu5.utilization.0": state})
+            await bench.look(1.0)
+            shown.append("5" in active(bench))
+        assert shown == [False, False, False, True, True, False, False, True]
+        assert active(bench) == {*"01234567"}

@@ -2,25 +2,32 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from fake_clock import FakeClock
+from lent import lent
+from proc_tree import ProcTree
 from rank_table import KILLED, OwnedRankTable, environment, facts
 
+from agent.core.identity import RankLabel
 from agent.ranks import table
 from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.table import MAX_PROCESSES
-from agent.sdk.exporter import Logger, OwnThread
+from agent.sdk.exporter import Logger, OwnThread, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.process import exits as exits_module
+from exporters.process import ProcessConfig, ProcessExporter, exits as exits_module
 from exporters.process.exits import EXIT_TRIES_SECONDS, ExitWatch
+from exporters.process.scan import Scanner
 
 FAILED = ExitStatus(known=True, code=3)
 T = TypeVar("T")
@@ -197,6 +204,70 @@ async def test_the_log_names_the_rank(
     assert record.msg == text
     assert (fields["rank"], fields["job_id"], fields["pid"], fields["user"]) == ("0", "4711", 361, "alice")
     await node.exits.stop()
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for its standard input to end."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        process.kill()
+
+
+def off_the_loop(read: Callable[..., T]) -> Callable[..., T | None]:
+    """Let a read of a made-up file find nothing on the event loop: there only the kernel's own may be read."""
+    loop_thread = threading.get_ident()
+    return lambda *args: None if threading.get_ident() == loop_thread else read(*args)
+
+
+class OwnedScanner(Scanner):
+    """Keeps on which threads anything of it was used."""
+
+    users: frozenset[str] = frozenset()
+
+    def __getattribute__(self, name: str) -> Any:
+        OwnedScanner.users |= {threading.current_thread().name}
+        return super().__getattribute__(name)
+
+
+async def test_each_state_is_used_on_the_thread_of_its_owner(
+    tmp_path: Path, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a rank's discovery to its OOM kill the table is used on the loop alone, the scanner on its own thread."""
+    monkeypatch.setattr("exporters.process.exporter.Scanner", OwnedScanner)
+    monkeypatch.setattr(exits_module, "from_zombie", off_the_loop(exits_module.from_zombie))
+    proc, group = await asyncio.to_thread(ProcTree, tmp_path / "proc"), tmp_path / "sys/fs/cgroup/job/memory.events"
+    environ = {"RANK": "0", "SLURM_JOB_ID": "7"}
+
+    def show(kills: int, **state: Any) -> None:
+        group.parent.mkdir(parents=True, exist_ok=True)
+        group.write_text(f"oom_kill {kills}\n")
+        proc.add(child.pid, environment=environ, cgroup="0::/job\n", **state)
+
+    await asyncio.to_thread(show, 0, threads={child.pid + 1: "NCCL RAS"})
+    clock = FakeClock()
+    ranks = OwnedRankTable(clock, "here")  # raises when it is used elsewhere
+    roots = Roots(proc=proc.root, sys=tmp_path / "sys")
+    exporter = ProcessExporter(ProcessConfig(exit_status_ioctl=False))
+    await exporter.start(lent("process", clock, roots=roots, ranks=ranks))
+    for _ in range(2):
+        await exporter.update()
+    clock.advance(1.0)
+    ranks.tick()
+    await asyncio.to_thread(show, 1, state="Z", exit_code=9)
+    child.kill()
+
+    def ended() -> bool:
+        [view] = ranks.snapshot().ranks
+        return view.process.exit is not None
+
+    await until(ended)
+    [view] = ranks.snapshot().ranks
+    assert view.label == RankLabel("7", "0")
+    assert view.process.exit is not None
+    assert view.process.exit.oom
+    assert OwnedScanner.users == {"process"}
+    await exporter.drain()
 
 
 async def test_an_exit_at_the_end_of_a_run_is_not_lost(node: Node) -> None:

@@ -9,7 +9,7 @@ from proc_tree import stat_line
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
-from agent.system.process_lines import parse_schedstat, parse_stat
+from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
 from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
 from exporters.process.usage.waits import wait_of
@@ -25,6 +25,18 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
+def test_times_of_a_stat_line() -> None:
+    """CPU time is user and system time, that of waited-for children stands apart, and nothing is taken for another."""
+    fields = stat_line(7, "x) y", "R", 3, 0, 5, 123456, 0).split(" ")
+    skipped = 1  # the name has a blank of its own
+    for number, value in ((12, 4), (14, 100), (15, 20), (16, 3000), (17, 400), (24, 77), (42, 9)):
+        fields[number - 1 + skipped] = str(value)
+    stat = parse_stat(" ".join(fields))
+    assert stat is not None
+    found = (stat.major_faults, stat.cpu_ticks, stat.waited_cpu_ticks, stat.resident_pages, stat.io_wait_ticks)
+    assert found == (4, 120, 3400, 77, 9)
+
+
 @pytest.mark.parametrize("number", [12, 14, 24, 42])
 @pytest.mark.parametrize("value", ["-1", "x", str(2**63)])
 def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
@@ -32,6 +44,18 @@ def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
     fields = stat_line(7, "x", "R", 3, 0, 5, 123456, 0).split(" ")
     fields[number - 1] = value
     assert parse_stat(" ".join(fields)) is None
+
+
+def test_swap_and_switches_of_a_status() -> None:
+    """Swapped memory is in bytes, and 0 where a zombie has none."""
+    switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
+    text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
+    status = parse_status(text)
+    assert status is not None
+    assert (status.swap_bytes, status.context_switches) == (0, 8)
+    swapped = parse_status(text + "VmSwap:\t      12 kB\n")
+    assert swapped is not None
+    assert swapped.swap_bytes == 12288
 
 
 @pytest.mark.parametrize(
@@ -96,6 +120,15 @@ class Threads:
     def _wait(self, tid: int) -> int | None:
         self.asked.append(tid)
         return self.waits.get(tid)
+
+
+def test_thread_totals_begin_at_zero_and_take_in_the_increases() -> None:
+    """What threads waited before the first look is not counted: a restarted agent adds nothing of the past."""
+    node = Threads()
+    node.waits = {1: 700, 2: 50}
+    assert node.look(thread(1, io=9), thread(2)) == (0, 0)
+    node.waits = {1: 800, 2: 60}
+    assert node.look(thread(1, 1, io=11), thread(2, 1)) == (110, 2)
 
 
 def test_quiet_threads_are_not_asked() -> None:

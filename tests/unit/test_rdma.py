@@ -1,6 +1,7 @@
 """RDMA devices: what is read of them, what is expected, and what is told of those that fall short."""
 
 import asyncio
+import os
 import shutil
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
-from agent.sdk.exporter import StateSection
+from agent.sdk.exporter import NoData, StateSection
 from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
@@ -177,6 +178,20 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
     (tmp_path / "class/infiniband/mlx5_99/device").symlink_to(function)
     found = read_devices(tmp_path)
     assert (len(found), found[0].name) == (module.MAX_DEVICES, "mlx5_99")
+
+
+def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
+    """Of the made-up ConnectX one counter is refused: it is absent, all others are there."""
+    (found,) = [each for each in read_devices(DATA / "sys") if each.name == "mlx5_0"]
+    folder = DATA / "sys/class/infiniband/mlx5_0/ports/1/hw_counters"
+    expected = {
+        name: int((folder / name).read_text())
+        for name in os.listdir(folder)
+        if name not in ("lifespan", "rx_dct_connect")
+    }
+    assert found.ports[0].hardware_counters == expected
+    assert found.pci_path[0] == "pci0000:15"
+    assert (found.pci, found.numa, found.driver) == ("0000:18:00.0", 0, "mlx5_core")
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,6 +361,16 @@ def test_a_list_of_devices_that_is_none_is_refused() -> None:
     for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({"ignore_devices": names}, RdmaConfig)
+
+
+async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
+    """An unreadable checkpoint costs no device its series; a node without devices is no data."""
+    node = Node(root, b"\xc1")
+    async with node.under_way():
+        assert node.failed() == set()
+    with pytest.raises(NoData):
+        async with Node(root / "elsewhere").under_way():
+            pass
 
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
