@@ -1,9 +1,9 @@
 """What the agent knows of the ranks on this node, and what exporters add.
 
-RankView, RankSnapshot: all ranks, frozen. RankProcess: one rank's process; ProcessKey: its pid and start time.
-RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found. Owner, OwnerKind,
-Proof, proof_of: who runs it, by what proof. JobUsers: owner names. Membership, UNKNOWN_RANK: a rank in a communicator.
-ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankTable: where exporters write their evidence.
+RankSnapshot, RankView: all ranks, frozen until the next change. RankProcess: one rank's process; ProcessKey: its pid
+and start time. RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found. Owner,
+OwnerKind, Proof, proof_of: who runs it, by what proof. Membership, UNKNOWN_RANK: a rank in a communicator. ExitStatus,
+ending, in_words, JobEnd: how a process and a job ended. RankWriter: how an exporter writes what it knows of ranks.
 WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress,
 speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 """
@@ -16,7 +16,7 @@ from agent.ranks.rank.evidence import Pauses, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd, ending, in_words
 from agent.ranks.rank.facts import Owner, OwnerKind, ProcessFacts, Proof
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.snapshot import JobUsers, RankSnapshot, RankView
+from agent.ranks.records import is_record_file
+from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import RankSpeed
-from agent.ranks.table import RankTable
-from agent.ranks.writers import is_record_file
+from agent.ranks.writer import RankWriter

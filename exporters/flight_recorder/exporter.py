@@ -112,8 +112,7 @@ class FlightRecorderExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Release the series of all shown dumps."""
-        self._book.close()
+        """Nothing is under way; what was lent ends with the lease."""
 
     async def _part(self, wanted: Wanted) -> Offered:
         return part(self._book.shown(), wanted.job_id)

@@ -74,10 +74,7 @@ class InspectorPromExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Release these files: this exporter reads them no more."""
-        self._ctx.ranks.read_otherwise = frozenset()
-        for file in self._files:
-            self._ctx.admit.release(file)
+        """Nothing is under way; what was lent ends with the lease."""
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
         """Find what ranks hold: of those in this mode at each look, of the others now and then."""
@@ -162,7 +159,7 @@ class InspectorPromExporter:
                     read.add(key)
                 if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows))
-        self._ctx.ranks.read_otherwise = frozenset(read)
+        self._ctx.ranks.observe_read_otherwise(frozenset(read))
         self._shown = MeansSnapshot(tuple(shown), states)
 
     def _state(

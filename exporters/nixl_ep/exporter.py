@@ -12,7 +12,7 @@ import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
-from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
+from agent.sdk.ranks import RankLabel, RankSnapshot
 from agent.sdk.system import expand_hosts
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
 from exporters.nixl_ep.job_run import JobRun, SavedRuns, node_of
@@ -153,26 +153,25 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     async def update(self) -> None:
         """Read new lines. Raise NoData if no path is configured or none exists."""
-        views = self.ctx.ranks.snapshot()
-        available = await self.follow(views, JobUsers(views))
+        available = await self.follow(self.ctx.ranks.snapshot())
         self.ctx.exits.set_planned(frozenset(RankLabel(*name) for name in self._planned))
         self.shown = EpSnapshot(self.section, dict(self._plans), self._planned, self.ctx.clock.time())
         if not available:
             raise NoData
 
-    def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+    def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read plans and new lines of logs, and compute which ranks leave as planned."""
-        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
+        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(ranks).items()}
         texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
-        lines = texts.turn(users)
-        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
+        lines = texts.turn(ranks)
+        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, ranks))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
-        self.keep(lines, users)
-        ranks = local_ranks(views)
+        self.keep(lines, ranks)
+        local = local_ranks(ranks)
         self._planned = frozenset(
             name
             for job_id, run in self.saved.runs.items()
-            for name in planned_names(job_id, run, self._plans.get(job_id), ranks)
+            for name in planned_names(job_id, run, self._plans.get(job_id), local)
         )
 
     def take(self, lines: JobLines) -> None:
@@ -187,9 +186,9 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
             for job_id in known.keys() - here:
                 del known[job_id]
 
-    def _read_plans(self, texts: JobTexts, users: JobUsers) -> None:
+    def _read_plans(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read the plan beside each job's newest log. The plan must have the same owner as that log."""
-        newest = dict(sorted(texts.files(users), key=lambda one: one[1].written_ns))
+        newest = dict(sorted(texts.files(ranks), key=lambda one: one[1].written_ns))
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}

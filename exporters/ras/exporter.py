@@ -140,9 +140,6 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
-        for job in list(self._kept.by_job):
-            self._kept.release(job)
-        self._witness.forget(())
 
     async def _end_of_round(self) -> None:
         """Forget the last round of queries if it has ended; raise the error it ended with, if any."""
@@ -274,7 +271,7 @@ class RasExporter:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
     def _processes(self) -> dict[ProcessKey, LocalProcess]:
-        return local_processes(self._ctx.ranks, self._search.namespace)
+        return local_processes(self._ctx.ranks.snapshot().running.values(), self._search.namespace)
 
 
 SPEC = Spec(

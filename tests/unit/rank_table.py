@@ -10,9 +10,10 @@ import msgspec
 from fake_clock import FakeClock
 
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.ranks import table
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.ranks.table import RankTable
+from agent.ranks.writer import RankWriter
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"
@@ -44,16 +45,25 @@ def owned(
     return msgspec.structs.replace(facts(pid, env), owner=owner, uid=uid, parent_pid=parent, **more)
 
 
-class OwnedRankTable(RankTable):
-    """A rank table that fails a test in which it is used on another thread than that which made it."""
+class RankTable(table.RankTable):
+    """A rank table that also takes evidence itself, by a writer of its own.
+
+    It fails a test in which it is used on another thread than that which made it.
+    """
 
     def __init__(self, clock: FakeClock, hostname: str, settle_at_once: bool = False) -> None:
         object.__setattr__(self, "owner", threading.get_ident())
         super().__init__(clock, hostname, settle_at_once)
+        self.writer = RankWriter(self, "tests")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
 
     def __getattribute__(self, name: str) -> Any:
         if object.__getattribute__(self, "owner") != threading.get_ident():
             raise AssertionError(f"RankTable.{name} on thread {threading.current_thread().name}")
+        if name in ("link", "observe_records"):  # the table's own, behind those of its writer
+            object.__setattr__(self, "published", None)
         return super().__getattribute__(name)
 
 
@@ -62,7 +72,7 @@ class Table:
 
     def __init__(self, once: bool = False) -> None:
         self.clock = FakeClock()
-        self.ranks = OwnedRankTable(self.clock, "here", settle_at_once=once)
+        self.ranks = RankTable(self.clock, "here", settle_at_once=once)
 
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
         return self.add_facts(facts(pid, env))

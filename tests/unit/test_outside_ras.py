@@ -8,11 +8,11 @@ import msgspec
 import pytest
 import ras_reports
 from hypothesis import given, settings, strategies as st
+from lent import Admission
 from odd_values import damaged, shown
 from test_ras_events import TEXT
 from test_ras_transcripts import transcripts
 
-from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.inquiry import READER
 from exporters.ras.asking.jobs import LocalProcess

@@ -8,8 +8,9 @@ from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
-from agent.ranks.table import MAX_PROCESSES, UNSEEN_SECONDS
-from agent.ranks.writers import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
+from agent.ranks.records import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
+from agent.ranks.table import UNSEEN_SECONDS
+from agent.ranks.writer import MAX_PROCESSES
 
 
 @pytest.fixture
@@ -138,11 +139,11 @@ def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
     table.ranks.lose_sight()
     table.tick(UNSEEN_SECONDS)
     assert table.states() == {"1": "alive"}
-    table.ranks.confirm(key)
+    table.ranks.observe_state(key)
     table.tick(60.0)
     assert table.states() == {"1": "alive"}
     table.ranks.lose_sight()
     table.tick(UNSEEN_SECONDS + 0.1)
     assert table.states() == {}
-    table.ranks.confirm(key)
+    table.ranks.observe_state(key)
     assert table.states() == {"1": "alive"}

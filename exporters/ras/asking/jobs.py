@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankProcess
 from exporters.ras.asking import policy
 from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
@@ -134,22 +134,20 @@ def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site
     )
 
 
-def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
-    """Return the running rank processes of the rank table; ``own_namespace``: the agent's network namespace (inode)."""
+def local_processes(running: Iterable[RankProcess], own_namespace: int) -> dict[ProcessKey, LocalProcess]:
+    """Return what RAS needs of rank processes; ``own_namespace``: the agent's network namespace (inode)."""
     found = {}
-    for key, process in ranks.processes().items():
-        if process.facts is None:
-            continue
-        namespace, world = process.facts.network_namespace, process.world()
-        found[key] = LocalProcess(
-            key=key,
-            labels=tuple(label for label in process.slots or () if label is not None),
+    for process in running:
+        facts, world = process.seen, process.world()
+        found[facts.key] = LocalProcess(
+            key=facts.key,
+            labels=process.labels,
             world_size=process.world_size or (world.size if world is not None else None),
-            namespace_pid=process.facts.namespace_pid,
-            start_seconds=process.facts.start_seconds,
-            network_namespace=namespace,
-            foreign=namespace not in (0, own_namespace),
-            owner=_owner(process.facts),
+            namespace_pid=facts.namespace_pid,
+            start_seconds=facts.start_seconds,
+            network_namespace=facts.network_namespace,
+            foreign=facts.network_namespace not in (0, own_namespace),
+            owner=_owner(facts),
         )
     return found
 

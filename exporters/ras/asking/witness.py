@@ -13,7 +13,7 @@ import msgspec
 
 from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
-from agent.sdk.ranks import Membership, ProcessKey, RankTable, RasSilence
+from agent.sdk.ranks import Membership, ProcessKey, RankWriter, RasSilence
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
 from exporters.ras.local.sockets import Addresses, addresses_in
 from exporters.ras.report.model import Report
@@ -26,7 +26,7 @@ Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 class Witness:
     """Tells the rank table which processes the reports miss. ``thread`` reads addresses under ``proc_root``."""
 
-    def __init__(self, ranks: RankTable, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
+    def __init__(self, ranks: RankWriter, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
         self._ranks = ranks
         self._clock = clock
         self._thread = thread

@@ -43,12 +43,12 @@ class WrittenRanks:
     """The part of the rank table that records fill: MAX_WRITERS writers, each with its rank process or a stand-in."""
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
-        self._clock = clock
-        self._hostname = hostname
-        self._refused = 0
-        self._binder = RankBinder(clock, hostname, settle_at_once)
-        self._processes: dict[ProcessKey, RankProcess] = {}
-        self._writers: dict[WriterKey, WriterRecord] = {}
+        self.clock = clock
+        self.hostname = hostname
+        self.refused = 0
+        self.binder = RankBinder(clock, hostname, settle_at_once)
+        self.processes: dict[ProcessKey, RankProcess] = {}
+        self.writers: dict[WriterKey, WriterRecord] = {}
         self.hostnames: frozenset[str] = frozenset({hostname})
         """The host names of this node and of its containers with ranks."""
 
@@ -60,13 +60,13 @@ class WrittenRanks:
         uid: int | None = None,
     ) -> None:
         """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
-        now = self._clock.monotonic()
-        record = self._writers.get(writer_key)
-        if record is None and len(self._writers) >= MAX_WRITERS:
-            self._refused += 1
+        now = self.clock.monotonic()
+        record = self.writers.get(writer_key)
+        if record is None and len(self.writers) >= MAX_WRITERS:
+            self.refused += 1
             return
         if record is None or record.expired_at is not None:
-            record = self._writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
+            record = self.writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
         record.seen_at, record.uid = now, uid
         if record.process is None and last_progress_seconds is not None:
             self._link_former(writer_key, last_progress_seconds)
@@ -74,18 +74,18 @@ class WrittenRanks:
         if process is None:
             return
         for membership in memberships:
-            self._refused += not process.join(membership, now)
+            self.refused += not process.join(membership, now)
         if last_progress_seconds is not None:
-            process.note_progress(min(last_progress_seconds, self._clock.time() + FUTURE_SLACK_SECONDS))
+            process.note_progress(min(last_progress_seconds, self.clock.time() + FUTURE_SLACK_SECONDS))
 
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
         """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
-        since = self._clock.monotonic() - LINK_SECONDS
-        return {key: self._writers[key].uid for key, unseen in self._unseen().items() if unseen.found_at > since}
+        since = self.clock.monotonic() - LINK_SECONDS
+        return {key: self.writers[key].uid for key, unseen in self.unseen().items() if unseen.found_at > since}
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
         """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
-        record, process = self._writers.get(writer_key), self._processes.get(key)
+        record, process = self.writers.get(writer_key), self.processes.get(key)
         if record is None or process is None or record.process is not None:
             return
         unseen, record.process, record.unseen = record.unseen, key, None
@@ -93,18 +93,18 @@ class WrittenRanks:
         if unseen is None:
             return
         for membership in unseen.members.values():
-            self._refused += not process.join(membership, unseen.seen_at[membership.comm])
+            self.refused += not process.join(membership, unseen.seen_at[membership.comm])
         if unseen.progress_seconds is not None:
             process.note_progress(unseen.progress_seconds)
         for label in unseen.slots or ():
             if label is not None and process.slots is not None and label not in process.slots:
                 process.log_contradiction(label.rank)
-        self._binder.labels.release(unseen)
+        self.binder.labels.release(unseen)
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """Return the frozen label of one rank of a writer; None while it is not published."""
         process = self._process_of(writer_key)
-        return None if process is None else self._binder.label(process, comm, comm_rank)
+        return None if process is None else self.binder.label(process, comm, comm_rank)
 
     def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
         """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
@@ -113,41 +113,41 @@ class WrittenRanks:
 
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Return True when the series of a writer must go: the record of its rank has expired."""
-        record = self._writers.get(writer_key)
+        record = self.writers.get(writer_key)
         return record is not None and record.expired_at is not None
 
-    def _unseen(self) -> dict[WriterKey, RankProcess]:
+    def unseen(self) -> dict[WriterKey, RankProcess]:
         """Return the writers whose process was never seen, each with its stand-in."""
-        return {writer_key: record.unseen for writer_key, record in self._writers.items() if record.unseen is not None}
+        return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
-    def _expire_writers(self, now: float) -> None:
+    def expire_writers(self, now: float) -> None:
         """Forget writers whose process left the table, and idle ones without a process or of an older file."""
         newest: dict[tuple[int, int], int] = {}
-        for writer_key in self._writers:
+        for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)
             newest[file] = max(newest.get(file, 0), writer_key.generation)
-        for writer_key, record in list(self._writers.items()):
+        for writer_key, record in list(self.writers.items()):
             if record.expired_at is None:
                 older = writer_key.generation < newest[writer_key.device, writer_key.inode]
                 idle = (record.process is None or older) and now - record.seen_at > WRITER_IDLE_SECONDS
-                orphaned = record.unseen is None if record.process is None else record.process not in self._processes
+                orphaned = record.unseen is None if record.process is None else record.process not in self.processes
                 if idle or orphaned:
-                    self._binder.release(writer_key, record.unseen)
+                    self.binder.release(writer_key, record.unseen)
                     record.expired_at, record.unseen = now, None
             elif now - record.expired_at > WRITER_IDLE_SECONDS:
-                del self._writers[writer_key]
-        self._name_hosts()
+                del self.writers[writer_key]
+        self.name_hosts()
 
-    def _name_hosts(self) -> None:
+    def name_hosts(self) -> None:
         """Find this node's host names: its own and its containers'. A name may move to another node with its pod."""
-        theirs = (key.hostname for key, record in self._writers.items() if record.process in self._processes)
-        self.hostnames = frozenset({self._hostname, *theirs})
+        theirs = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
+        self.hostnames = frozenset({self.hostname, *theirs})
 
     def _process_of(self, writer_key: WriterKey) -> RankProcess | None:
-        record = self._writers.get(writer_key)
+        record = self.writers.get(writer_key)
         if record is None:
             return None
-        return self._processes.get(record.process) if record.process is not None else record.unseen
+        return self.processes.get(record.process) if record.process is not None else record.unseen
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it left: no process holds the file now.
@@ -155,7 +155,7 @@ class WrittenRanks:
         Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
         """
         key = self._former(writer_key)
-        process = None if key is None else self._processes.get(key)
+        process = None if key is None else self.processes.get(key)
         if key is None or process is None or process.exited_at is None:
             return
         unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
@@ -165,7 +165,7 @@ class WrittenRanks:
     def _former(self, writer_key: WriterKey) -> ProcessKey | None:
         """Return the process that wrote what the same file held before, under the same host name and pid."""
         for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
-            record = self._writers.get(writer_key._replace(generation=generation))
+            record = self.writers.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:
                 return record.process
         return None
