@@ -117,7 +117,7 @@ class Supervisor:
     def _take(self, plan: ExporterPlan) -> None:
         """Take on what a plan says of the tables."""
         self.counted = plan.counted
-        self.ranks.take_job_ids_from(plan.job_id_variables)
+        self.ranks.job_id_variables = plan.job_id_variables
         self.ranks.liveness.numbers = plan.numbers
 
     async def update_once(self) -> None:

@@ -10,10 +10,11 @@ class LeaseEnded(RuntimeError):  # noqa: N818  # a signal to a late update, not 
 
 
 class Leased(Generic[T]):
-    """Writes into ``table`` for one exporter run. After ``close`` reads go on, and every write raises LeaseEnded."""
+    """Writes into ``table`` for a run of exporter ``source``. After ``close`` reads go on; writes raise LeaseEnded."""
 
-    def __init__(self, table: T) -> None:
+    def __init__(self, table: T, source: str = "") -> None:
         self._table = table
+        self._source = source
         self._closed = False
 
     @property

@@ -139,8 +139,7 @@ class HardwareSource(Leased[Hardware]):
     """
 
     def __init__(self, hardware: Hardware, source: str) -> None:
-        super().__init__(hardware)
-        self._source = source
+        super().__init__(hardware, source)
         self.gpus, self.nics, self.gpu_users = hardware.gpus, hardware.nics, hardware.gpu_users
 
     def observe_gpus(self, gpus: Iterable[Gpu]) -> None:

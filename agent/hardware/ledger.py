@@ -119,11 +119,7 @@ class HealthLedger:
 
 
 class Checks(Leased[HealthLedger]):
-    """Writes findings for one exporter (``source``)."""
-
-    def __init__(self, ledger: HealthLedger, source: str) -> None:
-        super().__init__(ledger)
-        self._source = source
+    """Writes findings for one exporter."""
 
     def report(self, subject: Subject, check: str, state: CheckState) -> None:
         """Write a level. A latched fault of the same subject and check stays."""

@@ -1,24 +1,19 @@
 """Writers of records: the rank process of each, what its records say of the rank; and the table's checkpoint."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
-from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.core.identity import ProcessKey, RankLabel, WriterKey
 from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.process import RankProcess
 
-MAX_WRITERS = 4096
 LINK_SECONDS = 60.0
 """How long the process of a new writer is looked for."""
 WRITER_IDLE_SECONDS = 900.0
-MAX_FORMER = 8
-"""How many generations of a file are looked through for its last writer: some may have held no record."""
-FUTURE_SLACK_SECONDS = 2.0
-"""A record may be this much newer than now; a newer one counts as this much newer."""
 
 
 def is_record_file(path: str) -> bool:
@@ -52,63 +47,19 @@ class WrittenRanks:
         self.hostnames: frozenset[str] = frozenset({hostname})
         """The host names of this node and of its containers with ranks."""
 
-    def observe_records(
-        self,
-        writer_key: WriterKey,
-        memberships: Iterable[Membership],
-        last_progress_seconds: float | None,
-        uid: int | None = None,
-    ) -> None:
-        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
-        now = self.clock.monotonic()
-        record = self.writers.get(writer_key)
-        if record is None and len(self.writers) >= MAX_WRITERS:
-            self.refused += 1
-            return
-        if record is None or record.expired_at is not None:
-            record = self.writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
-        record.seen_at, record.uid = now, uid
-        if record.process is None and last_progress_seconds is not None:
-            self._link_former(writer_key, last_progress_seconds)
-        process = self._process_of(writer_key)
-        if process is None:
-            return
-        for membership in memberships:
-            self.refused += not process.join(membership, now)
-        if last_progress_seconds is not None:
-            process.note_progress(min(last_progress_seconds, self.clock.time() + FUTURE_SLACK_SECONDS))
-
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
         """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
         since = self.clock.monotonic() - LINK_SECONDS
         return {key: self.writers[key].uid for key, unseen in self.unseen().items() if unseen.found_at > since}
 
-    def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
-        record, process = self.writers.get(writer_key), self.processes.get(key)
-        if record is None or process is None or record.process is not None:
-            return
-        unseen, record.process, record.unseen = record.unseen, key, None
-        self.hostnames |= {writer_key.hostname}
-        if unseen is None:
-            return
-        for membership in unseen.members.values():
-            self.refused += not process.join(membership, unseen.seen_at[membership.comm])
-        if unseen.progress_seconds is not None:
-            process.note_progress(unseen.progress_seconds)
-        for label in unseen.slots or ():
-            if label is not None and process.slots is not None and label not in process.slots:
-                process.log_contradiction(label.rank)
-        self.binder.labels.release(unseen)
-
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """Return the frozen label of one rank of a writer; None while it is not published."""
-        process = self._process_of(writer_key)
+        process = self.process_of(writer_key)
         return None if process is None else self.binder.label(process, comm, comm_rank)
 
     def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
         """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
-        process = self._process_of(writer_key)
+        process = self.process_of(writer_key)
         return None if process is None or process.facts is None else process.facts.environment
 
     def is_expired(self, writer_key: WriterKey) -> bool:
@@ -143,32 +94,12 @@ class WrittenRanks:
         theirs = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
         self.hostnames = frozenset({self.hostname, *theirs})
 
-    def _process_of(self, writer_key: WriterKey) -> RankProcess | None:
+    def process_of(self, writer_key: WriterKey) -> RankProcess | None:
+        """Return the process of a writer, or its stand-in."""
         record = self.writers.get(writer_key)
         if record is None:
             return None
         return self.processes.get(record.process) if record.process is not None else record.unseen
-
-    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it left: no process holds the file now.
-
-        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
-        """
-        key = self._former(writer_key)
-        process = None if key is None else self.processes.get(key)
-        if key is None or process is None or process.exited_at is None:
-            return
-        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
-        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
-            self.link(writer_key, key)
-
-    def _former(self, writer_key: WriterKey) -> ProcessKey | None:
-        """Return the process that wrote what the same file held before, under the same host name and pid."""
-        for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
-            record = self.writers.get(writer_key._replace(generation=generation))
-            if record is not None and record.process is not None:
-                return record.process
-        return None
 
 
 class SavedTable(msgspec.Struct):

@@ -8,11 +8,14 @@ import msgspec
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.labels import LabelBook
+from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
 
 
-class FrozenProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec can: it refuses what would change it
-    """A rank process as it was when it was published."""
+class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec can: it refuses what would change it
+    """A rank process of the table as it was when it was published."""
+
+    facts: ProcessFacts = UNSEEN
 
 
 class RankView(msgspec.Struct, frozen=True):
@@ -20,7 +23,12 @@ class RankView(msgspec.Struct, frozen=True):
 
     label: RankLabel
     slot: int
-    process: RankProcess
+    process: PublishedProcess
+
+    @property
+    def uid(self) -> int | None:
+        """Its user; None where that is not known."""
+        return self.process.facts.uid
 
     def gpus(self) -> tuple[RankGpu, ...]:
         """The rank's own GPUs: of a process of several ranks with as many GPUs each rank has one, in their order."""
@@ -40,7 +48,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     """
 
     ranks: tuple[RankView, ...] = ()
-    running: Mapping[ProcessKey, RankProcess] = {}
+    running: Mapping[ProcessKey, PublishedProcess] = {}
     duplicates: int = 0
     refused: int = 0
     unidentified: int = 0
@@ -75,29 +83,28 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
         """By user and job the names of the job: its label, and its ids before an owner's suffix."""
         users: dict[int, dict[str, set[str]]] = {}
         for view in self.ranks:
-            process, uid = view.process, view.process.seen.uid
-            if uid is not None:
-                names = users.setdefault(uid, {}).setdefault(view.label.job_id, set())
+            process = view.process
+            if view.uid is not None:
+                names = users.setdefault(view.uid, {}).setdefault(view.label.job_id, set())
                 ids = {view.label.job_id, process.plain_job_id, process.claim.job_id, process.owner.job_id}
                 names.update(ids - {""})
         return users
 
 
-def frozen(process: RankProcess) -> RankProcess:
+def published(process: RankProcess) -> PublishedProcess:
     """Copy a process of the table for others."""
     slots = None if process.slots is None else list(process.slots)
-    members, seen_at = dict(process.members), dict(process.seen_at)
-    copied = msgspec.structs.replace(process, slots=slots, members=members, seen_at=seen_at)
-    return FrozenProcess(*msgspec.structs.astuple(copied))
+    inner = {"slots": slots, "members": dict(process.members), "seen_at": dict(process.seen_at)}
+    return PublishedProcess(**msgspec.structs.asdict(process) | inner)
 
 
 def views_of(
     processes: Mapping[ProcessKey, RankProcess], labels: LabelBook
-) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, RankProcess]]:
+) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
     """Return, by job and rank, the ranks whose process was seen and holds the label; and the processes that run."""
     ranks, running = [], {}
     for key, process in processes.items():
-        copied = frozen(process)
+        copied = published(process)
         if process.exited_at is None:
             running[key] = copied
         if process.confirmed:

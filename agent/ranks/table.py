@@ -28,6 +28,7 @@ UNSEEN_SECONDS = 5.0
 class RankTable(WrittenRanks):
     """See the module. ``settle_at_once``: bind without waiting (a single pass over recorded data).
 
+    ``job_id_variables``: environment variables that name the jobs of new processes, before the known ones.
     ``variables``: by exporter, those that it needs of rank processes; ``changed``: jobs with exits not judged yet.
     """
 
@@ -46,10 +47,6 @@ class RankTable(WrittenRanks):
     def kept_variables(self) -> frozenset[str]:
         """Return the variables to read of a rank process: those that identity is made of, and those to be kept."""
         return KEPT_VARIABLES.union(self.job_id_variables, *self.variables.values())
-
-    def take_job_ids_from(self, variables: tuple[str, ...]) -> None:
-        """Take the job ids of processes found from now on from these environment variables before the known ones."""
-        self.job_id_variables = variables
 
     def observe_gpus(self, hardware: Hardware) -> None:
         """Note which GPUs the processes use; what one used before it left stays."""
@@ -71,7 +68,7 @@ class RankTable(WrittenRanks):
                 duplicates=len(self.binder.duplicates),
                 refused=self.refused,
                 unidentified=sum(p.slots is None and p.is_surely_a_rank() for p in running.values()),
-                unreadable=sum(p.facts is not None and p.facts.environment is None for p in running.values()),
+                unreadable=sum(p.facts.environment is None for p in running.values()),
                 jobs=self.liveness.lines(),
                 without_nccl=self.without_nccl,
                 read_otherwise=self.read_otherwise,

@@ -11,11 +11,17 @@ from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.snapshot import frozen
+from agent.ranks.records import WriterRecord
+from agent.ranks.snapshot import PublishedProcess, published
 from agent.ranks.speeds import RankSpeed
 from agent.ranks.table import RankTable
 
 MAX_PROCESSES = 1024
+MAX_WRITERS = 4096
+MAX_FORMER = 8
+"""How many generations of a file are looked through for its last writer: some may have held no record."""
+FUTURE_SLACK_SECONDS = 2.0
+"""A record may be this much newer than now; a newer one counts as this much newer."""
 OOM_LOG_SECONDS = 10.0
 """A kernel log line may name an exit up to this long after it; a later line is about another process."""
 
@@ -28,8 +34,7 @@ class RankWriter(Leased[RankTable]):
     """
 
     def __init__(self, table: RankTable, source: str) -> None:
-        super().__init__(table)
-        self._source = source
+        super().__init__(table, source)
         self._at_end: dict[str, Callable[[], object]] = {}
         self.snapshot, self.kept_variables, self.label = table.snapshot, table.kept_variables, table.label
         self.recording_settings, self.is_expired = table.recording_settings, table.is_expired
@@ -55,10 +60,10 @@ class RankWriter(Leased[RankTable]):
 
     # -- processes -------------------------------------------------------------------------------------------------
 
-    def process(self, key: ProcessKey) -> RankProcess | None:
+    def process(self, key: ProcessKey) -> PublishedProcess | None:
         """Return a copy of the process, which may have no label, as long as it is in the table."""
         process = self._table.processes.get(key)
-        return None if process is None else frozen(process)
+        return None if process is None else published(process)
 
     def keep_variables(self, names: frozenset[str]) -> None:
         """Keep these environment variables of the rank processes found from now on."""
@@ -195,11 +200,43 @@ class RankWriter(Leased[RankTable]):
         uid: int | None = None,
     ) -> None:
         """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
-        self._lent.observe_records(writer_key, memberships, last_progress_seconds, uid)
+        table = self._lent
+        now = table.clock.monotonic()
+        record = table.writers.get(writer_key)
+        if record is None and len(table.writers) >= MAX_WRITERS:
+            table.refused += 1
+            return
+        if record is None or record.expired_at is not None:
+            record = table.writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
+        record.seen_at, record.uid = now, uid
+        if record.process is None and last_progress_seconds is not None:
+            self._link_former(writer_key, last_progress_seconds)
+        process = table.process_of(writer_key)
+        if process is None:
+            return
+        for membership in memberships:
+            table.refused += not process.join(membership, now)
+        if last_progress_seconds is not None:
+            process.note_progress(min(last_progress_seconds, table.clock.time() + FUTURE_SLACK_SECONDS))
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
         """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
-        self._lent.link(writer_key, key)
+        table = self._lent
+        record, process = table.writers.get(writer_key), table.processes.get(key)
+        if record is None or process is None or record.process is not None:
+            return
+        unseen, record.process, record.unseen = record.unseen, key, None
+        table.hostnames |= {writer_key.hostname}
+        if unseen is None:
+            return
+        for membership in unseen.members.values():
+            table.refused += not process.join(membership, unseen.seen_at[membership.comm])
+        if unseen.progress_seconds is not None:
+            process.note_progress(unseen.progress_seconds)
+        for label in unseen.slots or ():
+            if label is not None and process.slots is not None and label not in process.slots:
+                process.log_contradiction(label.rank)
+        table.binder.labels.release(unseen)
 
     def observe_read_otherwise(self, keys: frozenset[ProcessKey]) -> None:
         """Note which processes need no records: something else is read of them."""
@@ -214,3 +251,24 @@ class RankWriter(Leased[RankTable]):
     def late_share(self, label: RankLabel) -> float | None:
         """Return how late the rank was in the last minute (0 to 1); None where that is unknown."""
         return self._table.speeds.view(label).late_share
+
+    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
+        """Link a process that truncated its file just before it left: no process holds the file now.
+
+        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        """
+        key = self._former(writer_key)
+        process = None if key is None else self._table.processes.get(key)
+        if key is None or process is None or process.exited_at is None:
+            return
+        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
+        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
+            self.link(writer_key, key)
+
+    def _former(self, writer_key: WriterKey) -> ProcessKey | None:
+        """Return the process that wrote what the same file held before, under the same host name and pid."""
+        for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
+            record = self._table.writers.get(writer_key._replace(generation=generation))
+            if record is not None and record.process is not None:
+                return record.process
+        return None

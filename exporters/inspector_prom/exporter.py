@@ -184,21 +184,19 @@ def ranks_here(views: Iterable[RankView]) -> Ranks:
     """Return the running rank processes without records."""
     found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
-        process = view.process
-        if process.facts is not None and process.exited_at is None and process.progress_seconds is None:
-            found[process.facts.key].append(view)
+        if view.process.exited_at is None and view.process.progress_seconds is None:
+            found[view.process.key].append(view)
     return found
 
 
 def _uid(views: list[RankView]) -> int:
     """Return the user of a process; -1 where that is not known."""
-    facts = views[0].process.facts
-    return -1 if facts is None or facts.uid is None else facts.uid
+    uid = views[0].uid
+    return -1 if uid is None else uid
 
 
 def _environment(views: list[RankView]) -> Mapping[str, str] | None:
-    facts = views[0].process.facts
-    return None if facts is None else facts.environment
+    return views[0].process.facts.environment
 
 
 def _asks(views: list[RankView]) -> bool:

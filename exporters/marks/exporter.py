@@ -119,7 +119,7 @@ class MarksExporter:
         """Return the users of each job with ranks here."""
         found: dict[str, frozenset[int]] = {}
         for view in self._ctx.ranks.snapshot().ranks:
-            uid, job_id = view.process.seen.uid, view.label.job_id
+            uid, job_id = view.uid, view.label.job_id
             if uid is not None and view.process.exited_at is None:
                 found[job_id] = found.get(job_id, frozenset()) | {uid}
         return found

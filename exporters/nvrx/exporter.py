@@ -145,7 +145,7 @@ def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
     """Yield the job, the user (uid) and the facts of each live rank whose process is known."""
     for view in views.ranks:
         facts = view.process.facts
-        if facts is not None and facts.uid is not None and view.process.exited_at is None:
+        if facts.uid is not None and view.process.exited_at is None:
             yield view.label.job_id, facts.uid, facts
 
 

@@ -203,7 +203,7 @@ class ProcessExporter:
             process = running[key]
             if labels := process.labels:
                 self._unnamed.discard(key)
-                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.seen.evidence}
+                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.facts.evidence}
                 named = {"named_by": process.source, "proof": proof_of(process)}
                 self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who, **named)
 

@@ -180,7 +180,7 @@ class GpuUsers:
         found = {}
         for process in self._ctx.ranks.snapshot().running.values():
             if job_ids := frozenset(label.job_id for label in process.labels):
-                facts = process.seen
+                facts = process.facts
                 found[facts.key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
         return found
 

@@ -253,8 +253,7 @@ def _running(views: Iterable[RankView]) -> list[RankView]:
 
 
 def _user(view: RankView) -> int:
-    uid = view.process.seen.uid
-    return -1 if uid is None else uid
+    return -1 if view.uid is None else view.uid
 
 
 SPEC = Spec(

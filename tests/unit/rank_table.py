@@ -13,6 +13,7 @@ from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.ranks import table
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
+from agent.ranks.snapshot import PublishedProcess, RankView
 from agent.ranks.writer import RankWriter
 
 WORLD = "aaaaaaaaaaaaaa"
@@ -36,6 +37,14 @@ def facts(pid: int, env: dict[str, str] | None = None) -> ProcessFacts:
 def writer_key(pid: int, generation: int = 0) -> WriterKey:
     """A writer with its own file."""
     return WriterKey(64, pid, generation, "here", pid)
+
+
+def view(pid: int, rank: str, job: str = "4711", *, exited: bool = False, source: str = "", **more: Any) -> RankView:
+    """A published rank, the only one of its process; ``more``: fields of its facts."""
+    known = msgspec.structs.replace(facts(pid), **more)
+    label = RankLabel(job, rank)
+    exited_at = 1.0 if exited else None
+    return RankView(label, 0, PublishedProcess(0.0, facts=known, slots=[label], source=source, exited_at=exited_at))
 
 
 def owned(
@@ -62,8 +71,6 @@ class RankTable(table.RankTable):
     def __getattribute__(self, name: str) -> Any:
         if object.__getattribute__(self, "owner") != threading.get_ident():
             raise AssertionError(f"RankTable.{name} on thread {threading.current_thread().name}")
-        if name in ("link", "observe_records"):  # the table's own, behind those of its writer
-            object.__setattr__(self, "published", None)
         return super().__getattribute__(name)
 
 

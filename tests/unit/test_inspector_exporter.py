@@ -14,7 +14,7 @@ from lent import Admission, lent
 from agent.app.lease import end_writers
 from agent.ranks.speeds import RankSpeed
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, RankProcess, RankSnapshot, WriterKey
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.format.records import SeriesKey
@@ -422,7 +422,7 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
 def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None:
     """Ranks that will never give records are counted by reason though none of our directories exists."""
     bench, settings = Bench(tmp_path / "missing").start(), {"NCCL_INSPECTOR_ENABLE": "1"}
-    silent = RankProcess(0.0, ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings))
+    silent = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings))
     bench.ranks.said["running"] = {silent.key: silent}
     assert bench.look()["rankwatch_inspector_silent_ranks"] == {("no_plugin",): 1}
     bench.ranks.said["running"] = {}

@@ -11,7 +11,7 @@ from rank_table import RankTable
 
 from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS
 from agent.sdk.exporter import Logger
-from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, RankProcess, RankSnapshot, WriterKey
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector.reading.silence import (
     GRACE_SECONDS,
     MAX_TOLD,
@@ -43,7 +43,7 @@ def facts(
 def ranks(*found: ProcessFacts) -> RankSnapshot:
     """Ranks of job 4711, each with its pid as its number."""
     slots = {each.key: [RankLabel("4711", str(each.key.pid))] for each in found}
-    return RankSnapshot(running={each.key: RankProcess(0.0, each, slots=slots[each.key]) for each in found})
+    return RankSnapshot(running={each.key: PublishedProcess(0.0, facts=each, slots=slots[each.key]) for each in found})
 
 
 def test_good_settings_are_not_silent() -> None:

@@ -150,7 +150,7 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
 def test_configured_variables_name_the_job_first(table: Table) -> None:
     """A configured variable comes before the known ones, for processes found from then on."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
-    table.ranks.take_job_ids_from(("RUN", "SLURM_ARRAY_JOB_ID"))
+    table.ranks.job_id_variables = ("RUN", "SLURM_ARRAY_JOB_ID")
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.kept_variables()
     table.add_facts(owned(1, env, SLURM), then=1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}

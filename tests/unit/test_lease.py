@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
@@ -14,7 +15,7 @@ from pytest import LogCaptureFixture
 from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
-from agent.core.log import Logger
+from agent.core.log import Guard, Logger
 from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
 from agent.sdk.exporter import Context, ExporterConfig, LeaseEnded, Roots, Spec
@@ -158,3 +159,15 @@ async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -
         asyncio.get_running_loop().call_exception_handler({"message": "never retrieved", "exception": error})
         assert len(caplog.records) == lines
     await own.stop()
+
+
+def test_the_end_of_a_lease_is_no_odd_piece(caplog: LogCaptureFixture) -> None:
+    """What meets the end while it looks at one piece of a source passes the guard: nothing is counted or logged."""
+    guard = Guard(Logger("late"))
+
+    def late() -> None:
+        raise LeaseEnded
+
+    with pytest.raises(LeaseEnded):
+        guard.attempt("a record", late)
+    assert (guard.skipped, caplog.records) == (0, [])

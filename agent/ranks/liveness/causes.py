@@ -73,11 +73,7 @@ class ExitFacts:
 
 
 class ExitFactsWriter(Leased[ExitFacts]):
-    """Writes what one exporter (``source``) knows of exits."""
-
-    def __init__(self, facts: ExitFacts, source: str) -> None:
-        super().__init__(facts)
-        self._source = source
+    """Writes what one exporter knows of exits."""
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
         """Replace the known causes: checks or categories by rank; rank "" stands for the whole job."""

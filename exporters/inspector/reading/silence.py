@@ -86,7 +86,7 @@ class SilenceWatch:
         for key, process in ranks.running.items():
             if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):
                 continue
-            reason = silence_of(process.seen, self._paths)
+            reason = silence_of(process.facts, self._paths)
             if reason is None:
                 continue
             counts[reason] += 1
