@@ -91,7 +91,6 @@ class RankWriter(Leased[RankTable]):
         key: ProcessKey,
         state: str = "S",
         blocked_since: float | None = None,
-        *,
         kill_pending: bool = False,
         finalized: bool = False,
     ) -> None:

@@ -167,13 +167,7 @@ class ProcessExporter:
         running = ranks.snapshot().running
         self._exits.watch(pidfds, running)
         for key, standing in found.standing.items():
-            ranks.observe_state(
-                key,
-                standing.state,
-                standing.blocked_since,
-                kill_pending=standing.kill_pending,
-                finalized=standing.finalized,
-            )
+            ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
         for writer_key, key in found.links:
             ranks.link(writer_key, key)
         for key in found.gone:
