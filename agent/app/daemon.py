@@ -241,7 +241,7 @@ class Daemon:
             age_seconds=self._clock.monotonic() - self._started_at,
             exporters=exporters + broken,
             counts={name: replace(counts) for name, counts in self._registry.counts.items()},
-            refused=self._supervisor.admission.refused,
+            refused=self._supervisor.series.refused,
             helpers=tuple(
                 HelperStatus(helper.spec.name, helper.ok, dict(helper.calls))
                 for helper in self._supervisor.helpers.all()

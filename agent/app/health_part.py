@@ -69,7 +69,6 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         if entry.check == "gpu_xid" and entry.subject.name in codes
         else entry.check
         for view in known.ranks.ranks
-        if view.process.facts is not None
         for entry in reversed(failed)
         if entry.subject in subjects_of(view)
         and entry.finding.since_seconds - view.process.facts.start_seconds > IN_SPITE_SECONDS

@@ -1,13 +1,14 @@
 """Resources lent to one exporter run, released when it ends."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
+from agent.core.leased import Leased, LeaseEnded
 from agent.core.log import Guard, Logger
-from agent.core.series_budget import Admission
+from agent.core.series_budget import Admission, SeriesBudget
 from agent.core.threads import OwnThread
 from agent.evidence.board import EvidenceBoard
 from agent.export.exporter import Context, Roots
@@ -15,6 +16,7 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Answer, Helper, Helpers, HelperSpec
 from agent.ranks.table import RankTable
+from agent.ranks.writer import RankWriter
 
 HELPERS_SECONDS = 3.0
 """How long helpers may take to end; one that hangs in the kernel is left behind."""
@@ -33,7 +35,7 @@ class Lender:
 
     def __post_init__(self) -> None:
         """Make the tables that begin empty."""
-        self.admission = Admission()
+        self.series = SeriesBudget()
         self.helpers = Helpers(self.clock)
         self.hardware = Hardware()
         self.ledger = HealthLedger(self.clock)
@@ -41,7 +43,7 @@ class Lender:
 
 
 class Lease:
-    """One run's lease. After ``close`` nothing that the exporter still does reaches the agent's tables.
+    """One run's lease. After ``close`` nothing that the exporter still does reaches the agent: each write raises.
 
     An update that is late ends after its exporter was drained, and may run while the next run is under way.
     """
@@ -55,9 +57,9 @@ class Lease:
             roots=lender.roots,
             clock=lender.clock,
             hostname=lender.hostname,
-            ranks=lender.ranks,
+            ranks=RankWriter(lender.ranks, name),
             state=lender.state.section(f"exporter {name}", checkpoint_bytes),
-            admit=lender.admission,
+            admit=Admission(lender.series),
             thread=self._thread,
             helper=self._helper,
             checks=lender.ledger.of(name),
@@ -70,10 +72,8 @@ class Lease:
         )
 
     async def close(self) -> None:
-        """Take no more evidence, end the threads after the call under way, and end the helpers."""
-        lent = self.context
-        for each in (lent.state, lent.checks, lent.hardware, lent.evidence, lent.exits):
-            each.close()
+        """Let it write no more, end the threads after the call under way, and end the helpers."""
+        end_writers(self.context)
         for thread in self._threads:
             thread.stop()
         if self._helpers:
@@ -87,11 +87,26 @@ class Lease:
                 self.context.log.error("a helper process could not be ended", error=error)
 
     def _thread(self, name: str) -> OwnThread:
+        self.context.ranks.check()
         thread = OwnThread(name)
         self._threads.append(thread)
         return thread
 
     def _helper(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
+        self.context.ranks.check()
         helper = self._lender.helpers.lend(spec)
         self._helpers.append(helper)
         return helper
+
+
+def end_writers(context: Context) -> None:
+    """Close every writer that was lent."""
+    for lent in (getattr(context, field.name) for field in fields(context)):
+        if isinstance(lent, Leased):
+            lent.close()
+
+
+def ignore_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Handle the exception of a task that no code awaits: the end of its exporter's lease is no error."""
+    if not isinstance(context.get("exception"), LeaseEnded):
+        loop.default_exception_handler(context)

@@ -4,6 +4,7 @@ import asyncio
 
 from agent.app.lease import Lease
 from agent.core.clock import Clock
+from agent.core.leased import LeaseEnded
 from agent.core.log import Logger
 from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.exporter_families import ExporterStatus
@@ -141,6 +142,8 @@ class Running:
         )
 
     def _note(self, error: BaseException | None) -> None:
+        if isinstance(error, LeaseEnded):  # a late update, after its exporter
+            return
         self.looked = True
         self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
         if error is None:

@@ -7,7 +7,7 @@ from functools import partial
 from agent.app.boot_file import BootFile
 from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.health_part import causes, health_part, struck_ranks
-from agent.app.lease import Lease, Lender
+from agent.app.lease import Lease, Lender, ignore_ended
 from agent.app.past import ShownPast
 from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
@@ -45,7 +45,7 @@ class Supervisor:
         self._saved_at = float("-inf")
         self.ranks = self._restored_ranks(hostname)
         self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
-        self.admission = self._lender.admission
+        self.series = self._lender.series
         self.helpers = self._lender.helpers
         self.hardware = self._lender.hardware
         self.ledger = self._lender.ledger
@@ -57,8 +57,8 @@ class Supervisor:
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
-            Source("ranks", 50_000, self.ranks.snapshot, families.families),
-            Source("liveness", 10_000, self.ranks.snapshot, liveness_page.families),
+            Source("ranks", 50_000, self.ranks.page, families.families),
+            Source("liveness", 10_000, self.ranks.page, liveness_page.families),
             Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}
@@ -74,6 +74,7 @@ class Supervisor:
 
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
         """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
+        asyncio.get_running_loop().set_exception_handler(ignore_ended)
         self._take(plan)
         self.ranks.liveness.note_ran_before(self._boot_file.load(self._clock.time()), self._clock)
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
@@ -116,7 +117,7 @@ class Supervisor:
     def _take(self, plan: ExporterPlan) -> None:
         """Take on what a plan says of the tables."""
         self.counted = plan.counted
-        self.ranks.take_job_ids_from(plan.job_id_variables)
+        self.ranks.job_id_variables = plan.job_id_variables
         self.ranks.liveness.numbers = plan.numbers
 
     async def update_once(self) -> None:
@@ -140,7 +141,7 @@ class Supervisor:
 
     def health_snapshot(self) -> health.HealthSnapshot:
         """Copy the tables that tell how healthy the ranks and the node are."""
-        return health.HealthSnapshot(self.ranks.snapshot(), self.ledger.entries(), self.counted, self.hardware.faults())
+        return health.HealthSnapshot(self.ranks.page(), self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
         """Return True when every exporter was started and its first update is behind it, well or not, or late."""
@@ -157,7 +158,7 @@ class Supervisor:
         """
         if not self._may_show:
             is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS
-            running = self.ranks.processes().values()
+            running = self.ranks.running().values()
             is_named = not any(process.slots is None and process.claim.rank is not None for process in running)
             self._may_show = is_late or (self.has_looked(LOOKER) and is_named)
         return self._may_show
@@ -179,7 +180,7 @@ class Supervisor:
                     self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
-            self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes().values()), self._clock.time())
+            self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes.values()), self._clock.time())
             beat.set()
             await asyncio.sleep(TICK_SECONDS)
 

@@ -12,6 +12,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 
+from agent.core.leased import Leased
 from agent.core.log import Logger
 
 T = TypeVar("T")
@@ -45,16 +46,17 @@ class _Checkpoint(msgspec.Struct):
     sections: dict[Annotated[str, msgspec.Meta(max_length=128)], bytes]
 
 
-class StateSection:
+class StateSection(Leased[None]):
     """One owner's part of the checkpoint.
 
     ``restored``: what this owner published last in this boot, or None. ``publish`` replaces it; the file follows within
     seconds. Called on the event loop. ``durable``: what was published and a killed agent would find again, or None.
-    ``refused`` counts the publications that were larger than ``max_bytes``. After ``close`` nothing more is taken: a
-    late update may end after its owner.
+    ``refused`` counts the publications that were larger than ``max_bytes``. After ``close`` what was published last
+    stays.
     """
 
     def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
+        super().__init__(None)
         self.name = name
         self.max_bytes = max_bytes
         self._log = Logger("checkpoint")
@@ -67,7 +69,6 @@ class StateSection:
         self.changes = 0
         self.refused = 0
         self._too_large = False
-        self._closed = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
         """What this owner published last, decoded; None where there is nothing or, with a word in the log, no sense."""
@@ -84,8 +85,7 @@ class StateSection:
 
         One over the budget is refused, and what was published before stays: it is older, and whole.
         """
-        if self._closed:
-            return
+        self.check()
         too_large = len(section) > self.max_bytes
         self.refused += too_large
         if too_large and not self._too_large:
@@ -96,10 +96,6 @@ class StateSection:
         if not too_large and section != self.published:
             self.published = section
             self.changes += 1
-
-    def close(self) -> None:
-        """Keep what was published last."""
-        self._closed = True
 
 
 class Draft(NamedTuple):

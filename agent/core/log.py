@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, TextIO, TypeAlias, TypeVar, get_args
 
+from agent.core.leased import LeaseEnded
 from agent.core.repeat_limit import RepeatLimit
 
 T = TypeVar("T")
@@ -81,6 +82,8 @@ class Guard:
         """Return what ``work`` returns, or None when it raised; ``what`` and ``which`` name the piece in the log."""
         try:
             return work()
+        except LeaseEnded:  # no piece is odd: the exporter has ended
+            raise
         except Exception as error:  # noqa: BLE001  # whatever an odd piece causes; counted and logged
             self.skipped += 1
             self._log.error("{what} was left out: looking at it failed", what=what, error=error, **which)

@@ -8,6 +8,8 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
+from agent.core.leased import LeaseEnded
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -32,7 +34,7 @@ class OwnThread(Executor):
     async def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` on this thread and return its result; its exception is raised here.
 
-        Cancelling the caller does not stop ``function``: its result is then dropped. RuntimeError after ``stop``.
+        Cancelling the caller does not stop ``function``: its result is then dropped. LeaseEnded after ``stop``.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
@@ -40,7 +42,7 @@ class OwnThread(Executor):
         return await future  # type: ignore[return-value]  # the future carries what `function` returned
 
     def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
-        """Run ``function`` on this thread, as Executor says. RuntimeError after ``stop``."""
+        """Run ``function`` on this thread, as Executor says. LeaseEnded after ``stop``."""
         future: Future[T] = Future()
         self._put(partial(function, *arguments, **options), partial(_settle, future))
         return future
@@ -52,7 +54,7 @@ class OwnThread(Executor):
 
     def _put(self, function: Callable[[], object], settle: _Settle) -> None:
         if self._stopped:
-            raise RuntimeError(f"thread {self.name} was stopped")
+            raise LeaseEnded(f"thread {self.name} was stopped")
         if not self._started:
             self._started = True
             self._thread.start()

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from agent.core.identity import RankLabel
+from agent.core.leased import Leased
 from agent.evidence.summary import Event, Word
 
 
@@ -40,11 +41,11 @@ Files = Callable[[str], Awaitable[bytes | None]]
 """Gives a file of a bundle by its name; None where there is none of that name. May raise OSError."""
 
 
-class Offers:
-    """What one exporter (``source``) offers while it is on the board, until it has ended."""
+class Offers(Leased["EvidenceBoard"]):
+    """What one exporter (``source``) offers while it is on the board."""
 
     def __init__(self, board: EvidenceBoard, source: str) -> None:
-        self._board = board
+        super().__init__(board)
         self.source = source
         self.make: Offer | None = None
         self.told: Stalls = dict
@@ -52,35 +53,39 @@ class Offers:
 
     def offer(self, make: Offer) -> None:
         """Offer a part from now on, under the exporter's name."""
+        self.check()
         self.make = make
 
     def all(self) -> dict[str, Offer]:
         """Return the parts that all exporters offer now, by the exporter that makes them."""
-        return {each.source: each.make for each in self._board.offers if each.make is not None}
+        return {each.source: each.make for each in self._table.offers if each.make is not None}
 
     def tell_stalls(self, stalls: Stalls) -> None:
         """Tell from now on which jobs stand still."""
+        self.check()
         self.told = stalls
 
     def stalls(self) -> dict[str, float]:
         """The jobs that stand still by any exporter, and for how many seconds by the one that saw it for longest."""
         found: dict[str, float] = {}
-        for offers in self._board.offers:
+        for offers in self._table.offers:
             for job_id, seconds in offers.told().items():
                 found[job_id] = max(seconds, found.get(job_id, seconds))
         return found
 
     def serve(self, files: Files) -> None:
         """Give files of bundles from now on to who may have them."""
+        self.check()
         self.files = files
 
     def struck(self) -> Mapping[RankLabel, str]:
         """Return the ranks that run on hardware that has failed now, each with a check that says so."""
-        return self._board.struck()
+        return self._table.struck()
 
     def close(self) -> None:
-        """Withdraw what it offers and tells, now and later."""
-        self._board.offers = [each for each in self._board.offers if each is not self]
+        """Withdraw what it offers and tells."""
+        self._table.offers = [each for each in self._table.offers if each is not self]
+        super().close()
 
 
 class EvidenceBoard:

@@ -10,7 +10,7 @@ import msgspec
 from agent.core.metrics import Metric
 from agent.export.exporter import Context, ExporterConfig, NoData, Roots
 from agent.export.job_texts import JobLines, JobTexts, SavedPositions
-from agent.ranks.snapshot import JobUsers, RankSnapshot
+from agent.ranks.snapshot import RankSnapshot
 
 C = TypeVar("C", bound=ExporterConfig)
 T = TypeVar("T")
@@ -50,11 +50,11 @@ class TextExporter(Generic[S, T]):
             self.saved = ctx.state.restore(type(self.saved), ctx.log) or self.saved
             self.texts = await self.thread.call(partial(JobTexts, ctx, self._paths, self.saved.positions))
 
-    async def follow(self, views: RankSnapshot, users: JobUsers) -> bool:
+    async def follow(self, ranks: RankSnapshot) -> bool:
         """Read on; return whether there is a file, or a directory in which one may appear."""
         if self.texts is None:
             return False
-        await self.thread.call(partial(self._turn, self.texts, views, users))
+        await self.thread.call(partial(self._turn, self.texts, ranks))
         self.ctx.state.publish(self.section)
         return self.texts.available
 
@@ -71,16 +71,16 @@ class TextExporter(Generic[S, T]):
         if self.texts is not None:
             await self.thread.call(self.texts.close)
 
-    def turn(self, texts: JobTexts, _views: RankSnapshot, users: JobUsers) -> None:
+    def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Take in the next lines."""
-        self.keep(texts.turn(users), users)
+        self.keep(texts.turn(ranks), ranks)
 
-    def keep(self, found: Iterable[JobLines], users: JobUsers) -> None:
+    def keep(self, found: Iterable[JobLines], ranks: RankSnapshot) -> None:
         """Take in lines, and forget jobs without ranks here. An error costs the lines of one file."""
         for lines in found:
             self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
         if not self.ctx.once:
-            self.forget(users.jobs())
+            self.forget(ranks.job_ids)
 
     @abstractmethod
     def take(self, lines: JobLines) -> None:
@@ -90,8 +90,8 @@ class TextExporter(Generic[S, T]):
     def forget(self, here: frozenset[str]) -> None:
         """Forget all jobs but those ``here``."""
 
-    def _turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
-        self.turn(texts, views, users)
+    def _turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
+        self.turn(texts, ranks)
         self.saved.positions = texts.positions()
         self.section = msgspec.msgpack.encode(self.saved)
 

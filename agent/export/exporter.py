@@ -9,6 +9,7 @@ import msgspec
 
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
+from agent.core.leased import Leased
 from agent.core.log import Guard, Logger
 from agent.core.metrics import Family, Metric
 from agent.core.series_budget import Admission
@@ -18,7 +19,7 @@ from agent.hardware.inventory import HardwareSource
 from agent.hardware.ledger import Checks
 from agent.helper.client import LendHelper
 from agent.ranks.liveness.causes import ExitFactsWriter
-from agent.ranks.table import RankTable
+from agent.ranks.writer import RankWriter
 
 
 class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is not there
@@ -44,17 +45,24 @@ class Roots:
     log: Path = Path("/var/log")
 
 
-class Note:
+class Note(Leased[None]):
     """What an operator should know of an exporter that works: what it may not see, and what helps. Empty: nothing."""
 
     def __init__(self) -> None:
+        super().__init__(None)
         self.text = ""
+
+    def say(self, text: str) -> None:
+        """Replace it."""
+        self.check()
+        self.text = text
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the agent lends to one exporter.
+    """What the agent lends to one exporter run. After its end each write raises LeaseEnded; reads go on.
 
+    ``ranks`` has the snapshot of all ranks and takes what the exporter knows of them; ``admit`` gives room for series;
     ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
     hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is, ``evidence`` what it can
     add to a bundle, ``exits`` why ranks may have ended; with ``guard`` one odd piece of a source (a record, a process)
@@ -65,7 +73,7 @@ class Context:
     roots: Roots
     clock: Clock
     hostname: str
-    ranks: RankTable
+    ranks: RankWriter
     state: StateSection
     admit: Admission
     thread: Callable[[str], OwnThread]

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from agent.export.exporter import Context
-from agent.ranks.snapshot import JobUsers
+from agent.ranks.snapshot import RankSnapshot
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position
@@ -74,19 +74,19 @@ class JobTexts:
         """Return whether a file exists, or a directory in which one may appear."""
         return self._files.available
 
-    def turn(self, users: JobUsers) -> list[JobLines]:
+    def turn(self, ranks: RankSnapshot) -> list[JobLines]:
         """Return about TURN_BYTES of new lines of jobs with ranks here; of recorded data all lines."""
-        self._discover(users)
-        lines = self._read(users)
+        self._discover(ranks)
+        lines = self._read(ranks)
         while self._ctx.once and self._files.waiting:
-            lines += self._read(users)
+            lines += self._read(ranks)
         return lines
 
-    def _read(self, users: JobUsers) -> list[JobLines]:
+    def _read(self, ranks: RankSnapshot) -> list[JobLines]:
         results = []
         now = self._ctx.clock.time()
-        for read in self._files.read(TURN_BYTES, lambda file: self._is_ours(file, users)):
-            job_id = self._job(read.file, users)
+        for read in self._files.read(TURN_BYTES, lambda file: self._is_ours(file, ranks)):
+            job_id = self._job(read.file, ranks)
             written = min(now, read.file.modified_ns / 1e9) if read.file.modified_ns >= 0 else now
             lines = [line.decode("utf-8", "replace") for line in read.lines()]
             results.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
@@ -97,20 +97,20 @@ class JobTexts:
         positions = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
         return list(positions)[-MAX_POSITIONS:]
 
-    def files(self, users: JobUsers) -> list[tuple[str, FollowedFile]]:
+    def files(self, ranks: RankSnapshot) -> list[tuple[str, FollowedFile]]:
         """Return (job id, file) of each file that this node reads."""
-        return [(self._job(file, users), file) for file in self._known if self._is_ours(file, users)]
+        return [(self._job(file, ranks), file) for file in self._known if self._is_ours(file, ranks)]
 
     def close(self) -> None:
         """Close all files."""
         self._files.close()
 
-    def _discover(self, users: JobUsers) -> None:
+    def _discover(self, ranks: RankSnapshot) -> None:
         now = self._ctx.clock.monotonic()
         if now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             self._known = self._files.discover()
-        wanted = {file.path: file.share.uid for file in self._known if self._is_wanted(file, users)}
+        wanted = {file.path: file.share.uid for file in self._known if self._is_wanted(file, ranks)}
         if wanted and now >= self._ask_at:
             self._ask_at = now + HOLDERS_SECONDS
             self._ours.update(writers_of(self._proc, wanted))
@@ -118,17 +118,17 @@ class JobTexts:
             while len(self._ours) > MAX_OURS:
                 del self._ours[next(iter(self._ours))]
 
-    def _is_wanted(self, file: FollowedFile, users: JobUsers) -> bool:
+    def _is_wanted(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
         """Return whether the file may belong to a job here and its writer is not known yet."""
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
-        named, job_id = self._files.job_id(file), self._job(file, users)
+        named, job_id = self._files.job_id(file), self._job(file, ranks)
         if named and job_id and self.claim(file.path, job_id) is not None:
             return False
-        return bool(job_id) or named is None or named in users.jobs()
+        return bool(job_id) or named is None or named in ranks.job_ids
 
-    def _is_ours(self, file: FollowedFile, users: JobUsers) -> bool:
-        job_id = self._job(file, users)
+    def _is_ours(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
+        job_id = self._job(file, ranks)
         is_asked = job_id and not self._ctx.once and self._files.job_id(file)
         claimed = self.claim(file.path, job_id) if is_asked else None
         if claimed:
@@ -136,11 +136,11 @@ class JobTexts:
         is_ours = self._ctx.once or file.identity in self._ours
         return bool(job_id) and (is_ours if claimed is None else claimed)
 
-    def _job(self, file: FollowedFile, users: JobUsers) -> str:
+    def _job(self, file: FollowedFile, ranks: RankSnapshot) -> str:
         named = self._files.job_id(file)
         if self._ctx.once:  # recorded data: their jobs have no ranks here
             return named or "recorded"
         proven = self._ours.get(file.identity, "")
-        if proven and proven in users.jobs() and named in (None, proven):  # also if its ranks run as another user
+        if proven and proven in ranks.job_ids and named in (None, proven):  # also if its ranks run as another user
             return proven
-        return users.job_of(file.share.uid, named or proven or None)  # never another job than the proven one
+        return ranks.job_of(file.share.uid, named or proven or None)  # never another job than the proven one

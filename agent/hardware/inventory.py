@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from agent.core.leased import Leased
 from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, FaultSeen, GpuFault, merged
 
 MAX_GPUS = 256  # GPUs of one node, with MIG instances
@@ -131,13 +132,14 @@ class Hardware:
         return next((each.nic for each in self._affinities if each.gpu.uuid == gpu.uuid), "")
 
 
-class HardwareSource:
-    """Writes and reads for one exporter (``source``), until the exporter ends. Each write replaces the previous one."""
+class HardwareSource(Leased[Hardware]):
+    """Writes and reads for one exporter (``source``). Each write replaces the previous one.
+
+    What it wrote stays after ``close``, until the exporter's next run or until it is withdrawn.
+    """
 
     def __init__(self, hardware: Hardware, source: str) -> None:
-        self._hardware = hardware
-        self._source = source
-        self._closed = False
+        super().__init__(hardware, source)
         self.gpus, self.nics, self.gpu_users = hardware.gpus, hardware.nics, hardware.gpu_users
 
     def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
@@ -163,13 +165,8 @@ class HardwareSource:
         """Write the recent errors of each GPU, at most MAX_FAULTS per GPU."""
         self._put(faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]})
 
-    def close(self) -> None:
-        """Ignore later writes. Earlier ones stay until the exporter's next run, or until they are withdrawn."""
-        self._closed = True
-
     def _put(self, **observed: Any) -> None:
-        if not self._closed:
-            self._hardware.put(self._source, **observed)
+        self._lent.put(self._source, **observed)
 
 
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ...]:

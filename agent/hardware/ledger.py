@@ -16,6 +16,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.clock import Clock
+from agent.core.leased import Leased
 from agent.core.log import Logger
 
 MAX_FINDINGS = 4096  # Findings of one node. Findings beyond this limit are dropped, and the log says so.
@@ -117,46 +118,38 @@ class HealthLedger:
                 self.findings[entry.source, entry.subject, entry.check] = entry.finding
 
 
-class Checks:
-    """Writes findings for one exporter (``source``), until the exporter ends."""
-
-    def __init__(self, ledger: HealthLedger, source: str) -> None:
-        self._ledger = ledger
-        self._source = source
-        self._closed = False
+class Checks(Leased[HealthLedger]):
+    """Writes findings for one exporter."""
 
     def report(self, subject: Subject, check: str, state: CheckState) -> None:
         """Write a level. A latched fault of the same subject and check stays."""
-        if not self._closed:
-            self._ledger.put(self._source, subject, check, state, latched=False)
+        self._lent.put(self._source, subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
         """Replace all levels. Earlier levels that are not in ``levels`` are dropped."""
+        self.check()
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
         self._keep(lambda subject, check: (subject, check) in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
         """Write a fault that stays until it is cleared. Its time is the time of the last write."""
-        if not self._closed:
-            self._ledger.put(self._source, subject, check, CheckState.FAILED, latched=True)
+        self._lent.put(self._source, subject, check, CheckState.FAILED, latched=True)
 
     def clear(self, subject: Subject, checks: Collection[str]) -> None:
         """End these faults of the subject, from every source, after its recovery was seen."""
-        if not self._closed:
-            self._ledger.clear(subject, checks)
+        self._lent.clear(subject, checks)
 
     def clear_everywhere(self, checks: Collection[str]) -> None:
         """End these faults of every subject, after a recovery of all hardware (such as a reload of the driver)."""
-        if not self._closed:
-            self._ledger.clear(None, checks)
+        self._lent.clear(None, checks)
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
 
         If both names have a finding of one check, the worse one stays; of two equally bad ones the later one.
         """
-        findings = self._ledger.findings if not self._closed else {}
+        findings = self._lent.findings
         for key, finding in list(findings.items()):
             source, subject, check = key
             name = names.get(subject.name, subject.name) if subject.kind == kind else subject.name
@@ -167,18 +160,20 @@ class Checks:
 
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects outside ``kept``; latched faults stay."""
+        self.check()
         self._keep(lambda subject, _: subject in kept)
 
     def close(self) -> None:
-        """Drop all levels and ignore later writes: a late update may end after its exporter."""
+        """Drop all levels; latched faults stay."""
         self._keep(lambda *_: False)
-        self._closed = True
+        super().close()
 
     def _keep(self, kept: Callable[[Subject, str], bool]) -> None:
         """Drop the levels of this source for which ``kept`` returns False."""
-        for (source, subject, check), finding in list(self._ledger.findings.items()):
-            if source == self._source and not (self._closed or finding.latched or kept(subject, check)):
-                del self._ledger.findings[source, subject, check]
+        findings = self._table.findings
+        for (source, subject, check), finding in list(findings.items()):
+            if source == self._source and not (finding.latched or kept(subject, check)):
+                del findings[source, subject, check]
 
 
 def _badness(finding: Finding) -> tuple[bool, bool, float]:

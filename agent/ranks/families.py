@@ -99,8 +99,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         runs = process.exited_at is None
         up.add(label, float(runs))
         state.add((*label, state_of(process)), 1.0)
-        if process.facts is not None:
-            start.add(label, process.facts.start_seconds)
+        start.add(label, process.facts.start_seconds)
         if process.progress_seconds is not None:
             progress.add(label, process.progress_seconds)
         if runs:
@@ -114,9 +113,6 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
 def _info(view: RankView) -> tuple[str, ...]:
     facts = view.process.facts
     local_rank = view.process.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
-    pid, user, pod, container = ("", "", "", "")
-    if facts is not None:
-        pid, user, pod, container = str(facts.key.pid), facts.user, facts.pod, facts.container
     gpus = view.gpus()
     gpu, uuid, pci, nic = (
         ",".join(words)
@@ -127,7 +123,7 @@ def _info(view: RankView) -> tuple[str, ...]:
             dict.fromkeys(each.nic for each in gpus if each.nic),
         )
     )
-    return (*view.label, local_rank, gpu, uuid, pci, nic, pid, user, pod, container)
+    return (*view.label, local_rank, gpu, uuid, pci, nic, str(facts.key.pid), facts.user, facts.pod, facts.container)
 
 
 def state_of(process: RankProcess) -> str:

@@ -1,9 +1,9 @@
 """What the agent knows of the ranks on this node, and what exporters add.
 
-RankView, RankSnapshot: all ranks, frozen. RankProcess: one rank's process; ProcessKey: its pid and start time.
-RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found. Owner, OwnerKind,
-Proof, proof_of: who runs it, by what proof. JobUsers: owner names. Membership, UNKNOWN_RANK: a rank in a communicator.
-ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankTable: where exporters write their evidence.
+RankSnapshot, RankView: all ranks, until the next change. PublishedProcess: one rank's process, frozen; ProcessKey: its
+pid and start time. RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found.
+Owner, OwnerKind, Proof, proof_of: who runs it, by what proof. Membership, UNKNOWN_RANK: a rank in a communicator.
+ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankWriter: writes what an exporter knows of ranks.
 WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress,
 speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
 """
@@ -15,8 +15,7 @@ from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.evidence import Pauses, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd, ending, in_words
 from agent.ranks.rank.facts import Owner, OwnerKind, ProcessFacts, Proof
-from agent.ranks.rank.process import RankProcess
-from agent.ranks.snapshot import JobUsers, RankSnapshot, RankView
+from agent.ranks.records import is_record_file
+from agent.ranks.snapshot import PublishedProcess, RankSnapshot, RankView
 from agent.ranks.speeds import RankSpeed
-from agent.ranks.table import RankTable
-from agent.ranks.writers import is_record_file
+from agent.ranks.writer import RankWriter

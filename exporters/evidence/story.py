@@ -129,7 +129,7 @@ def ranks_file(views: Iterable[RankView]) -> bytes:
 
 def _facts(view: RankView) -> dict[str, object]:
     process = view.process
-    facts, verdict = process.seen, process.verdict
+    facts, verdict = process.facts, process.verdict
     environment = facts.environment or {}
     return {
         "rank": view.label.rank,

@@ -105,11 +105,6 @@ class DumpBook:
         dumps = [entry.shown for entry in self._entries.values() if entry.shown is not None]
         return tuple(sorted(dumps, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
 
-    def close(self) -> None:
-        """Release the series of all dumps."""
-        for entry in self._entries.values():
-            self._hide(entry)
-
     def _hide(self, entry: _Entry) -> None:
         if entry.shown is not None:
             self._admit.release(_key(entry.shown.label))

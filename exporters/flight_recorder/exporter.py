@@ -112,8 +112,7 @@ class FlightRecorderExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Release the series of all shown dumps."""
-        self._book.close()
+        """Nothing is under way; what was lent ends with the lease."""
 
     async def _part(self, wanted: Wanted) -> Offered:
         return part(self._book.shown(), wanted.job_id)
@@ -165,7 +164,7 @@ class FlightRecorderExporter:
         of_user: Counter[int] = Counter()
         for label, view in views.items():
             facts, pid = view.process.facts, pids.get(label, 0)
-            if facts is None or facts.uid is None or not pid or not is_looked_at(view, now):
+            if facts.uid is None or not pid or not is_looked_at(view, now):
                 continue
             request = DumpRequest(
                 job_id=label.job_id,

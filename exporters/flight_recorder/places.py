@@ -21,8 +21,8 @@ MAX_RANK_DIGITS = 7
 
 def is_looked_at(view: RankView, now: float) -> bool:
     """Return whether a rank with known number and user may have a new dump. ``now``: seconds since the epoch."""
-    process, facts = view.process, view.process.facts
-    if facts is None or facts.uid is None or not is_number(view.label.rank):
+    process = view.process
+    if process.facts.uid is None or not is_number(view.label.rank):
         return False
     if process.exited_at is not None:
         return now - process.exited_seconds <= AFTER_EXIT_SECONDS
@@ -69,7 +69,7 @@ def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
 
     Processes of one job on a node usually share their file systems. The launcher usually outlives its ranks.
     """
-    known = [(view, facts) for view in views if (facts := view.process.facts) is not None and facts.uid is not None]
+    known = [(view, facts) for view in views if (facts := view.process.facts).uid is not None]
     pids = {view.label: facts.key.pid for view, facts in known if view.process.exited_at is None}
     alive = {(view.label.job_id, facts.uid): facts.key.pid for view, facts in known if view.label in pids}
     for view, facts in known:
@@ -98,7 +98,7 @@ class DumpAsker:
         requests: list[PipeRequest] = []
         for view in views:
             facts = view.process.facts
-            if facts is None or facts.uid is None or view.process.exited_at is not None or facts.key in known:
+            if facts.uid is None or view.process.exited_at is not None or facts.key in known:
                 continue
             pauses = known[facts.key] = self._pauses.get(facts.key) or Pauses()
             since = pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)

@@ -18,7 +18,7 @@ from exporters.inspector.reading.last_lines import files_of, offered
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.record_files import Ownership
-from exporters.inspector.reading.silence import GRACE_SECONDS, RECORDING_VARIABLES, SilenceCause, SilenceWatch
+from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.rendering import InspectorSnapshot, render, speeds
@@ -93,7 +93,7 @@ class InspectorExporter:
         """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
         self._ctx = ctx
         ctx.ranks.keep_variables(RECORDING_VARIABLES)
-        self._silence = SilenceWatch(self._config.paths, ctx.log, ctx.ranks.labels_of)
+        self._silence = SilenceWatch(self._config.paths, ctx.log)
         checkpoint = self._restored(self._ctx.state.restored, Checkpoint)
         self._inherited = self._restored(checkpoint.inherited, Inheritance)
         bound = self._config.max_bus_bandwidth_gigabytes_per_second
@@ -120,10 +120,10 @@ class InspectorExporter:
             await self._turns(last=False)
         if now - self._judged_at >= SILENCE_SECONDS:
             self._judged_at = now
-            self._silent = self._silence.look(self._ctx.ranks.without_records(GRACE_SECONDS))
+            self._silent = self._silence.look(self._ctx.ranks.snapshot(), now)
         if now - self._told_at >= SPEEDS_SECONDS:
             self._told_at = now
-            self._ctx.ranks.speeds.observe(speeds(self._writers(), self._labels))
+            self._ctx.ranks.observe_speeds(speeds(self._writers(), self._labels))
         if not self._silent and not any(slot.available for slot in self._slots):
             raise NoData
 
@@ -152,17 +152,13 @@ class InspectorExporter:
         try:
             await self._turns(last=True)
         finally:
-            for writer in self._writers():  # a successor requests room again for what it restores
-                self._ctx.admit.release(writer.writer_key)
             await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
         """Return the ends of the files of a job's ranks, the last operation of each, and who was late."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._slots, ranks)
-        late = (
-            (rank, self._ctx.ranks.speeds.view(RankLabel(wanted.job_id, rank)).late_share) for rank in ranks.values()
-        )
+        late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
@@ -189,7 +185,7 @@ class InspectorExporter:
 
     async def _turns(self, *, last: bool) -> None:
         """One turn of every reader that is free, side by side; wait a bounded time for them."""
-        ranks = self._ctx.ranks
+        ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         started = [slot.begin(ownership, last=last) for slot in self._slots if slot.running is None]
         if started:
@@ -249,7 +245,7 @@ class InspectorExporter:
         A label never changes, unless the scheduler proves that the job id belongs to another owner.
         """
         ranks = self._ctx.ranks
-        if renamed := ranks.renamed[self._renamed :]:
+        if renamed := ranks.snapshot().renamed[self._renamed :]:
             self._renamed += len(renamed)
             self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
             self._inherited.forget(renamed)

@@ -74,10 +74,7 @@ class InspectorPromExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Release these files: this exporter reads them no more."""
-        self._ctx.ranks.read_otherwise = frozenset()
-        for file in self._files:
-            self._ctx.admit.release(file)
+        """Nothing is under way; what was lent ends with the lease."""
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
         """Find what ranks hold: of those in this mode at each look, of the others now and then."""
@@ -162,7 +159,7 @@ class InspectorPromExporter:
                     read.add(key)
                 if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows))
-        self._ctx.ranks.read_otherwise = frozenset(read)
+        self._ctx.ranks.observe_read_otherwise(frozenset(read))
         self._shown = MeansSnapshot(tuple(shown), states)
 
     def _state(
@@ -187,21 +184,19 @@ def ranks_here(views: Iterable[RankView]) -> Ranks:
     """Return the running rank processes without records."""
     found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
-        process = view.process
-        if process.facts is not None and process.exited_at is None and process.progress_seconds is None:
-            found[process.facts.key].append(view)
+        if view.process.exited_at is None and view.process.progress_seconds is None:
+            found[view.process.key].append(view)
     return found
 
 
 def _uid(views: list[RankView]) -> int:
     """Return the user of a process; -1 where that is not known."""
-    facts = views[0].process.facts
-    return -1 if facts is None or facts.uid is None else facts.uid
+    uid = views[0].uid
+    return -1 if uid is None else uid
 
 
 def _environment(views: list[RankView]) -> Mapping[str, str] | None:
-    facts = views[0].process.facts
-    return None if facts is None else facts.environment
+    return views[0].process.facts.environment
 
 
 def _asks(views: list[RankView]) -> bool:

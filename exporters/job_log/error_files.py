@@ -18,11 +18,11 @@ import msgspec
 
 from agent.helper.by_user import ByUser
 from agent.sdk.files import in_turns
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import ProcessKey, RankView
 from agent.sdk.system import ProcFS
 from agent.system.inside import open_inside
 from exporters.job_log.catalogue import Catalogue
-from exporters.job_log.jobs import LoggedJob, RankHere
+from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.matcher import events
 
 MAX_BYTES = 256 * 1024
@@ -70,44 +70,55 @@ class ErrorFiles:
         self._root = proc
         self._proc = ProcFS(proc)
         self._catalogue = catalogue
-        self._readers: ByUser[RankHere, Raised | None] = ByUser(self._read)
+        self._readers: ByUser[RankView, Raised | None] = ByUser(self._read)
         self._until: dict[ProcessKey, float] = {}
 
-    def new(self, jobs: Mapping[str, LoggedJob], now: float) -> Iterator[tuple[LoggedJob, RankHere, Raised]]:
+    def new(self, jobs: Mapping[str, LoggedJob], now: float) -> Iterator[tuple[LoggedJob, RankView, Raised]]:
         """Yield the exceptions that exited ranks of ``jobs`` have saved since the last call. ``now``: monotonic."""
-        exited = {rank.key: (job, rank) for job in jobs.values() for rank in job.ranks if not rank.running}
+        exited = {
+            view.process.key: (job, view)
+            for job in jobs.values()
+            for view in job.ranks
+            if view.process.exited_at is not None
+        }
         self._until = {key: until for key, until in self._until.items() if key in exited}
-        for key, (_, rank) in exited.items():
-            self._until.setdefault(key, now + WAIT_SECONDS if rank.error_file else now)
+        for key, (_, view) in exited.items():
+            self._until.setdefault(key, now + WAIT_SECONDS if _error_file(view) else now)
         due = [key for key, until in self._until.items() if until > now]
         keys = in_turns(due, lambda key: exited[key][0].job_id, MAX_READS)
         answers = self._readers.answers([exited[key][1] for key in keys], GRACE_SECONDS)
         for key, raised in zip(keys, answers, strict=True):
-            job, rank = exited[key]
+            job, view = exited[key]
             if raised is not None:
                 self._until[key] = now
-                yield job, rank, raised
+                yield job, view, raised
 
-    def _read(self, rank: RankHere) -> Raised | None:
+    def _read(self, view: RankView) -> Raised | None:
         """Return the rank's exception; None while its file is missing, incomplete, too large or another user's."""
-        launcher = self._proc.status(rank.parent_pid)
-        pid = rank.parent_pid if launcher is not None and launcher.uid == rank.uid else INIT_PID
-        if pid == INIT_PID and rank.contained:
+        facts = view.process.facts
+        launcher = self._proc.status(facts.parent_pid)
+        pid = facts.parent_pid if launcher is not None and launcher.uid == facts.uid else INIT_PID
+        if pid == INIT_PID and (facts.container or facts.pod):
             return None  # only a process in the container shows its files
         try:
-            fd = open_inside(f"{self._root}/{pid}/root", rank.error_file)
+            fd = open_inside(f"{self._root}/{pid}/root", _error_file(view))
         except (OSError, ValueError):  # ValueError: a NUL in the path
             return None
         try:
             status = os.fstat(fd)
-            early = status.st_mtime < rank.started_seconds - EARLY_SECONDS
-            if status.st_uid != rank.uid or status.st_size > MAX_BYTES or early:
+            early = status.st_mtime < facts.start_seconds - EARLY_SECONDS
+            if status.st_uid != facts.uid or status.st_size > MAX_BYTES or early:
                 return None
             return read_error(os.read(fd, MAX_BYTES), self._catalogue, status.st_mtime)
         except OSError:
             return None
         finally:
             os.close(fd)
+
+
+def _error_file(view: RankView) -> str:
+    """Return the file that a rank's environment names; empty if none."""
+    return (view.process.facts.environment or {}).get(ERROR_FILE, "")
 
 
 def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | None:

@@ -89,7 +89,7 @@ class JobLogExporter:
             self._learn_jobs()
             if not (self._jobs or self._published.available or self._ctx.once):
                 raise NoData  # a node without ranks needs no search
-            look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.hostnames)
+            look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.snapshot().hostnames)
             self._began_at = self._ctx.clock.monotonic()
             self._running = asyncio.ensure_future(self._thread.call(look))
         await asyncio.wait([self._running], timeout=None if self._ctx.once else WAIT_SECONDS)
@@ -118,15 +118,13 @@ class JobLogExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Save the read positions, release all series and stop the thread."""
+        """Save the read positions and stop the thread."""
         try:
             if self._running is None:
                 self._section = await self._thread.call(self._reader.section)
                 await self._thread.call(self._reader.close)
             self._save()
         finally:
-            for job_id in self._jobs:
-                self._ctx.admit.release(_owner(job_id))
             self._thread.stop()
 
     def _learn_jobs(self) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
-from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.jobs import LoggedJob, rank_of
 
 MAX_BELOW = 512
 """Limit of checked processes per batch step."""
@@ -144,10 +144,11 @@ def held_outputs(
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
     """Return the pids of the job's running ranks and of its processes above them, each with its rank."""
-    ranks = {one.pid: one.rank for one in job.ranks if one.running}
+    running = [view for view in job.ranks if view.process.exited_at is None]
+    ranks = {view.process.key.pid: rank_of(view) for view in running}
     above: dict[int, str] = {}
-    for one in job.ranks:
-        parent = one.parent_pid if one.running else 0
+    for view in running:
+        parent = view.process.facts.parent_pid
         for _ in range(MAX_ANCESTORS):
             if parent <= 1 or parent in ranks or parent in above:
                 break

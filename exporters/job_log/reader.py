@@ -16,7 +16,7 @@ from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.collectives import Collectives
 from exporters.job_log.error_files import ErrorFiles
-from exporters.job_log.jobs import MAX_RANKS, LoggedJob
+from exporters.job_log.jobs import MAX_RANKS, LoggedJob, rank_of
 from exporters.job_log.matcher import events
 from exporters.job_log.ownership import (
     BatchProcess,
@@ -133,9 +133,9 @@ class JobLogReader:
                 break
         self._bound_collectives()
         new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda one: one[2].seconds)
-        for job, rank, raised in new:  # the first one is the cause
-            self._tally(job.job_id).note_raised(raised, rank.rank)
-        return self._published()._replace(raised=tuple((rank.key, raised.name) for _, rank, raised in new))
+        for job, view, raised in new:  # the first one is the cause
+            self._tally(job.job_id).note_raised(raised, rank_of(view))
+        return self._published()._replace(raised=tuple((view.process.key, raised.name) for _, view, raised in new))
 
     def close(self) -> None:
         """Close all files."""
@@ -278,4 +278,4 @@ class JobLogReader:
 
 def pids_of(jobs: Mapping[str, LoggedJob]) -> frozenset[int]:
     """Return the pids of these jobs' running ranks."""
-    return frozenset(one.pid for job in jobs.values() for one in job.ranks if one.running)
+    return frozenset(v.process.key.pid for job in jobs.values() for v in job.ranks if v.process.exited_at is None)

@@ -9,7 +9,7 @@ import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, SavedTexts, TextExporter
-from agent.sdk.ranks import JobUsers, RankSnapshot
+from agent.sdk.ranks import RankSnapshot
 from exporters.madengine.families import FAMILIES, MadSnapshot, ShownTask, render
 from exporters.madengine.site_files import SiteFacts, SiteReader
 from exporters.madengine.task import NodeTask, read_name
@@ -64,32 +64,31 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
 
     async def update(self) -> None:
         """Read new lines and files. Raise NoData if nothing is configured or no configured file exists."""
-        views = self.ctx.ranks.snapshot()
-        users = JobUsers(views)
-        available = await self.follow(views, users)
+        ranks = self.ctx.ranks.snapshot()
+        available = await self.follow(ranks)
         now = self.ctx.clock.monotonic()
         if (self._config.paths or self._config.results or self._config.tables) and now - self._facts_at >= SITE_SECONDS:
             self._facts_at = now
-            self._facts = await self.thread.call(partial(self._look_at_site, users))
+            self._facts = await self.thread.call(partial(self._look_at_site, ranks))
         self.shown = MadSnapshot(self._tasks, self._facts)
         if not available and not any(self._facts):
             raise NoData
 
-    def _look_at_site(self, users: JobUsers) -> SiteFacts:
+    def _look_at_site(self, ranks: RankSnapshot) -> SiteFacts:
         """Read all files once. In a container ranks run as root, so the owner of a job's output counts as its user."""
-        files = () if self.texts is None else self.texts.files(users)
+        files = () if self.texts is None else self.texts.files(ranks)
         owners = {(file.share.uid, job_id) for job_id, file in files}
 
         def job_of(uid: int, named: str) -> str:  # once: recorded data, jobs without ranks
-            return named if self.ctx.once or (uid, named) in owners else users.job_of(uid, named)
+            return named if self.ctx.once or (uid, named) in owners else ranks.job_of(uid, named)
 
         return self._site.look(job_of)
 
-    def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+    def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read new lines and compute the state of each task, also from the job's live and dead ranks here."""
-        super().turn(texts, views, users)
-        live = {view.label.job_id for view in views.ranks if view.process.exited_at is None}
-        verdicts = [(view.label.job_id, view.process.verdict) for view in views.ranks]
+        super().turn(texts, ranks)
+        live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
+        verdicts = [(view.label.job_id, view.process.verdict) for view in ranks.ranks]
         dead = {job_id for job_id, verdict in verdicts if verdict is not None and verdict.state == "dead"}
         now = self.ctx.clock.time()
         shown = []

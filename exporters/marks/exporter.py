@@ -118,10 +118,10 @@ class MarksExporter:
     def _owners(self) -> dict[str, frozenset[int]]:
         """Return the users of each job with ranks here."""
         found: dict[str, frozenset[int]] = {}
-        for key, process in self._ctx.ranks.processes().items():
-            if process.facts is not None and process.facts.uid is not None:
-                for label in self._ctx.ranks.labels_of(key):
-                    found[label.job_id] = found.get(label.job_id, frozenset()) | {process.facts.uid}
+        for view in self._ctx.ranks.snapshot().ranks:
+            uid, job_id = view.uid, view.label.job_id
+            if uid is not None and view.process.exited_at is None:
+                found[job_id] = found.get(job_id, frozenset()) | {uid}
         return found
 
     def snapshot(self) -> dict[Mark, float]:

@@ -98,7 +98,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             return self._pauses.read(drivers, self.ctx.clock.monotonic())
         except OSError as error:
             self._pauses = None
-            self.ctx.note.text = pause.NOTE
+            self.ctx.note.say(pause.NOTE)
             self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 

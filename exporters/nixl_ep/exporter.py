@@ -6,13 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
 
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
-from agent.sdk.ranks import JobUsers, RankLabel, RankSnapshot
+from agent.sdk.ranks import ProcessKey, RankLabel, RankSnapshot, RankView
 from agent.sdk.system import expand_hosts
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
 from exporters.nixl_ep.job_run import JobRun, SavedRuns, node_of
@@ -38,43 +37,14 @@ class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
     paths: PathPatterns = msgspec.field(default_factory=list)
 
 
-class LocalRank(NamedTuple):
-    """A rank on this node: its rank table label, its parent process, start time (epoch seconds), and if it runs."""
-
-    job_id: str
-    rank: str
-    source: str
-    parent_pid: int
-    order: tuple[int, int]
-    started: float
-    runs: bool = True
-
-
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
     """Return by job its node list (Slurm's short form) from a rank's environment, for at most MAX_JOBS jobs."""
     by_job: dict[str, str] = {}
     for view in views.ranks:
-        environment = view.process.facts.environment if view.process.facts is not None else None
-        nodes = (environment or {}).get(NODES, "")
+        nodes = (view.process.facts.environment or {}).get(NODES, "")
         if nodes and (view.label.job_id in by_job or len(by_job) < MAX_JOBS):
             by_job[view.label.job_id] = nodes
     return by_job
-
-
-def local_ranks(views: RankSnapshot) -> list[LocalRank]:
-    """Return the ranks of this node with a known process."""
-    return [
-        LocalRank(
-            *view.label,
-            view.process.source,
-            facts.parent_pid,
-            (facts.key.start_ticks, facts.key.pid),
-            facts.start_seconds,
-            view.process.exited_at is None,
-        )
-        for view in views.ranks
-        if (facts := view.process.facts) is not None
-    ]
 
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
@@ -94,20 +64,20 @@ def place_in(nodes: str, hostname: str) -> int | None:
     return names.index(short) if names.count(short) == 1 else None
 
 
-def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[LocalRank]) -> Iterable[tuple[str, str]]:
+def planned_names(job_id: str, run: JobRun, plan: Plan | None, views: Sequence[RankView]) -> Iterable[tuple[str, str]]:
     """Return (job id, rank) of each rank with a planned end, as the rank table names it.
 
     If the rank table numbers ranks by start order, only ranks with a known launch count. A line from before a rank's
     start belongs to another process with the same number, in an earlier step of the job.
     """
     leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
-    own = [rank for rank in ranks if rank.job_id == job_id]
-    if any(rank.source in BY_INDEX for rank in own):
+    own = sorted((view for view in views if view.label.job_id == job_id), key=_started)
+    if any(view.process.source in BY_INDEX for view in own):
         numbers = numbers_of(run.launches() or (), own)
-        return [(job_id, rank.rank) for rank in own if numbers.get(rank.order) in leaving]
-    running = [rank.started for rank in own if rank.runs]
-    since = min(running or [rank.started for rank in own], default=0.0)
-    started = {rank.rank: rank.started for rank in sorted(own, key=lambda each: each.started)}
+        return [view.label for view in own if numbers.get(view.process.key) in leaving]
+    running = [_started(view) for view in own if view.process.exited_at is None]
+    since = min(running or map(_started, own), default=0.0)
+    started = {view.label.rank: _started(view) for view in own}
     return [
         (job_id, str(number))
         for number, rank in leaving.items()
@@ -115,25 +85,29 @@ def planned_names(job_id: str, run: JobRun, plan: Plan | None, ranks: Sequence[L
     ]
 
 
-def numbers_of(launches: Sequence[Launch], own: Sequence[LocalRank]) -> dict[tuple[int, int], int]:
+def _started(view: RankView) -> float:
+    return view.process.facts.start_seconds
+
+
+def numbers_of(launches: Sequence[Launch], own: Sequence[RankView]) -> dict[ProcessKey, int]:
     """Return the run's own rank number of each local rank with a known launch.
 
     The environment names only the task's rank. So the rank table numbers ranks by start order, while the run uses
     another order. Ranks with the same parent match the last launch with this number of ranks that the log reports
     after their start. ``launches``: launches on this node only, in log order.
     """
-    groups: defaultdict[int, list[LocalRank]] = defaultdict(list)
-    for rank in sorted(own, key=lambda one: one.order):
-        groups[rank.parent_pid].append(rank)
-    by_order: dict[tuple[int, int], int] = {}
+    groups: defaultdict[int, list[RankView]] = defaultdict(list)
+    for view in sorted(own, key=lambda one: one.process.key[::-1]):  # by start, then pid
+        groups[view.process.facts.parent_pid].append(view)
+    found: dict[ProcessKey, int] = {}
     free = list(launches)
-    for group in sorted(groups.values(), key=lambda ranks: ranks[0].started, reverse=True):
-        since, numbers = group[0].started - SLACK_SECONDS, list(range(len(group)))
+    for group in sorted(groups.values(), key=lambda views: _started(views[0]), reverse=True):
+        since, numbers = _started(group[0]) - SLACK_SECONDS, list(range(len(group)))
         fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
         if fitting:
             free = free[: free.index(fitting[-1])]
-            by_order.update((rank.order, fitting[-1].ranks[number]) for number, rank in enumerate(group))
-    return by_order
+            found.update((view.process.key, fitting[-1].ranks[number]) for number, view in enumerate(group))
+    return found
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
@@ -153,26 +127,24 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     async def update(self) -> None:
         """Read new lines. Raise NoData if no path is configured or none exists."""
-        views = self.ctx.ranks.snapshot()
-        available = await self.follow(views, JobUsers(views))
+        available = await self.follow(self.ctx.ranks.snapshot())
         self.ctx.exits.set_planned(frozenset(RankLabel(*name) for name in self._planned))
         self.shown = EpSnapshot(self.section, dict(self._plans), self._planned, self.ctx.clock.time())
         if not available:
             raise NoData
 
-    def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+    def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read plans and new lines of logs, and compute which ranks leave as planned."""
-        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(views).items()}
+        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(ranks).items()}
         texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
-        lines = texts.turn(users)
-        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, users))
+        lines = texts.turn(ranks)
+        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, ranks))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
-        self.keep(lines, users)
-        ranks = local_ranks(views)
+        self.keep(lines, ranks)
         self._planned = frozenset(
             name
             for job_id, run in self.saved.runs.items()
-            for name in planned_names(job_id, run, self._plans.get(job_id), ranks)
+            for name in planned_names(job_id, run, self._plans.get(job_id), ranks.ranks)
         )
 
     def take(self, lines: JobLines) -> None:
@@ -187,9 +159,9 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
             for job_id in known.keys() - here:
                 del known[job_id]
 
-    def _read_plans(self, texts: JobTexts, users: JobUsers) -> None:
+    def _read_plans(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read the plan beside each job's newest log. The plan must have the same owner as that log."""
-        newest = dict(sorted(texts.files(users), key=lambda one: one[1].written_ns))
+        newest = dict(sorted(texts.files(ranks), key=lambda one: one[1].written_ns))
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}

@@ -11,7 +11,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter
 from agent.sdk.helper import HelperSpec
-from agent.sdk.ranks import JobUsers, ProcessFacts, RankSnapshot
+from agent.sdk.ranks import ProcessFacts, RankSnapshot
 from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
@@ -67,23 +67,22 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         is_due = self.ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         available = False
         if self.texts is not None or is_due:
-            views = self.ctx.ranks.snapshot()
-            users = JobUsers(views)
-            available = await self.follow(views, users)
+            ranks = self.ctx.ranks.snapshot()
+            available = await self.follow(ranks)
             self.shown = msgspec.structs.replace(self.shown, lines=self.section)
         if is_due:  # last, so that a failing helper loses no lines
             self._cycles_at = self.ctx.clock.monotonic()
-            launchers = await self.thread.call(partial(self._look_at_launchers, views))
+            launchers = await self.thread.call(partial(self._look_at_launchers, ranks))
             self.shown = msgspec.structs.replace(self.shown, launchers=launchers)
-            await self._look_at_cycles(users, named_by(views, str(self.ctx.roots.proc)))
+            await self._look_at_cycles(ranks, named_by(ranks, str(self.ctx.roots.proc)))
             self.shown = msgspec.structs.replace(self.shown, cycles=dict(self._cycles))
         if not (self._cycles or self.shown.launchers or available):
             raise NoData
 
-    def turn(self, texts: JobTexts, views: RankSnapshot, users: JobUsers) -> None:
+    def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read new lines and record the progress of ranks."""
-        super().turn(texts, views, users)
-        progress = [(view.process.progress_seconds, view.label.job_id) for view in views.ranks]
+        super().turn(texts, ranks)
+        progress = [(view.process.progress_seconds, view.label.job_id) for view in ranks.ranks]
         for seconds, job_id in sorted((seconds, job_id) for seconds, job_id in progress if seconds is not None):
             if job_id in self.saved.jobs:
                 self.saved.jobs[job_id].progress(seconds)
@@ -108,9 +107,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 jobs[job_id] = self.ctx.guard.attempt("a launcher", look, job_id=job_id)
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
-    async def _look_at_cycles(self, users: JobUsers, named: Mapping[str, CycleRequest]) -> None:
+    async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
-        here = users.jobs()
+        here = ranks.job_ids
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
         requests = [*named.values(), *(CycleRequest(path) for path in self._directories)]
@@ -122,7 +121,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 self._learn(job_id, found.cycle)
         for answer in answers[len(named) :]:
             for found in answer or ():
-                job_id = found.cycle.job_id if self.ctx.once else users.job_of(found.uid, found.cycle.job_id)
+                job_id = found.cycle.job_id if self.ctx.once else ranks.job_of(found.uid, found.cycle.job_id)
                 if job_id and job_id not in named:
                     self._learn(job_id, found.cycle)
 
@@ -146,7 +145,7 @@ def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
     """Yield the job, the user (uid) and the facts of each live rank whose process is known."""
     for view in views.ranks:
         facts = view.process.facts
-        if facts is not None and facts.uid is not None and view.process.exited_at is None:
+        if facts.uid is not None and view.process.exited_at is None:
             yield view.label.job_id, facts.uid, facts
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.metrics import label_fields
-from agent.sdk.ranks import ExitStatus, ProcessKey, RankTable, ending, in_words
+from agent.sdk.ranks import ExitStatus, ProcessKey, RankWriter, ending, in_words
 from agent.sdk.system import ProcFS
 from exporters.process.cgroups import OomCount, OomLedger, OomNow, oom_now
 
@@ -110,7 +110,7 @@ class _Answer(msgspec.Struct, frozen=True):
 class ExitWatch:
     """On the event loop, but for ``_read``, which blocks and runs on ``thread``. ``ioctl``: ask by PIDFD_GET_INFO."""
 
-    def __init__(self, ranks: RankTable, proc: ProcFS, thread: OwnThread, log: Logger, *, ioctl: bool) -> None:
+    def __init__(self, ranks: RankWriter, proc: ProcFS, thread: OwnThread, log: Logger, *, ioctl: bool) -> None:
         self._ranks = ranks
         self._proc = proc
         self._thread = thread
@@ -173,6 +173,8 @@ class ExitWatch:
 
     async def stop(self) -> None:
         """Stop waiting. Try each missing exit status once more; those that are still missing are unknown."""
+        for pidfd in self._pidfds.values():
+            asyncio.get_running_loop().remove_reader(pidfd)
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.wait({self._learning})
@@ -262,8 +264,8 @@ class ExitWatch:
     def _who(self, key: ProcessKey) -> dict[str, object]:
         """Return the fields of a line about a process: lines of one user hold back no other user's."""
         process = self._ranks.process(key)
-        user = "" if process is None else process.user
-        return {**label_fields(self._ranks.labels_of(key)), "pid": key.pid, "user": user}
+        labels, user = ((), "") if process is None else (process.labels, process.user)
+        return {**label_fields(labels), "pid": key.pid, "user": user}
 
     def _tell(self, key: ProcessKey, status: ExitStatus) -> None:
         reason, signal, code = ending(status)

@@ -93,11 +93,11 @@ class ProcessExporter:
             for text in await self._thread.call(lambda: unavailable(self._proc, self._ctx.roots)):
                 self._ctx.log.info(text)
         scanner, ranks = self._scanner, self._ctx.ranks
-        known, writer_keys = tuple(ranks.processes()), ranks.unlinked_writers()
+        known, writer_keys = tuple(ranks.snapshot().running), ranks.unlinked_writers()
         now = self._ctx.clock.monotonic()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
         request = ScanRequest(
-            now, known, frozenset(self._refused), writer_keys, ranks.variables(), self._config.without_nccl
+            now, known, frozenset(self._refused), writer_keys, ranks.kept_variables(), self._config.without_nccl
         )
         watched = self._exits.watched()
         self._apply(*await self._thread.call(lambda: self._look(scanner, request, watched)))
@@ -131,8 +131,6 @@ class ProcessExporter:
     async def drain(self) -> None:
         """Stop watching."""
         self._drained = True
-        self._ctx.ranks.lose_sight()
-        self._ctx.ranks.without_nccl = 0
         await self._exits.stop()
         self._users.stop()
         self._thread.stop()
@@ -150,8 +148,8 @@ class ProcessExporter:
             return
         ranks = self._ctx.ranks
         self._processes, self._without_nccl = found.processes, found.without_nccl
-        ranks.without_nccl = found.without_nccl
-        ranks.held_files = found.held
+        ranks.observe_without_nccl(found.without_nccl)
+        ranks.observe_held_files(found.held)
         for facts in found.restored:
             ranks.observe_process(facts)
         for facts in found.new:
@@ -166,10 +164,9 @@ class ProcessExporter:
                 "communicators alone. CAP_SYS_PTRACE for the service gives the right to read it",
                 processes=found.unreadable,
             )
-        running = ranks.processes()
+        running = ranks.snapshot().running
         self._exits.watch(pidfds, running)
         for key, standing in found.standing.items():
-            ranks.confirm(key)
             ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
         for writer_key, key in found.links:
             ranks.link(writer_key, key)
@@ -186,20 +183,21 @@ class ProcessExporter:
             return
         self._usages = usages.ranks
         groups: dict[str, set[str]] = {}
-        for key, usage in usages.ranks.items():
-            for label in self._ctx.ranks.labels_of(key):
-                groups.setdefault(label.job_id, set()).update(usage.groups)
+        running = self._ctx.ranks.snapshot().running
+        for key in usages.ranks.keys() & running.keys():
+            for label in running[key].labels:
+                groups.setdefault(label.job_id, set()).update(usages.ranks[key].groups)
         self._jobs.note(groups, usages.groups)
 
     def _log_named(self) -> None:
         """Log the ranks that have got their label since they were found."""
-        running = self._ctx.ranks.processes()
+        running = self._ctx.ranks.snapshot().running
         self._unnamed &= running.keys()
         for key in sorted(self._unnamed):
-            labels, process = self._ctx.ranks.labels_of(key), running[key]
-            if labels:
+            process = running[key]
+            if labels := process.labels:
                 self._unnamed.discard(key)
-                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.seen.evidence}
+                who = label_fields(labels) | {"pid": key.pid, "user": process.user, "evidence": process.facts.evidence}
                 named = {"named_by": process.source, "proof": proof_of(process)}
                 self._ctx.log.info("rank {rank} of job {job_id} runs, pid {pid}", **who, **named)
 

@@ -178,10 +178,10 @@ class GpuUsers:
 
     def _ranks(self) -> dict[int, GpuUser]:
         found = {}
-        for key, process in self._ctx.ranks.processes().items():
-            if job_ids := frozenset(label.job_id for label in self._ctx.ranks.labels_of(key)):
-                facts = process.seen
-                found[key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
+        for process in self._ctx.ranks.snapshot().running.values():
+            if job_ids := frozenset(label.job_id for label in process.labels):
+                facts = process.facts
+                found[facts.key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
         return found
 
 

@@ -22,7 +22,7 @@ _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
 
 
 class ProcessStanding(msgspec.Struct, frozen=True):
-    """The state of one rank process: see ``RankTable.observe_state``."""
+    """The state of one rank process: see ``RankWriter.observe_state``."""
 
     state: str
     blocked_since: float | None

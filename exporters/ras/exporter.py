@@ -13,18 +13,18 @@ import msgspec
 
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import ProcessKey, PublishedProcess
 from exporters.ras.asking.inquiry import FILE_READER, READER, Aim, Inquiry, JobFiles, QueryAnswer
 from exporters.ras.asking.jobs import (
     JobStanding,
-    LocalProcess,
     OwnedJob,
+    Processes,
     Question,
     Rules,
     Visit,
     Visits,
+    job_of,
     libraries,
-    local_processes,
     standings,
     to_ask,
     world_size_of,
@@ -73,12 +73,13 @@ class RasExporter:
         self._thread = ctx.thread("ras")
         spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._visits = Visits(self._config.min_interval_seconds, spread, once=ctx.once)
-        self._rules = Rules(self._config.configured_role(), self._config.oldest(), ctx.once, self._config.max_ranks)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
+        role, most = self._config.configured_role(), self._config.max_ranks
+        self._rules = Rules(role, self._config.oldest(), ctx.once, most, self._search.namespace)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         offer_reports(ctx.evidence, self._kept.named, self._processes)
         self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._search, self._is_as_seen, ctx.log)
@@ -140,9 +141,6 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
-        for job in list(self._kept.by_job):
-            self._kept.release(job)
-        self._witness.forget(())
 
     async def _end_of_round(self) -> None:
         """Forget the last round of queries if it has ended; raise the error it ended with, if any."""
@@ -203,14 +201,16 @@ class RasExporter:
 
     async def _ask(self, question: Question, visit: Visit) -> None:
         processes, site = self._processes(), self._sites[question.endpoint]
-        members = [process for process in processes.values() if process.job == question.job]
+        members = [process for process in processes.values() if job_of(process) == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
         ranks = max(visit.pace.ranks, world_size_of(members))
         limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
-        pids = frozenset(each.namespace_pid for each in processes.values() if each.owner == question.job.owner)
+        pids = frozenset(
+            each.facts.namespace_pid for each in processes.values() if job_of(each).owner == question.job.owner
+        )
         aim = Aim(question.endpoint, site, wanted, pids, question.job.job_id)
         clock = self._ctx.clock
         asked_seconds = clock.time()
@@ -230,23 +230,24 @@ class RasExporter:
         A report is of the job of the process that gave it, whatever it holds, and speaks of that job's processes alone.
         """
         processes = self._processes()
-        of_job: dict[OwnedJob, list[tuple[LocalProcess, Report]]] = {}
+        of_job: dict[OwnedJob, list[tuple[PublishedProcess, Report]]] = {}
         for answer in sorted(answers, key=lambda answer: answer.report.missing()):
             if (server := processes.get(answer.server)) is not None:  # else it has ended since
-                of_job.setdefault(server.job, []).append((server, answer.report))
+                of_job.setdefault(job_of(server), []).append((server, answer.report))
         for job, [(server, best), *others] in of_job.items():
             self._keep_one(server, best, *times)
-            members = [process for process in processes.values() if process.job == job]
+            members = [process for process in processes.values() if job_of(process) == job]
             await self._witness.update_liveness(job, best, [report for _, report in others], members, greet)
 
-    def _keep_one(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> None:
+    def _keep_one(self, owner: PublishedProcess, report: Report, until: float, asked_seconds: float) -> None:
         """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
         kept = self._kept.keep(owner, report, until, asked_seconds)
-        if (outcome := (kept, frozenset(report.skipped))) == self._logged.get(owner.job):
+        job = job_of(owner)
+        if (outcome := (kept, frozenset(report.skipped))) == self._logged.get(job):
             return
-        self._logged[owner.job] = outcome
+        self._logged[job] = outcome
         left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(report.skipped.items())) or "nothing"
-        about = {"job_id": owner.job_id, "ranks": report.ranks(), "version": report.version, "left_out": left_out}
+        about = {"job_id": job.job_id, "ranks": report.ranks(), "version": report.version, "left_out": left_out}
         if kept:
             self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
         else:
@@ -254,7 +255,7 @@ class RasExporter:
 
     def _forget(self) -> None:
         """Forget jobs that left this node, and expired reports unless a query is under way; publish the checkpoint."""
-        jobs = {process.job for process in self._processes().values()}
+        jobs = {job_of(process) for process in self._processes().values()}
         self._kept.forget(jobs)
         self._logged = {job: outcome for job, outcome in self._logged.items() if job in jobs}
         if self._round is None or self._round.done():
@@ -273,8 +274,8 @@ class RasExporter:
     def _standings(self) -> list[JobStanding]:
         return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
-    def _processes(self) -> dict[ProcessKey, LocalProcess]:
-        return local_processes(self._ctx.ranks, self._search.namespace)
+    def _processes(self) -> Processes:
+        return self._ctx.ranks.snapshot().running
 
 
 SPEC = Spec(

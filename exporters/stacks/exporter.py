@@ -235,9 +235,7 @@ class StacksExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Give back the room of what is shown."""
-        for label in list(self._held):
-            self._drop(label)
+        """Nothing is under way; what was lent ends with the lease."""
 
 
 def offered(stacks: Mapping[str, Stack]) -> Offered:
@@ -255,8 +253,7 @@ def _running(views: Iterable[RankView]) -> list[RankView]:
 
 
 def _user(view: RankView) -> int:
-    uid = view.process.seen.uid
-    return -1 if uid is None else uid
+    return -1 if view.uid is None else view.uid
 
 
 SPEC = Spec(

@@ -10,13 +10,14 @@ import msgspec
 import yaml
 from client_metrics import encode
 from fake_clock import FakeClock
+from rank_table import RankTable
 
 from agent.app.discovery import load_spec
 from agent.app.lease import Lease, Lender
 from agent.core.checkpoint import StateFile
 from agent.sdk.exporter import Exporter, Logger, Roots
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import ProcessFacts, RankTable
+from agent.sdk.ranks import ProcessFacts
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTNAME = "gpu-node-00"
@@ -40,8 +41,8 @@ class Bench:
         self._known = msgspec.json.decode(known.read_bytes(), type=list[ProcessFacts]) if known.exists() else []
         roots = Roots(root / "proc", root / "sys", root / "run")
         state = StateFile(None, "", Logger("test"))
-        lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
-        self._lease = Lease(lender, name)
+        self.lender = Lender(roots=roots, clock=clock, hostname=HOSTNAME, ranks=self.ranks, state=state, once=True)
+        self._lease = Lease(self.lender, name, self.spec.checkpoint_bytes)
 
     async def begin(self) -> None:
         """Start the exporter; the ranks are found after that."""

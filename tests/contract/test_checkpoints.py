@@ -17,16 +17,16 @@ import pytest
 from bench import DATA, HOSTNAME, Bench
 from fake_clock import FakeClock
 from filled import filled, lost, read_again
+from rank_table import RankTable
 
 from agent import __version__
 from agent.app.discovery import exporter_names, load_spec
 from agent.app.lease import Lease, Lender
 from agent.core.checkpoint import StateFile
 from agent.hardware.ledger import Entry
-from agent.ranks.writers import SavedTable
+from agent.ranks.records import SavedTable
 from agent.sdk.exporter import Logger, NoData, Roots
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import RankTable
 from exporters.amdgpu.baseline import Known
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import FileContext

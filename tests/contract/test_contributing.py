@@ -42,6 +42,7 @@ def test_the_example_works(example: Bench, tmp_path: Path) -> None:
     with pytest.raises(NoData):
         asyncio.run(page())
     asyncio.run(example.end())
+    example = Bench("load", tmp_path)
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "loadavg").write_text("3.25 2.00 1.00 2/300 4711\n")
     assert asyncio.run(page()).splitlines()[-1] == "rankwatch_load_processes 3.25"

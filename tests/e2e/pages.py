@@ -113,7 +113,7 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     since = time.time() - FAILED_SECONDS_AGO
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
-    no_ranks = RankSnapshot((), 0, 0, 0, 0, 0, 0, time.time())
+    no_ranks = RankSnapshot(taken_seconds=time.time())
     seen = FaultSeen(gpu_faults.judge("nvidia", Told(XID)).fault, since)
     faults = (GpuFault("0", "GPU-0", "0000:3b:00.0", seen),)
     for family in health.families(HealthSnapshot(no_ranks, (*failed, well), counted_checks((), ()), faults)):

@@ -15,19 +15,15 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple, TextIO
 
 from fake_clock import FakeClock
+from lent import lent
+from rank_table import RankTable
 from recordings import FIRST_PID, HOSTS, WORLD, Phase, Record, host_of, prolonged
 from rules import series_key
 
 from agent.core.metrics import Family, Metric
-from agent.evidence.board import EvidenceBoard
 from agent.export.exporter_families import EXPORTER_UP
-from agent.hardware.inventory import Hardware
-from agent.hardware.ledger import HealthLedger
-from agent.helper.client import Helpers
 from agent.ranks import families as rank_families, liveness_page
-from agent.sdk.exporter import Context, Guard, Logger, OwnThread, Roots, StateSection
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankTable
+from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 UP = (
@@ -76,26 +72,9 @@ class Node:
         ]
 
     def __enter__(self) -> Node:
-        self._runner.run(
-            self._exporter.start(
-                Context(
-                    roots=Roots(),
-                    clock=self._clock,
-                    hostname=self._name,
-                    ranks=self._table,
-                    state=StateSection("inspector", None),
-                    admit=Admission(),
-                    thread=OwnThread,
-                    helper=Helpers(self._clock).lend,
-                    checks=HealthLedger(self._clock).of("test"),
-                    hardware=Hardware().of("inspector"),
-                    evidence=EvidenceBoard().of("inspector"),
-                    exits=self._table.liveness.facts.of("inspector"),
-                    log=Logger("inspector"),
-                    guard=Guard(Logger("inspector")),
-                )
-            )
-        )
+        exits = self._table.liveness.facts.of("inspector")
+        context = lent("inspector", self._clock, hostname=self._name, ranks=self._table, exits=exits)
+        self._runner.run(self._exporter.start(context))
         for facts in self._facts:
             self._table.observe_process(facts)
         self._runner.run(self._exporter.update())  # files that are there at the first look are read from their end
@@ -127,7 +106,7 @@ class Node:
         up.add(("inspector",), 1)
         self._keep("rankwatch-liveness", UP, second)
         self._keep("rankwatch", UP, second)
-        ranks = self._table.snapshot()
+        ranks = self._table.page()
         self._keep("rankwatch-liveness", liveness_page.families(ranks), second)
         self._keep("rankwatch", rank_families.families(ranks), second)
         self._keep("rankwatch", (up.metric, *self._exporter.families(self._exporter.snapshot())), second)

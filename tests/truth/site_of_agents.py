@@ -12,12 +12,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from signal import SIGKILL, SIGTERM
 
+from rank_table import RankTable
+
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.job_line import RanBefore
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.ranks.table import RankTable
 
 EPOCH = 1_700_000_000.0
 UPTIME = 10_000.0
@@ -94,11 +95,11 @@ class Node:
         if not self.runs:
             return
         for key, rank in self.running.items():
-            process = self.table.process(key)
+            process = self.table.processes.get(key)
             if process is not None and rank.job.progresses:
                 process.note_progress(self.clock.time())
         self.table.tick()
-        self._before = self.table.liveness.running(self.table.processes().values())
+        self._before = self.table.liveness.running(self.table.running().values())
 
     def restart_agent(self, *, checkpoint: bool = True) -> None:
         """Kill the agent and start another one, with its checkpoint or without."""
@@ -109,7 +110,7 @@ class Node:
             self.table.load(section)
         for key in self.running:
             if checkpoint:
-                self.table.confirm(key)
+                self.table.observe_state(key)
             else:
                 self.table.observe_process(self._facts[key])
         self.table.tick()
@@ -139,7 +140,7 @@ class Node:
         own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's, not the table's
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
-            for metric in families(self.table.snapshot())
+            for metric in families(self.table.page())
             for labels, value in zip(metric.labels, metric.values, strict=True)
         }
 

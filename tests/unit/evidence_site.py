@@ -8,14 +8,14 @@ from pathlib import Path
 
 from fake_clock import FakeClock
 from lent import lent
-from rank_table import KILLED, environment
+from rank_table import KILLED, RankTable, environment
 
 from agent.evidence import folder
 from agent.evidence.summary import Summary
 from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.evidence import EvidenceBoard
 from agent.sdk.exporter import Roots
-from agent.sdk.ranks import ProcessKey, RankTable
+from agent.sdk.ranks import ProcessKey
 from exporters.evidence import EvidenceConfig, EvidenceExporter
 
 TOLD = "planted-do-not-keep"

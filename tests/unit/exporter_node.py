@@ -10,12 +10,12 @@ from typing import Any
 from fake_clock import FakeClock
 from lent import lent, stop_all
 from proc_tree import ProcTree
-from rank_table import environment, owned
+from rank_table import RankTable, environment, owned
 
+from agent.app.lease import end_writers
 from agent.helper.client import Helpers
 from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import StateSection
-from agent.sdk.ranks import RankTable
 
 
 class ExporterNode:
@@ -77,6 +77,7 @@ class ExporterNode:
     def stop(self) -> None:
         """Stop the exporter and its helpers."""
         self.runner.run(self.exporter.drain())
+        end_writers(self.ctx)
         self.runner.run(stop_all(self.helpers))
 
     def end(self) -> None:

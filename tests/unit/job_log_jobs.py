@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from agent.sdk.ranks import ProcessKey
+from rank_table import view
+
 from exporters.job_log.catalogue import Catalogue, catalogue
-from exporters.job_log.jobs import LoggedJob, RankHere
+from exporters.job_log.jobs import LoggedJob, rank_of
 from exporters.job_log.matcher import LogEvent, events
 
 CATALOGUE = catalogue()
@@ -22,14 +23,14 @@ def classify(line: bytes, known: Catalogue = CATALOGUE) -> LogEvent | None:
 
 def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
     """A job whose ranks 0 to 3 are processes 4000 to 4003 of this node."""
-    here = tuple(RankHere(ProcessKey(4000 + rank, 1), 1, str(rank), running=True) for rank in range(4))
+    here = tuple(view(4000 + rank, str(rank), parent_pid=1) for rank in range(4))
     fields: dict[str, Any] = {
         "uids": frozenset({OWNER}),
         "ids": frozenset({job_id}),
         "pods": frozenset(),
         "world_size": ranks,
         "tasks_are_ranks": False,
-        "pids": {one.pid: one.rank for one in here},
+        "pids": {each.process.key.pid: rank_of(each) for each in here},
         "ranks": here,
     }
     return LoggedJob(job_id, **(fields | more))

@@ -10,13 +10,12 @@ from pathlib import Path
 from client_metrics import samples
 from fake_clock import FakeClock
 from lent import failed, lent
-from rank_table import environment, facts
+from rank_table import RankTable, environment, facts
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
 from agent.sdk.exporter import StateSection
 from agent.sdk.hardware import Gpu, Nic
-from agent.sdk.ranks import RankTable
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."

@@ -7,15 +7,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rank_table import RankTable
+
+from agent.core import series_budget
 from agent.core.log import Guard
 from agent.evidence.board import EvidenceBoard
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
 from agent.ranks.liveness.causes import ExitFacts
+from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Clock, Context, Logger, OwnThread, Roots, StateSection
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import RankTable
+
+
+class Admission(series_budget.Admission):
+    """Room for series out of a budget of its own."""
+
+    def __init__(self, *limits: int, **named: int) -> None:
+        super().__init__(series_budget.SeriesBudget(*limits, **named))
+
+    @property
+    def refused(self) -> int:
+        return self._table.refused
+
+    @property
+    def taken(self) -> int:
+        return self._table.shares.taken
 
 
 async def stop_all(helpers: Helpers) -> None:
@@ -42,7 +59,7 @@ def children() -> list[str]:
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
     """Lend tables of its own to exporter ``name``, and the trees below ``root``.
 
-    ``changed``: other fields; ``hardware`` is a whole Hardware.
+    ``changed``: other fields; ``hardware`` is a whole Hardware, ``ranks`` a whole RankTable.
     """
     fields: dict[str, Any] = {
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"), "clock": clock,
@@ -52,4 +69,7 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "log": Logger(name), "guard": Guard(Logger(name)),
     }  # fmt: skip
     given = fields | changed
-    return Context(**(given | {"hardware": given["hardware"].of(name)}))
+    lent = {"hardware": given["hardware"].of(name), "ranks": given["ranks"]}
+    if isinstance(given["ranks"], RankTable):
+        lent["ranks"] = RankWriter(given["ranks"], name)
+    return Context(**(given | lent))

@@ -10,9 +10,11 @@ import msgspec
 from fake_clock import FakeClock
 
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.ranks import table
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.ranks.table import RankTable
+from agent.ranks.snapshot import PublishedProcess, RankView
+from agent.ranks.writer import RankWriter
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"
@@ -37,6 +39,14 @@ def writer_key(pid: int, generation: int = 0) -> WriterKey:
     return WriterKey(64, pid, generation, "here", pid)
 
 
+def view(pid: int, rank: str, job: str = "4711", *, exited: bool = False, source: str = "", **more: Any) -> RankView:
+    """A published rank, the only one of its process; ``more``: fields of its facts."""
+    known = msgspec.structs.replace(facts(pid), **more)
+    label = RankLabel(job, rank)
+    exited_at = 1.0 if exited else None
+    return RankView(label, 0, PublishedProcess(0.0, facts=known, slots=[label], source=source, exited_at=exited_at))
+
+
 def owned(
     pid: int, env: dict[str, str] | None, owner: Owner, *, uid: int = 1000, parent: int = 0, **more: Any
 ) -> ProcessFacts:
@@ -44,12 +54,19 @@ def owned(
     return msgspec.structs.replace(facts(pid, env), owner=owner, uid=uid, parent_pid=parent, **more)
 
 
-class OwnedRankTable(RankTable):
-    """A rank table that fails a test in which it is used on another thread than that which made it."""
+class RankTable(table.RankTable):
+    """A rank table that also takes evidence itself, by a writer of its own.
+
+    It fails a test in which it is used on another thread than that which made it.
+    """
 
     def __init__(self, clock: FakeClock, hostname: str, settle_at_once: bool = False) -> None:
         object.__setattr__(self, "owner", threading.get_ident())
         super().__init__(clock, hostname, settle_at_once)
+        self.writer = RankWriter(self, "tests")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
 
     def __getattribute__(self, name: str) -> Any:
         if object.__getattribute__(self, "owner") != threading.get_ident():
@@ -62,7 +79,7 @@ class Table:
 
     def __init__(self, once: bool = False) -> None:
         self.clock = FakeClock()
-        self.ranks = OwnedRankTable(self.clock, "here", settle_at_once=once)
+        self.ranks = RankTable(self.clock, "here", settle_at_once=once)
 
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
         return self.add_facts(facts(pid, env))

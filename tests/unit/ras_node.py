@@ -9,13 +9,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-from lent import lent
+from lent import Admission, lent
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
 
+from agent.app.lease import end_writers
 from agent.sdk.exporter import OwnThread, StateSection
-from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, Owner, ProcessKey
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
@@ -155,13 +155,14 @@ class Node:
             exporter = await self.start(config, once=once)
             yield exporter
             await exporter.drain()
+            end_writers(self.context)
 
     async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
         """Start an exporter."""
         exporter = RasExporter(config)
         lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
-        context = lent("ras", self.table.clock, self.tree.root.parent, **lends)
-        await exporter.start(context)
+        self.context = lent("ras", self.table.clock, self.tree.root.parent, **lends)
+        await exporter.start(self.context)
         return exporter
 
     async def look(self, exporter: RasExporter, after: float) -> RasSnapshot:

@@ -134,21 +134,12 @@ def test_levels_told_no_more_are_dropped(book: Book) -> None:
     assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
 
 
-def test_what_has_ended_writes_nothing(book: Book) -> None:
-    """Its levels go; what it says later, as its successor of the same name writes, neither adds nor takes away."""
+def test_levels_go_with_who_wrote_them(book: Book) -> None:
+    """When an exporter ends its levels go; its latched faults and what others wrote stay."""
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
+    book.checks.latch(OTHER, "gpu_xid")
+    book.ledger.of("amdgpu").report(OTHER, "gpu_hot", CheckState.FAILED)
     book.checks.close()
-    assert book.failed() == {}
-    successor = book.ledger.of("nvml")
-    successor.report(OTHER, "gpu_hot", CheckState.FAILED)
-    successor.latch(OTHER, "gpu_xid")
-    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
-    book.checks.report_all({(GPU, "gpu_hot"): CheckState.FAILED})
-    book.checks.latch(GPU, "gpu_xid")
-    book.checks.clear(OTHER, ["gpu_xid"])
-    book.checks.clear_everywhere(["gpu_xid"])
-    book.checks.rename("gpu", {"GPU-2": "GPU-1"})
-    book.checks.forget(())
     assert set(book.failed()) == {("GPU-2", "gpu_hot"), ("GPU-2", "gpu_xid")}
 
 

@@ -13,7 +13,7 @@ from agent.ranks.rank.evidence import RankVerdict, State
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.table import MAX_PROCESSES
+from agent.ranks.writer import MAX_PROCESSES
 
 
 @pytest.fixture

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from job_log_jobs import CATALOGUE, OWNER, job
+from rank_table import view
 
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import RankView
 from exporters.job_log import error_files
 from exporters.job_log.error_files import ErrorFiles, Raised, read_error
-from exporters.job_log.jobs import RankHere
+from exporters.job_log.jobs import ERROR_FILE
 
 LAUNCHER = 3000
 STATUS = (
@@ -57,15 +58,15 @@ class Node:
         self.now += 1.0
         exited = left(*(ranks or (3,)), contained=contained, uid=uid)
         new = self.files.new({"4711": job(ranks=100)._replace(ranks=exited)}, self.now)
-        return [(rank.rank, raised.category, raised.name) for _, rank, raised in new]
+        return [(rank.label.rank, raised.category, raised.name) for _, rank, raised in new]
 
 
-def left(*ranks: int, contained: bool = False, uid: int = OWNER) -> tuple[RankHere, ...]:
+def left(*ranks: int, contained: bool = False, uid: int = OWNER) -> tuple[RankView, ...]:
     """Ranks that have exited."""
     return tuple(
-        RankHere(
-            ProcessKey(4000 + rank, 1), LAUNCHER, str(rank), running=False, uid=uid, contained=contained,
-            started_seconds=STARTED, error_file=f"/tmp/{rank}.json",
+        view(
+            4000 + rank, str(rank), exited=True, parent_pid=LAUNCHER, uid=uid, container="c" * contained,
+            start_seconds=STARTED, environment={ERROR_FILE: f"/tmp/{rank}.json"},
         )
         for rank in ranks
     )  # fmt: skip
@@ -166,7 +167,7 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     jobs = {name: job(name)._replace(ranks=left(*ranks)) for name, ranks in (("a", (10, 11, 12)), ("b", (13,)))}
     for rank in range(10, 14):
         node.write(saved("KeyError: 1"), rank=rank)
-    assert {rank.rank for _, rank, _ in node.files.new(jobs, node.now)} == {"10", "13"}
+    assert {rank.label.rank for _, rank, _ in node.files.new(jobs, node.now)} == {"10", "13"}
 
 
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,6 @@ async def test_who_ends_gives_no_files() -> None:
     offers.serve(files)
     assert (await board.file("bundle"), await board.file("other")) == (b"packed", None)
     offers.close()
-    offers.serve(files)
     assert await board.file("bundle") is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from rank_table import RankTable
 
 from agent.app.health_part import IN_SPITE_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
@@ -23,7 +24,7 @@ from agent.ranks.rank.process import RankGpu
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import OwnThread
 from agent.sdk.files import FollowedFile
-from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, RankTable, WriterKey
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, WriterKey
 from exporters.inspector.reading import slot
 from exporters.inspector.reading.last_lines import (
     BLAMED_SHARE,
@@ -185,7 +186,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
         known = {"RANK": str(rank), "WORLD_SIZE": "2", "SLURM_JOB_ID": "7"}
         ranks.observe_process(ProcessFacts(ProcessKey(rank + 10, 5), 1.0, rank + 10, "ann", "thread", known))
     ranks.tick()
-    for number, process in enumerate(ranks.processes().values(), start=1):
+    for number, process in enumerate(ranks.running().values(), start=1):
         process.gpus = (RankGpu(number, f"GPU-{number}", "", ""),)
     found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid"}))
     part = await health_part(lambda: found, Wanted("7", {}, ()))
@@ -239,7 +240,7 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     known = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_JOB_ID": "7"}
     ranks.observe_process(ProcessFacts(ProcessKey(10, 5), started, 10, "ann", "thread", known))
     ranks.tick()
-    (process,) = ranks.processes().values()
+    (process,) = ranks.running().values()
     process.gpus = (RankGpu(0, "GPU-1", "", ""),)
     checks = ledger.of("test")
 

@@ -5,9 +5,8 @@ from typing import Any
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import RankVerdict
-from agent.sdk.ranks import RankView
+from agent.sdk.ranks import PublishedProcess, RankView
 from exporters.evidence.watch import MAX_CHANGES_PER_JOB, MAX_JOBS, Occasion, TroubleWatch
 
 SILENCE = 180.0
@@ -17,7 +16,7 @@ KILLED = ExitStatus(known=True, signal=9)
 def view(rank: int = 0, job: str = "7", state: str = "alive", reason: str = "running", **more: Any) -> RankView:
     """A rank as the table publishes it; its pid is its number plus 100."""
     facts = ProcessFacts(ProcessKey(rank + 100, 5), 1.7e9, rank + 100, "ann", "thread", {})
-    process = RankProcess(found_at=1.0, facts=facts, verdict=RankVerdict(state, reason), **more)  # type: ignore[arg-type]
+    process = PublishedProcess(found_at=1.0, facts=facts, verdict=RankVerdict(state, reason), **more)  # type: ignore[arg-type]
     return RankView(RankLabel(job, str(rank)), 0, process)
 
 
@@ -74,9 +73,8 @@ def test_silence_longer_than_ever_is_an_occasion_once() -> None:
 
 def test_who_never_completed_anything_is_not_silent() -> None:
     """A rank without records, and one that has left, is never silent."""
-    watch, left = TroubleWatch(SILENCE), gone(1, "finished", ExitStatus(known=True))
-    left.process.progress_seconds = 1.0
-    assert watch.look([view(0), left], 1e6).occasions == ()
+    left = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
+    assert TroubleWatch(SILENCE).look([view(0), left], 1e6).occasions == ()
 
 
 def test_a_clock_that_jumps_back_is_no_silence() -> None:

@@ -7,6 +7,7 @@ from rank_table import environment, facts
 from agent.app.supervisor import FIRST_LOOK_SECONDS, Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Roots
 
 
@@ -40,14 +41,14 @@ def test_over_with_the_first_look(start: Start) -> None:
 def test_ranks_that_are_named_soon(start: Start) -> None:
     """Ranks that the first look found and their environment names are waited for, others are not."""
     start.looked = True
-    start.ranks.observe_process(facts(1, environment(1)))
+    RankWriter(start.ranks, "process").observe_process(facts(1, environment(1)))
     assert not start.may_show()
     start.clock.advance(1.0)
     start.ranks.tick()
     assert start.may_show()
     nameless = Start()
     nameless.looked = True
-    nameless.ranks.observe_process(facts(1, {}))
+    RankWriter(nameless.ranks, "process").observe_process(facts(1, {}))
     assert nameless.may_show()
 
 
@@ -55,7 +56,7 @@ def test_ranks_that_are_named_soon(start: Start) -> None:
 def test_bounded(start: Start, looked: bool) -> None:
     """A look that hangs, or a rank that gets no name, holds the page back for no longer than this."""
     start.looked = looked
-    start.ranks.observe_process(facts(1, environment(1)))
+    RankWriter(start.ranks, "process").observe_process(facts(1, environment(1)))
     start.clock.advance(FIRST_LOOK_SECONDS - 0.1)
     assert not start.may_show()
     start.clock.advance(0.1)

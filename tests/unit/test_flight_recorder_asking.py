@@ -11,19 +11,20 @@ import pytest
 from rank_table import environment, owned
 
 from agent.ranks.rank.facts import Owner
-from agent.ranks.rank.process import RankProcess
-from agent.sdk.ranks import RankLabel, RankView
+from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankView
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
 from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 
 SILENCE = 180.0
 ME = os.getuid()
+NOT_OURS = ProcessFacts(ProcessKey(1, 1), 0.0, 1, "", "")
+"""Of an unknown user."""
 
 
 def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_", **more: Any) -> RankView:  # a job's
     """A rank that completed its last operation at that time."""
     facts = owned(100 + rank, environment(rank) | {PIPE_VARIABLE: prefix}, Owner("user", "7"), uid=7)
-    process = RankProcess(found_at=1.0, facts=facts, progress_seconds=progress)
+    process = PublishedProcess(found_at=1.0, facts=facts, progress_seconds=progress)
     return RankView(RankLabel("4711", str(rank)), 0, msgspec.structs.replace(process, **more))
 
 
@@ -39,7 +40,7 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
 
 def test_who_is_not_asked() -> None:
     """A rank that never completed anything, has left or named no absolute path is not asked."""
-    for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": None}):
+    for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": NOT_OURS}):
         assert DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0) == []
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from exporter_node import ExporterNode
 from flight_dumps import dump, entry, pickled
+from lent import Admission
 from rank_table import owned
 
 from agent.helper.by_user import ByUser
 from agent.helper.client import HelperFailed
 from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import NoData
-from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ExitStatus
 from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
@@ -112,7 +112,7 @@ def test_without_ranks_no_helper_is_started(node: Node) -> None:
     with pytest.raises(NoData):
         node.look()
     key = node.add_rank()
-    node.ranks.processes()[key].note_progress(STARTED)
+    node.ranks.running()[key].note_progress(STARTED)
     with pytest.raises(NoData):
         node.look()
     assert not any(helper.calls for helper in node.helpers.all())
@@ -228,11 +228,13 @@ def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
     """A dump explains nothing once its rank has completed an operation a minute later."""
     key = node.add_rank()
     node.write()
-    process = node.ranks.processes()[key]
+    process = node.ranks.running()[key]
     node.look()
     process.note_progress(STARTED + 61.0)
+    node.ranks.tick()
     assert "enqueued_sequence/4711/0/0" in node.look()
     process.note_progress(STARTED + 61.5)
+    node.ranks.tick()
     assert node.look() == {"dumps_total/read": 1.0}
 
 

@@ -9,11 +9,12 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
+from rank_table import RankTable
 
 from agent.hardware.inventory import Hardware
 from agent.sdk.exporter import Roots
 from agent.sdk.hardware import Gpu
-from agent.sdk.ranks import Owner, RankTable
+from agent.sdk.ranks import Owner
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter, foreign as gpu_users_module
 from exporters.process.foreign import (

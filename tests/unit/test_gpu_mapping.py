@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 from lent import lent
+from rank_table import RankTable
 
 from agent.ranks.rank.process import RankGpu
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankTable
+from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.jobs.exporter import JobsConfig, JobsExporter
 from exporters.jobs.mapping import OWN, GpuMapping, jobs_of_gpus
 
@@ -35,7 +36,7 @@ def test_what_a_file_holds() -> None:
         ranks.observe_process(ProcessFacts(keys[pid], 1.0, pid, "ann", "thread", environment))
     ranks.tick()
     for pid, index in {10: 0, 11: 1, 12: 1}.items():
-        ranks.processes()[keys[pid]].gpus = (RankGpu(index, f"GPU-{index}", "", ""),)
+        ranks.running()[keys[pid]].gpus = (RankGpu(index, f"GPU-{index}", "", ""),)
     assert jobs_of_gpus(ranks.snapshot().ranks) == {"0": "7\n", "1": "7\n8\n"}
     ranks.observe_exit(keys[10], None)
     assert jobs_of_gpus(ranks.snapshot().ranks) == {"1": "7\n8\n"}

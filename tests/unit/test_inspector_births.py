@@ -232,7 +232,7 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
     exporter = bench.exporter
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     bench.ranks.labels = {7: RankLabel("job-u1001", "1"), 8: RankLabel("job", "1")}
-    bench.ranks.renamed = ["job"]
+    bench.ranks.said["renamed"] = ("job",)
     exporter._ask_ranks()
     bench.drain()
     assert not [key for key in exporter._inherited.tallies if key.job_id == "job"]
@@ -253,7 +253,7 @@ def test_a_rename_loses_no_totals_of_a_writer_about_to_be_retired() -> None:
     exporter._slots = [slot]  # type: ignore[list-item]
     exporter._ask_ranks()
     bench.ranks.expired.add(one.writer_key)
-    bench.ranks.renamed = ["job"]
+    bench.ranks.said["renamed"] = ("job",)
     exporter._ask_ranks()
     exporter._inherited.take(one, exporter._labels)  # as _take_in does when the reader gives it back
     exporter._slots = []

@@ -1,7 +1,6 @@
 import asyncio
 import json
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 from blockbuster import blockbuster_ctx
 from fake_clock import FakeClock
 from inspector_records import line
-from lent import lent
+from lent import Admission, lent
 
+from agent.app.lease import end_writers
 from agent.ranks.speeds import RankSpeed
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, WriterKey
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.format.records import SeriesKey
@@ -27,29 +26,15 @@ from exporters.inspector.totals.inheritance import Inheritance, RankTally, Serie
 from exporters.inspector.totals.losses import Tally
 
 
-class Speeds:
-    """What the exporter told last of its ranks' speeds."""
-
-    def __init__(self) -> None:
-        self.told: dict[RankLabel, RankSpeed] = {}
-
-    def observe(self, speeds: dict[RankLabel, RankSpeed]) -> None:
-        """Keep it."""
-        self.told = speeds
-
-
 class Ranks:
-    """A rank table that labels each writer by its pid."""
+    """A writer of ranks that labels each writer of records by its pid; ``said``: what fields of the snapshot it has."""
 
     def __init__(self) -> None:
-        self.speeds = Speeds()
-        self.held_files: Mapping[tuple[int, int], str] = {}
-        self.hostnames = frozenset({"here"})
-        self.renamed: list[str] = []
+        self.speeds: dict[RankLabel, RankSpeed] = {}
+        self.said: dict[str, Any] = {"hostnames": frozenset({"here"})}
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
         self.left: set[WriterKey] = set()
-        self.silent: list[Any] = []
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
@@ -63,9 +48,13 @@ class Ranks:
         """The label of the writer's pid; none once it has expired."""
         return None if writer_key in self.expired else self.labels.get(writer_key.pid)
 
-    def labels_of(self, key: ProcessKey) -> tuple[RankLabel, ...]:
-        """Nobody has one."""
-        return ()
+    def snapshot(self) -> RankSnapshot:
+        """What the test says of ranks."""
+        return RankSnapshot(**self.said)
+
+    def observe_speeds(self, speeds: dict[RankLabel, RankSpeed]) -> None:
+        """Keep them."""
+        self.speeds = speeds
 
     def keep_variables(self, names: frozenset[str]) -> None:
         """What the test names has them all."""
@@ -73,10 +62,6 @@ class Ranks:
     def recording_settings(self, writer_key: WriterKey) -> dict[str, str] | None:
         """The environment that the test gives to the writer's pid."""
         return self.settings.get(writer_key.pid)
-
-    def without_records(self, seconds: float) -> list[Any]:
-        """The processes that the test names."""
-        return self.silent
 
     def is_expired(self, writer_key: WriterKey) -> bool:
         """Whether the test let it expire."""
@@ -128,6 +113,7 @@ class Bench:
         try:
             self._run(self.exporter.drain())
         finally:
+            end_writers(self.context)
             self._runner.close()
 
     async def _wait(self, tasks: list[Any]) -> None:
@@ -172,7 +158,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     bench.ranks.labels[9] = RankLabel("job", "9")
     assert len((bench.look())[OPERATIONS]) == 2
     bench.look()
-    assert set(bench.ranks.speeds.told) == {RankLabel("job", "1"), RankLabel("job", "9")}
+    assert set(bench.ranks.speeds) == {RankLabel("job", "1"), RankLabel("job", "9")}
     bench.ranks.labels[9] = RankLabel("other", "0")
     assert ("job", "9", *SERIES[2:]) in (bench.look())[OPERATIONS]
     bench.drain()
@@ -196,7 +182,7 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     assert values["rankwatch_p2p_seconds_total"] == {(*direction, "8192"): 3e-6}
     assert values["rankwatch_p2p_bus_bandwidth_bytes_per_second"] == {direction: 3e6}
     assert values["rankwatch_inspector_seen_records_total"] == {("job", "1"): 2}
-    told = bench.ranks.speeds.told
+    told = bench.ranks.speeds
     assert {label: speed.bus_bandwidth_bytes_per_second for label, speed in told.items()} == {
         RankLabel("job", "1"): 12_288 / 10e-6  # 1.5 x 8192 bytes in 10 us
     }
@@ -436,9 +422,10 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
 def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None:
     """Ranks that will never give records are counted by reason though none of our directories exists."""
     bench, settings = Bench(tmp_path / "missing").start(), {"NCCL_INSPECTOR_ENABLE": "1"}
-    bench.ranks.silent = [ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings)]
+    silent = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings))
+    bench.ranks.said["running"] = {silent.key: silent}
     assert bench.look()["rankwatch_inspector_silent_ranks"] == {("no_plugin",): 1}
-    bench.ranks.silent = []
+    bench.ranks.said["running"] = {}
     with pytest.raises(NoData):
         bench.look(seconds=5.0)
     bench.drain()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 from inspector_records import append, line
+from lent import Admission
 from test_inspector_exporter import OPERATIONS, Bench
 
-from agent.sdk.metrics import Admission
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS

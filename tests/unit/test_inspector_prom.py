@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from lent import lent, stop_all
+from lent import Admission, lent, stop_all
 from proc_tree import ProcTree
-from rank_table import environment, owned
+from rank_table import RankTable, environment, owned
 
+from agent.app.lease import end_writers
 from agent.hardware.inventory import Hardware
 from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
 from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import Context, NoData
 from agent.sdk.hardware import Gpu
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import Membership, ProcessKey, RankTable
+from agent.sdk.ranks import Membership, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
 from exporters.inspector_prom.descriptors import (
@@ -122,6 +122,7 @@ class Node:
     def end(self) -> None:
         """Stop all."""
         self.runner.run(self.exporter.drain())
+        end_writers(self.ctx)
         self.runner.run(stop_all(self.helpers))
         self.runner.close()
 
@@ -341,7 +342,7 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
     key = node.add_rank(ranks=2)
     for number in (0, 1):
         node.hold(node.write(100 + number, number), fd=9 + number)
-    assert [label.rank for label in node.ranks.labels_of(key)] == ["0", "1"]
+    assert [label.rank for label in node.ranks.process(key).labels] == ["0", "1"]
     assert node.look(looks=2) == {"means_ranks/unproven": 2.0}
     hardware.of("nvml").observe_gpus(
         Gpu(index, f"GPU-{UUIDS[number]}", f"0000:0{index}:00.0") for index, number in enumerate((1, 0, 2))
@@ -396,16 +397,16 @@ def test_who_is_not_silent(node: Node) -> None:
     node.add_rank(2, **{INTERVAL: "-1"})
     node.add_rank(3, NCCL_INSPECTOR_PROM_DUMP="0")
     node.look(looks=2)
-    assert [facts.key.pid for facts in node.ranks.without_records(0.0)] == [12, 13]
-    node.runner.run(node.exporter.drain())
-    assert [facts.key.pid for facts in node.ranks.without_records(0.0)] == [10, 11, 12, 13]
+    assert {key.pid for key in node.ranks.snapshot().read_otherwise} == {10, 11}
+    end_writers(node.ctx)
+    assert node.ranks.snapshot().read_otherwise == frozenset()
 
 
 def test_who_writes_records_is_not_looked_at(node: Node) -> None:
     """Records and means exclude each other: a rank with records is none of ours."""
     key = node.add_rank()
     node.hold(node.write(100))
-    node.ranks.processes()[key].note_progress(1.0)
+    node.ranks.running()[key].note_progress(1.0)
     with pytest.raises(NoData):
         node.look()
 

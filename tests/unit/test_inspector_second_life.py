@@ -10,12 +10,12 @@ import pytest
 from fake_clock import FakeClock
 from inspector_records import line
 from lent import lent
-from rank_table import environment, facts
+from rank_table import RankTable, environment, facts
 from test_inspector_exporter import OPERATIONS, shown
 
 from agent.ranks.expiry import ENDED_SECONDS
 from agent.sdk.exporter import StateSection
-from agent.sdk.ranks import ProcessKey, RankTable
+from agent.sdk.ranks import ProcessKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
 RANKS = (1, 2)
@@ -47,7 +47,7 @@ class Agent:
         for key in job.keys:
             found = facts(key.pid, environment(key.pid, job=job.job_id))
             self.table.observe_process(msgspec.structs.replace(found, key=key))
-            self.table.confirm(key)
+            self.table.observe_state(key)
         held = {key.pid: key for key in job.keys}
         for writer_key in self.table.unlinked_writers():
             if job.holds(writer_key.device, writer_key.inode):

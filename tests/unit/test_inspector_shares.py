@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 from inspector_records import append, line
+from lent import Admission
 
 from agent.sdk.files import Share
-from agent.sdk.metrics import Admission
 from agent.tail import crowd as left_module, follower as follower_module
 from agent.tail.crowd import LeftPositions
 from agent.tail.file import Position

@@ -7,11 +7,19 @@ import logging
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from rank_table import RankTable
 
 from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS
 from agent.sdk.exporter import Logger
-from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, RankLabel, RankTable, WriterKey
-from exporters.inspector.reading.silence import MAX_TOLD, RECORDING_VARIABLES, SilenceCause, SilenceWatch, silence_of
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
+from exporters.inspector.reading.silence import (
+    GRACE_SECONDS,
+    MAX_TOLD,
+    RECORDING_VARIABLES,
+    SilenceCause,
+    SilenceWatch,
+    silence_of,
+)
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 GOOD = {
@@ -30,6 +38,12 @@ def facts(
     environment = {name: value for name, value in {**GOOD, **settings}.items() if name != without}
     bare = ProcessFacts(ProcessKey(pid, 1), 0.0, inner or pid, "u", "thread", environment)
     return msgspec.structs.replace(bare, container=container, directory=directory)
+
+
+def ranks(*found: ProcessFacts) -> RankSnapshot:
+    """Ranks of job 4711, each with its pid as its number."""
+    slots = {each.key: [RankLabel("4711", str(each.key.pid))] for each in found}
+    return RankSnapshot(running={each.key: PublishedProcess(0.0, facts=each, slots=slots[each.key]) for each in found})
 
 
 def test_good_settings_are_not_silent() -> None:
@@ -91,38 +105,42 @@ def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause |
 @pytest.mark.slow
 def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """Every look counts the silent, one warning per process names the remedy, and what is remembered is bounded."""
-    watch = SilenceWatch(PATHS, Logger("inspector"), lambda key: [RankLabel("4711", str(key.pid))])
+    watch = SilenceWatch(PATHS, Logger("inspector"))
     silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            assert watch.look([*silent, facts(11)]) == {SilenceCause.NO_INTERVAL: 2}
-        assert watch.look([]) == {}
-        assert watch.look(silent) == {SilenceCause.NO_INTERVAL: 2}
+            assert watch.look(ranks(*silent, facts(11)), GRACE_SECONDS) == {SilenceCause.NO_INTERVAL: 2}
+        assert watch.look(ranks(), GRACE_SECONDS) == {}
+        assert watch.look(ranks(*silent), GRACE_SECONDS) == {SilenceCause.NO_INTERVAL: 2}
     fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
     assert [(each["job_id"], each["rank"], each["pid"]) for each in fields] == [("4711", "9", 9), ("4711", "10", 10)]
     assert all(INTERVAL in each["remedy"] for each in fields)
-    watch.look(facts(pid, without=INTERVAL) for pid in range(MAX_TOLD + 1))
+    watch.look(ranks(*(facts(pid, without=INTERVAL) for pid in range(MAX_TOLD + 1))), GRACE_SECONDS)
     assert len(watch._told) <= MAX_TOLD
 
 
-def test_the_table_knows_who_showed_no_record() -> None:
-    """A rank process is listed after its grace with its recording settings, bounded, until its first record."""
+def test_who_showed_no_record() -> None:
+    """A rank process is judged after its grace by its recording settings, bounded, until its first record or exit."""
     clock = FakeClock()
     table = RankTable(clock, "here")
     table.keep_variables(RECORDING_VARIABLES)
-    long = "x" * (MAX_SETTING_CHARACTERS + 1)
+
+    def silent() -> int:
+        return sum(SilenceWatch(PATHS, Logger("inspector")).look(table.snapshot(), clock.monotonic()).values())
+
+    long = "/" + "x" * MAX_SETTING_CHARACTERS  # no directory of ours
     table.observe_process(facts(9, NCCL_INSPECTOR_DUMP_DIR=long, RANK="0", HOME="/h"))
-    clock.advance(59.0)
-    assert table.without_records(60.0) == []
+    clock.advance(GRACE_SECONDS - 1.0)
+    assert silent() == 0
     clock.advance(1.0)
-    [found] = table.without_records(60.0)
-    assert found.environment == {**GOOD, "NCCL_INSPECTOR_DUMP_DIR": long[:-1]}
+    assert silent() == 1
+    assert table.process(ProcessKey(9, 1)).facts.environment == {**GOOD, "NCCL_INSPECTOR_DUMP_DIR": long[:-1]}
     writer_key = WriterKey(1, 2, 0, "here", 9)
     table.observe_records(writer_key, [Membership("abc", 0, 2)], clock.time())
     table.link(writer_key, ProcessKey(9, 1))
-    assert table.without_records(60.0) == []
-    table.observe_process(facts(10))
-    clock.advance(60.0)
-    assert [each.key.pid for each in table.without_records(60.0)] == [10]
+    assert silent() == 0
+    table.observe_process(facts(10, without=INTERVAL))
+    clock.advance(GRACE_SECONDS)
+    assert silent() == 1
     table.observe_exit(ProcessKey(10, 1), None)
-    assert table.without_records(60.0) == []
+    assert silent() == 0

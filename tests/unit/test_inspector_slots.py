@@ -10,12 +10,11 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 from inspector_records import append, line
-from rank_table import writer_key
+from rank_table import RankTable, writer_key
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
 from test_inspector_formats import overflowing
 
 from agent.core.clock import Clock
-from agent.ranks.table import RankTable
 from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes

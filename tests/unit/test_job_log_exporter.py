@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from fake_clock import FakeClock
 from job_log_jobs import OWNER
-from lent import lent
-from rank_table import environment, owned
+from lent import Admission, lent
+from rank_table import RankTable, environment, owned
 
+from agent.app.lease import end_writers
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.metrics import Admission, Metric
-from agent.sdk.ranks import Owner, RankTable
+from agent.sdk.metrics import Metric
+from agent.sdk.ranks import Owner
 from exporters.job_log import JobLogConfig, JobLogExporter, exporter as exporters
 from exporters.job_log.jobs import jobs_of
 from exporters.job_log.reader import LogSection
@@ -85,6 +86,7 @@ async def test_without_a_log_there_is_no_data(tmp_path: Path) -> None:
         ("4711", "0", "program_error", "root"): 1
     }
     await node.exporter.drain()
+    end_writers(node.context)
     assert node.admit.taken == 0
 
 

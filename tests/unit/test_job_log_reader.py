@@ -12,12 +12,13 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 from lent import lent
+from rank_table import view
 
 from agent.sdk.exporter import Outputs
-from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
+from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.job_log import ownership, reader
-from exporters.job_log.jobs import LoggedJob, RankHere
+from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
@@ -255,10 +256,9 @@ def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
     node.run(4000, mine, parent=3900)
     node.run(4001, ours, parent=3900)
     node.run(4002, ours)
-    known = job(ranks=8)
-    ranks = tuple(one._replace(parent_pid=3900) for one in known.ranks)
     node.run(3900, launcher)
-    found = node.look(known._replace(ranks=ranks))
+    ranks = tuple(view(4000 + rank, str(rank), parent_pid=3900) for rank in range(4))
+    found = node.look(job(ranks=8)._replace(ranks=ranks))
     assert counts(found) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
 
 
@@ -268,7 +268,7 @@ def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
     output = node.write("both.txt")
     node.run(4000, output)
     node.run(5000, output)
-    other = job("4712", ranks=8)._replace(ranks=(job().ranks[0]._replace(key=ProcessKey(5000, 1)),))
+    other = job("4712", ranks=8)._replace(ranks=(view(5000, "0", parent_pid=1),))
     assert counts(node.look(job(), other)) == {}
 
 
@@ -450,7 +450,7 @@ def test_logs_of_new_ranks_are_looked_for_soon(tmp_path: Path) -> None:
     node.run(4000, node.write("mine.txt", "ValueError: x\n"))
     other = job("4712", ranks=8, pids={4000: "0"})
     pids = {"0": 4000, "1": 9000}
-    here = tuple(RankHere(ProcessKey(pid, 1), 1, rank, running=True) for rank, pid in pids.items())
+    here = tuple(view(pid, rank, parent_pid=1) for rank, pid in pids.items())
     fresh = other._replace(ranks=here)
     node.clock.advance(reader.NEW_RANKS_SECONDS - 2 * reader.DISCOVER_SECONDS)
     assert counts(node.look(fresh)) == {}

@@ -1,14 +1,13 @@
 """Whose job a rank is shown under: one owner has a job's id plain, and a proof takes it."""
 
 import pytest
-from rank_table import KILLED, Table, environment, owned
+from rank_table import KILLED, RankTable, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
-from agent.ranks.table import RankTable
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
 CONTAINER = "0123456789abcdef" * 4
@@ -53,9 +52,12 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
     table.tick(1.0)
     table.add_facts(owned(3, environment(0), SLURM), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel(expected, "0"): 1, RankLabel(expected, "1"): 2}
-    assert table.ranks.labels_of(squatter) == (RankLabel(expected, "0"),)
+    assert table.ranks.process(squatter).labels == (RankLabel(expected, "0"),)
     disproved = owner is OTHER_JOB  # it never had the id
-    assert (table.ranks.renamed, proofs(table)[RankLabel("4711", "0")]) == ([] if disproved else ["4711"], "cgroup")
+    assert (table.ranks.binder.renamed, proofs(table)[RankLabel("4711", "0")]) == (
+        [] if disproved else ["4711"],
+        "cgroup",
+    )
 
 
 def test_a_claim_that_the_scheduler_disproves(table: Table) -> None:
@@ -97,7 +99,7 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
     key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     again = RankTable(table.clock, "here")
     again.load(table.ranks.dump())
-    again.confirm(key)
+    again.observe_state(key)
     again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
     table.clock.advance(1.0)
     again.tick()
@@ -148,7 +150,7 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
 def test_configured_variables_name_the_job_first(table: Table) -> None:
     """A configured variable comes before the known ones, for processes found from then on."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
-    table.ranks.take_job_ids_from(("RUN", "SLURM_ARRAY_JOB_ID"))
-    assert "SLURM_ARRAY_JOB_ID" in table.ranks.variables()
+    table.ranks.job_id_variables = ("RUN", "SLURM_ARRAY_JOB_ID")
+    assert "SLURM_ARRAY_JOB_ID" in table.ranks.kept_variables()
     table.add_facts(owned(1, env, SLURM), then=1.0)
     assert table.labels() == {RankLabel("4700", "0"): 1}

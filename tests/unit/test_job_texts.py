@@ -13,7 +13,7 @@ from agent.export import job_texts
 from agent.export.job_texts import HOLDERS_SECONDS, LOOK_SECONDS
 from agent.ranks.rank.facts import Owner
 from agent.sdk.files import JobTexts
-from agent.sdk.ranks import JobUsers
+from agent.sdk.ranks import RankSnapshot
 from agent.system import outputs as file_holders
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
@@ -21,13 +21,13 @@ from agent.system.procfs import ProcFS
 ME = os.getuid()
 
 
-def users_of(*jobs: tuple[int, str, int]) -> JobUsers:
+def users_of(*jobs: tuple[int, str, int]) -> RankSnapshot:
     """A node with a rank of each job: pid, job id, user."""
     table = Table(once=True)
     for pid, job, uid in jobs:
         table.add_facts(owned(pid, environment(0, job=job, port=str(pid)), Owner("user", str(uid)), uid=uid))
     table.tick()
-    return JobUsers(table.ranks.snapshot())
+    return table.ranks.snapshot()
 
 
 def hold(proc: ProcTree, pid: int, path: Path, uid: int, flags: str) -> None:
@@ -43,7 +43,7 @@ def test_a_name_is_of_its_users_jobs_alone() -> None:
     assert (users.job_of(7, "4711"), users.job_of(8, "4711")) == ("4711", "")
     assert users.job_of(7, "9") == users.job_of(9, "9") == ""
     assert users.job_of(7, None) == users.job_of(9, None) == ""
-    assert (users.job_of(8, None), users.jobs()) == ("4713", {"4711", "4712", "4713"})
+    assert (users.job_of(8, None), users.job_ids) == ("4713", {"4711", "4712", "4713"})
 
 
 def test_who_writes_a_file(tmp_path: Path) -> None:
@@ -160,6 +160,6 @@ def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("word\n")
     ctx = lent("x", FakeClock(), tmp_path, once=True)
     texts = JobTexts(ctx, [f"{tmp_path}/%j.log", f"{tmp_path}/out"])
-    found = texts.turn(JobUsers())
+    found = texts.turn(RankSnapshot())
     assert (sum(len(each.lines) for each in found), {each.job_id for each in found}) == (400_001, {"4711", "recorded"})
     texts.close()

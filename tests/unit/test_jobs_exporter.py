@@ -17,7 +17,7 @@ from lent import lent
 from odd_values import damaged, shown
 
 from agent.sdk.exporter import NoData
-from agent.sdk.ranks import RankTable
+from agent.sdk.ranks import RankWriter
 from exporters.jobs import records, sources, sources as directories
 from exporters.jobs.exporter import JobsConfig, JobsExporter, render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
@@ -263,7 +263,7 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Collect what the rank table is told of ends."""
     found: list[tuple[str, str]] = []
-    monkeypatch.setattr(RankTable, "observe_job_ends", lambda _, ends: found.extend((e.job_id, e.state) for e in ends))
+    monkeypatch.setattr(RankWriter, "observe_job_ends", lambda _, ends: found.extend((e.job_id, e.state) for e in ends))
     return found
 
 

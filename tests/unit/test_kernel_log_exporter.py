@@ -9,7 +9,7 @@ import pytest
 from kernel_log_node import MLX5, XID, Node
 from rank_table import KILLED
 
-from agent.ranks.table import OOM_LOG_SECONDS
+from agent.ranks.writer import OOM_LOG_SECONDS
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus, ProcessKey

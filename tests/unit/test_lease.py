@@ -6,17 +6,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
 from lent import children
+from pytest import LogCaptureFixture
 
 from agent.app.discovery import ExporterPlan, Prepared
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
-from agent.core.log import Logger
+from agent.core.log import Guard, Logger
 from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
-from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
+from agent.sdk.exporter import Context, ExporterConfig, LeaseEnded, Roots, Spec
 from agent.sdk.hardware import Gpu, Nic, Subject
 from agent.sdk.helper import HelperSpec
 
@@ -127,21 +129,45 @@ async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
     await own.stop()
 
 
-async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path) -> None:
-    """An update that ends after its run reaches neither hardware, nor ledger, nor the section of the next run."""
+async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, caplog: LogCaptureFixture) -> None:
+    """An update that ends after its run reaches no table and no section of the next run, and is no error."""
     own = supervisor(StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
     late = Greedy()
     late.go.clear()
     await own.begin(plan(late))
     while not own.running["greedy"].late:
         await asyncio.sleep(0.001)
-    update = own.running["greedy"]._schedule
-    assert update is not None
+    running = own.running["greedy"]
+    assert running._schedule is not None
     assert await own.apply(plan())
+    caplog.clear()
     late.go.set()
-    await update
+    await running._schedule
+    assert (running.failures, caplog.records) == (0, [])
     assert (own.hardware.gpus(), own.ledger.entries()) == ([], ())
     after = Greedy()
     assert await own.apply(plan(after, number=1))
     assert after.ctx.state.restored is None
     await own.stop()
+
+
+async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -> None:
+    """A task that meets the end of its exporter's lease is no error; one that fails otherwise is."""
+    own = supervisor()
+    await own.begin(plan())
+    for error, lines in ((LeaseEnded(), 0), (RuntimeError("odd"), 1)):
+        asyncio.get_running_loop().call_exception_handler({"message": "never retrieved", "exception": error})
+        assert len(caplog.records) == lines
+    await own.stop()
+
+
+def test_the_end_of_a_lease_is_no_odd_piece(caplog: LogCaptureFixture) -> None:
+    """What meets the end while it looks at one piece of a source passes the guard: nothing is counted or logged."""
+    guard = Guard(Logger("late"))
+
+    def late() -> None:
+        raise LeaseEnded
+
+    with pytest.raises(LeaseEnded):
+        guard.attempt("a record", late)
+    assert (guard.skipped, caplog.records) == (0, [])

@@ -67,7 +67,7 @@ class Job:
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
         """The series of a family, without the job's id."""
-        for metric in families(self.table.ranks.snapshot()):
+        for metric in families(self.table.ranks.page()):
             if metric.family.name == f"rankwatch_{name}":
                 return {labels[1:]: value for labels, value in zip(metric.labels, metric.values, strict=True)}
         raise AssertionError(name)
@@ -138,8 +138,7 @@ def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
 def test_progress_and_its_longest_pause() -> None:
     """Progress is an age by the node's own clock at the time; the longest pause so far stays."""
     job = Job(ranks=1)
-    process = job.table.ranks.process(job.keys[0])
-    assert process is not None
+    process = job.table.ranks.processes[job.keys[0]]
     assert job.shown("job_progress_age_seconds") == {}
     for seconds in (1.0, 20.0, 2.0):
         job.table.clock.advance(seconds)
@@ -343,7 +342,7 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
     again.clock.now = job.table.clock.now
     again.ranks.load(section)
     for key in (job.keys[2], job.keys[3]):
-        again.ranks.confirm(key)
+        again.ranks.observe_state(key)
     again.tick()
     job.table = again
     assert {name: job.shown(name) for name in before} == before
@@ -394,15 +393,14 @@ def test_a_planned_exit_is_ok() -> None:
 
 
 def test_an_exporter_that_has_ended_writes_no_causes() -> None:
-    """After its lease has ended an exporter's causes are gone, and further ones change nothing."""
+    """After its lease has ended an exporter's causes are gone, and what it says was planned stays planned."""
     facts = ExitFacts()
     writer = facts.of("job_log")
     writer.set_causes({RankLabel("7", "0"): "cuda_oom"})
     assert facts.cause_of(RankLabel("7", "0")) == "cuda_oom"
-    writer.close()
-    writer.set_causes({RankLabel("7", "0"): "cuda_oom"})
     writer.set_planned([RankLabel("7", "0")])
-    assert (facts.cause_of(RankLabel("7", "0")), facts.is_planned(RankLabel("7", "0"))) == ("", False)
+    writer.close()
+    assert (facts.cause_of(RankLabel("7", "0")), facts.is_planned(RankLabel("7", "0"))) == ("", True)
 
 
 def test_the_table_of_causes() -> None:

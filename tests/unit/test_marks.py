@@ -12,13 +12,14 @@ import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
+from rank_table import RankTable
 
 from agent.cli.mark import main
 from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.exporter import NoData
-from agent.sdk.ranks import MarkRequest, RankTable
+from agent.sdk.ranks import MarkRequest
 from exporters.marks import MarksConfig, MarksExporter, exporter as marks
 from exporters.marks.book import (
     MARKS_PER_MINUTE,

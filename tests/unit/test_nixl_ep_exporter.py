@@ -13,15 +13,16 @@ from exporter_node import ExporterNode
 from fake_clock import FakeClock
 from lent import lent
 from nixl_ep_runs import make_run
+from rank_table import view
 
 from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
+from agent.sdk.ranks import ProcessKey, RankView
 from agent.system import whole_file
 from exporters.nixl_ep import exporter, job_run
 from exporters.nixl_ep.exporter import (
     FILE_CLOCK_SECONDS,
     SLACK_SECONDS,
-    LocalRank,
     NixlEpConfig,
     NixlEpExporter,
     numbers_of,
@@ -242,9 +243,9 @@ def test_launcher_of_a_run() -> None:
     assert run.failure(None, 100.0) == ""
 
 
-def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> LocalRank:
+def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> RankView:
     """A rank of this node."""
-    return LocalRank("4711", rank, source, parent, (pid, pid), started)
+    return view(pid, rank, source=source, parent_pid=parent, start_seconds=started)
 
 
 def test_ranks_named_by_their_order() -> None:
@@ -252,22 +253,23 @@ def test_ranks_named_by_their_order() -> None:
     run, plan = JobRun(), plan_of([[0, 1, -2]])
     run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))), plan)
     run.take(lines(*(edge(rank, "start", 0) for rank in range(3))), plan)
-    own = [local(str(index), 10 + index) for index in range(3)]
-    assert list(planned_names("4711", run, plan, own)) == [("4711", "0")]
-    assert list(planned_names("4711", run, plan, [each._replace(source="environment") for each in own])) == [
-        ("4711", "2")
-    ]
-    assert list(planned_names("4711", run, plan, own[:2])) == []
-    assert list(planned_names("4711", run, plan, [each._replace(started=200.0) for each in own])) == []
+
+    def own(source: str = "local_index", started: float = 90.0) -> list[RankView]:
+        return [local(str(index), 10 + index, source, started=started) for index in range(3)]
+
+    assert list(planned_names("4711", run, plan, own())) == [("4711", "0")]
+    assert list(planned_names("4711", run, plan, own("environment"))) == [("4711", "2")]
+    assert list(planned_names("4711", run, plan, own()[:2])) == []
+    assert list(planned_names("4711", run, plan, own(started=200.0))) == []
     run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"), plan)
-    assert list(planned_names("4711", run, plan, own)) == []
+    assert list(planned_names("4711", run, plan, own())) == []
 
 
 def test_ranks_of_a_later_step() -> None:
     """What a run said before the job's ranks were started is of an earlier step: it plans no exits of these."""
     run = JobRun()
     run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))), None)
-    before = [local(str(rank), 10 + rank, "environment")._replace(runs=False) for rank in range(2)]
+    before = [view(10 + rank, str(rank), source="environment", exited=True, start_seconds=90.0) for rank in range(2)]
     later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]
     assert list(planned_names("4711", run, None, before)) == [("4711", str(rank)) for rank in range(3)]
     assert list(planned_names("4711", run, None, [*later, *before])) == []
@@ -325,7 +327,11 @@ def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
 def test_launches_and_groups() -> None:
     """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
-    early = [local("0", pid, parent=7, started=99.0) for pid in (1, 2)]
+
+    def early_at(started: float) -> list[RankView]:
+        return [local("0", pid, parent=7, started=started) for pid in (1, 2)]
+
+    early = early_at(99.0)
     late = [local("0", pid, parent=8, started=199.0) for pid in (3, 4)]
     for launches, ranks, numbers in (
         ([first, second], early + late, {1: 1, 2: 0, 3: 3, 4: 2}),
@@ -333,7 +339,7 @@ def test_launches_and_groups() -> None:
         ([first, second], late, {3: 3, 4: 2}),
         ([first, second], early[:1], {}),
         ([Launch(100.0, {1: 1, 2: 0})], early + late, {}),
-        ([first], [one._replace(started=100.0 + SLACK_SECONDS) for one in early], {1: 1, 2: 0}),
-        ([first], [one._replace(started=100.1 + SLACK_SECONDS) for one in early], {}),
+        ([first], early_at(100.0 + SLACK_SECONDS), {1: 1, 2: 0}),
+        ([first], early_at(100.1 + SLACK_SECONDS), {}),
     ):
-        assert numbers_of(launches, ranks) == {(pid, pid): number for pid, number in numbers.items()}
+        assert numbers_of(launches, ranks) == {ProcessKey(pid, 5000): number for pid, number in numbers.items()}

@@ -108,10 +108,12 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
     assert "recovery_seconds/4711/progress" not in shown
-    process = node.ranks.processes()[key]
+    process = node.ranks.running()[key]
     process.note_progress(1.7e9 + 10.4)
+    node.ranks.tick()
     assert "recovery_seconds/4711/progress" not in node.look()
     process.note_progress(1.7e9 + 14.0)
+    node.ranks.tick()
     assert (node.look())["recovery_seconds/4711/progress"] == pytest.approx(13.0)
     node.end()
 

@@ -14,6 +14,7 @@ from rank_table import environment, facts
 from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
+from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Roots
 from agent.sdk.system import ProcFS
 
@@ -33,7 +34,8 @@ def directory(tmp_path: Path) -> str:
 async def test_a_working_directory_that_is_no_text_ends_no_tick(tmp_path: Path, directory: str) -> None:
     """A rank whose working directory has a name that is not UTF-8 does not end the supervisor's loop."""
     supervisor = Supervisor(FakeClock(), "here", Roots(), StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
-    supervisor.ranks.observe_process(msgspec.structs.replace(facts(10, environment(0)), directory=directory))
+    odd = msgspec.structs.replace(facts(10, environment(0)), directory=directory)
+    RankWriter(supervisor.ranks, "process").observe_process(odd)
     beat = asyncio.Event()
     run = asyncio.create_task(supervisor.run(beat))
     await asyncio.wait({run}, timeout=0.3)

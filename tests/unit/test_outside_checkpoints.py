@@ -14,7 +14,7 @@ from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 from lent import lent
 from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
-from rank_table import WORLD, environment, facts, writer_key
+from rank_table import WORLD, RankTable, environment, facts, writer_key
 
 from agent.app.front import node_document
 from agent.core.checkpoint import StateFile
@@ -30,7 +30,6 @@ from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.sdk.exporter import Exporter, StateSection
 from agent.sdk.hardware import Gpu, Subject
-from agent.sdk.ranks import RankTable
 from exporters.amdgpu.baseline import Known
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
@@ -158,7 +157,7 @@ def table(section: bytes | None = None) -> RankTable:
 
 def live_on(ranks: RankTable) -> bytes:
     """Let a restored table see what happens on a node, show it, and save it."""
-    ranks.confirm(facts(2).key)
+    ranks.observe_state(facts(2).key)
     ranks.observe_exit(facts(3).key, None)
     ranks.observe_process(facts(4, environment(4)))
     ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "other", 2)], FakeClock().time())

@@ -8,14 +8,13 @@ import msgspec
 import pytest
 import ras_reports
 from hypothesis import given, settings, strategies as st
+from lent import Admission
 from odd_values import damaged, shown
 from test_ras_events import TEXT
 from test_ras_transcripts import transcripts
 
-from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras.asking.inquiry import READER
-from exporters.ras.asking.jobs import LocalProcess
 from exporters.ras.asking.reports import Reports
 from exporters.ras.asking.witness import memberships, named_here, silences
 from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
@@ -39,7 +38,7 @@ def telling(bodies: Iterable[bytes]) -> list[bytes]:
 REPORTS = [body for body in transcripts().values() if len(body) < MAX_BODY]
 JSON_REPORTS = telling(body for body in REPORTS if body.startswith(b"{"))
 TEXT_REPORTS = telling(body for body in REPORTS if b"CL version" in body[:12])
-ME = LocalProcess(ProcessKey(1, 1), (), None, 1, 0.0)
+ME = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "ann", "thread"))
 
 
 def keep(kept: Reports, body: bytes, at: float) -> ReportReading:

@@ -13,7 +13,7 @@ import pytest
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
-from rank_table import KILLED, OwnedRankTable, environment, facts
+from rank_table import KILLED, RankTable, environment, facts
 
 from agent.core.identity import RankLabel
 from agent.ranks import table
@@ -21,7 +21,7 @@ from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.table import MAX_PROCESSES
+from agent.ranks.writer import MAX_PROCESSES
 from agent.sdk.exporter import Logger, OwnThread, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
@@ -51,7 +51,7 @@ class Node:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = FakeClock()
-        self.ranks = OwnedRankTable(self.clock, "here")
+        self.ranks = RankTable(self.clock, "here")
         self.thread = InlineThread()
         self.statuses: dict[ProcessKey, ExitStatus | Exception] = {}
         self.exits = ExitWatch(self.ranks, ProcFS(Path("/nowhere")), self.thread, Logger("process"), ioctl=False)
@@ -246,7 +246,7 @@ async def test_each_state_is_used_on_the_thread_of_its_owner(
 
     await asyncio.to_thread(show, 0, threads={child.pid + 1: "NCCL RAS"})
     clock = FakeClock()
-    ranks = OwnedRankTable(clock, "here")  # raises when it is used elsewhere
+    ranks = RankTable(clock, "here")  # raises when it is used elsewhere
     roots = Roots(proc=proc.root, sys=tmp_path / "sys")
     exporter = ProcessExporter(ProcessConfig(exit_status_ioctl=False))
     await exporter.start(lent("process", clock, roots=roots, ranks=ranks))

@@ -7,19 +7,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
+from rank_table import RankTable
 
+from agent.app.lease import end_writers
 from agent.ranks.table import UNSEEN_SECONDS
 from agent.sdk.exporter import Roots
-from agent.sdk.ranks import ProcessKey, RankTable
+from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exits import open_pidfd
+from exporters.process.scan import Found
 from exporters.process.standing import THREADS_SECONDS
 
 START = 5000
@@ -41,13 +45,15 @@ class Node:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here")
         roots = Roots(proc=self.proc.root, sys=root / "sys")
-        self.context = lent("process", self.clock, roots=roots, ranks=self.ranks)
+        self.lends = {"roots": roots, "ranks": self.ranks}
+        self.context = lent("process", self.clock, **self.lends)
 
     def add(self, pid: int) -> ProcessKey:
         self.proc.add(pid, start=START, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"})
         return ProcessKey(pid, START)
 
     async def start(self) -> ProcessExporter:
+        self.context = lent("process", self.clock, **self.lends)
         exporter = ProcessExporter(ProcessConfig())
         await exporter.start(self.context)
         return exporter
@@ -108,15 +114,14 @@ def test_pidfd_is_of_the_process_itself(
 async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
     """A process whose exit was noted while a look was under way is not watched anew by its result."""
     exporter = await node.start()
-    look = exporter._look
+    apply = exporter._apply
 
-    def leave(*args: object) -> object:
-        result = look(*args)  # type: ignore[arg-type]
-        node.ranks.observe_process(result[0].new[0])
+    def leave(found: Found, pidfds: Any) -> None:
+        node.ranks.observe_process(found.new[0])
         node.ranks.observe_exit(rank, None)
-        return result
+        apply(found, pidfds)
 
-    exporter._look = leave  # type: ignore[method-assign,assignment]
+    exporter._apply = leave  # type: ignore[method-assign]
     await exporter.update()
     assert not exporter._exits.watched()
     await exporter.drain()
@@ -130,6 +135,7 @@ async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> N
     node.ranks.tick()
     assert node.shown() == [rank.pid]
     await exporter.drain()
+    end_writers(node.context)
     node.unseen()
     assert node.shown() == []
     successor = await node.start()
@@ -195,6 +201,7 @@ async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> 
     update = asyncio.create_task(exporter.update())
     await asyncio.sleep(0)
     await exporter.drain()
+    end_writers(node.context)
     await update
     assert not exporter._exits.watched()
     node.unseen()

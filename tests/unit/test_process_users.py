@@ -11,7 +11,7 @@ import pytest
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
-from rank_table import OwnedRankTable
+from rank_table import RankTable
 
 from agent.sdk.exporter import Logger, OwnThread, Roots
 from exporters.process import ProcessConfig, ProcessExporter
@@ -61,7 +61,7 @@ async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_p
         proc.add, 10, threads={11: "NCCL RAS"}, uid=4242, environment={"RANK": "0", "SLURM_JOB_ID": "7"}
     )
     clock = FakeClock()
-    ranks, exporter = OwnedRankTable(clock, "here"), ProcessExporter(ProcessConfig())
+    ranks, exporter = RankTable(clock, "here"), ProcessExporter(ProcessConfig())
     await exporter.start(lent("process", clock, roots=Roots(proc=proc.root, sys=tmp_path), ranks=ranks))
     async with asyncio.timeout(20.0):
         await exporter.update()

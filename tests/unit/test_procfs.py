@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from proc_tree import ProcTree, stat_line
 
 from agent.core.identity import ProcessKey
-from agent.ranks.writers import is_record_file
+from agent.ranks.records import is_record_file
 from agent.system.process_lines import parse_stat, parse_status
 from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS
 

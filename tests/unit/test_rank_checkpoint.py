@@ -3,11 +3,10 @@
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import WORLD, Table, environment, writer_key
+from rank_table import WORLD, RankTable, Table, environment, writer_key
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.table import RankTable
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     still = Table()
     still.clock.now = table.clock.now + 100.0
     still.ranks.load(saved)
-    still.ranks.confirm(second)
+    still.ranks.observe_state(second)
     still.tick()
     assert still.states() == {"0": "dead", "1": "alive"}
 
@@ -47,8 +46,8 @@ def test_checkpoint_keeps_everything(table: Table) -> None:
     again.load(table.ranks.dump())
     table.ranks.judge_changed()
     assert [v.label.rank for v in again.snapshot().ranks] == ["1"]
-    assert set(again.processes()) == {lives}
-    again.confirm(lives)
+    assert set(again.running()) == {lives}
+    again.observe_state(lives)
     again.tick()
     assert again.snapshot() == table.ranks.snapshot()
     assert again.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
@@ -61,7 +60,7 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
     again = Table()
     again.clock.advance(30.0)
     again.ranks.load(table.ranks.dump())
-    again.ranks.confirm(lives)
+    again.ranks.observe_state(lives)
     again.ranks.observe_exit(gone, None)
     assert again.states() == {"1": "exited", "2": "alive"}
     again.tick(45.0)

@@ -6,7 +6,7 @@ from rank_table import KILLED, Table, environment, owned
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
-from agent.ranks.table import MAX_PROCESSES
+from agent.ranks.writer import MAX_PROCESSES
 
 CRASHED = ExitStatus(known=True, signal=11)
 ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")
@@ -57,11 +57,11 @@ def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) 
     table.ranks.observe_exit(ended, KILLED)
     table.tick(1.0)
     add(table, ALICE, range(5000, 5001), "4711")
-    assert ended not in dict(table.ranks._processes)  # its record is what this is about
+    assert ended not in dict(table.ranks.processes)  # its record is what this is about
     add(table, ALICE, range(5001, 5002), "4711")
-    assert dead in dict(table.ranks._processes)
+    assert dead in dict(table.ranks.processes)
     assert table.ranks.observe_process(owned(6000, environment(0, job="666"), MALLORY, uid=1001))
-    assert dead not in dict(table.ranks._processes)
+    assert dead not in dict(table.ranks.processes)
 
 
 def test_equals_do_not_push_each_other_out(table: Table) -> None:

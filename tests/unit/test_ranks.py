@@ -8,8 +8,11 @@ from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
-from agent.ranks.table import MAX_PROCESSES, UNSEEN_SECONDS
-from agent.ranks.writers import MAX_FORMER, MAX_WRITERS, WRITER_IDLE_SECONDS
+from agent.ranks.records import WRITER_IDLE_SECONDS
+from agent.ranks.table import UNSEEN_SECONDS
+from agent.ranks.writer import MAX_FORMER, MAX_PROCESSES, MAX_WRITERS
+
+MEMBER = Membership(WORLD, 1, 8)
 
 
 @pytest.fixture
@@ -138,11 +141,29 @@ def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
     table.ranks.lose_sight()
     table.tick(UNSEEN_SECONDS)
     assert table.states() == {"1": "alive"}
-    table.ranks.confirm(key)
+    table.ranks.observe_state(key)
     table.tick(60.0)
     assert table.states() == {"1": "alive"}
     table.ranks.lose_sight()
     table.tick(UNSEEN_SECONDS + 0.1)
     assert table.states() == {}
-    table.ranks.confirm(key)
+    table.ranks.observe_state(key)
     assert table.states() == {"1": "alive"}
+
+
+def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> None:
+    """Readers share a frozen snapshot; a tick or a write makes the next one, and what it holds never changes."""
+    key = table.add(1, environment(1))
+    table.tick(2.0)
+    changes = (table.tick, lambda: table.ranks.observe_state(key, "D"), lambda: table.record(1, [MEMBER], key))
+    for change in changes:
+        before = table.ranks.snapshot()
+        assert table.ranks.snapshot() is before
+        kept = (before.ranks[0].process.state, dict(before.running[key].members))
+        change()
+        assert table.ranks.snapshot() is not before
+        assert (before.ranks[0].process.state, before.running[key].members) == kept
+    after = table.ranks.snapshot()
+    assert (after.ranks[0].process.state, list(after.running[key].members.values())) == ("D", [MEMBER])
+    with pytest.raises(AttributeError):
+        after.ranks[0].process.state = "R"

@@ -46,5 +46,3 @@ def test_the_longer_of_two_stalls_counts() -> None:
     assert ras.stalls() == {"7": 15.0, "8": 20.0}
     other.close()
     assert ras.stalls() == {"7": 10.0}
-    other.tell_stalls(lambda: {"7": 15.0})
-    assert ras.stalls() == {"7": 10.0}

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from client_metrics import samples
+from lent import Admission
 from rank_table import environment
 from ras_node import Node, report
 
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.metrics import Admission
 from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
 from exporters.ras.asking import jobs as visits_module, policy
@@ -257,14 +257,14 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
         await node.first_query(exporter)
         await node.look(exporter, 0.0)
         saved = node.state.published
-        for key in list(node.table.ranks.processes()):
+        for key in list(node.table.ranks.running()):
             node.table.ranks.observe_exit(key, None)
         with pytest.raises(NoData):
             await node.look(exporter, 1.0)
         assert exporter.snapshot().reports == {}
+        assert not node.admission.refused
+        assert node.admission.admit("all", 50_000, 1_000)
     assert saved != node.state.published == msgspec.msgpack.encode([])
-    assert not node.admission.refused
-    assert node.admission.admit("all", 50_000, 1_000)
 
 
 async def test_a_report_without_room_is_counted(node: Node) -> None:

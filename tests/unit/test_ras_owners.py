@@ -85,7 +85,7 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
     found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
     assert forger.asked > 0
     node.table.ranks.tick()
-    processes = node.table.ranks.processes()
+    processes = node.table.ranks.running()
     for pid in (11, 12):
         process = processes[ProcessKey(pid, 5000)]
         assert process.silence is None
@@ -106,7 +106,7 @@ def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, ask
     forger = Forger(node, {"SLURM_JOB_ID": "4712"}, "library")
     asyncio.run(watched(node, forger, 6.0 * LABELS_WAIT_SECONDS))
     assert forger.asked > 0
-    processes = node.table.ranks.processes()
+    processes = node.table.ranks.running()
     for pid in (11, 12):
         assert {comm for comm, _ in processes[ProcessKey(pid, 5000)].members} == ({"ab"} if asked else set())
 

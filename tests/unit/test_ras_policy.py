@@ -5,8 +5,9 @@ import itertools
 import msgspec
 import pytest
 
-from agent.sdk.ranks import ProcessKey, RankLabel
-from exporters.ras.asking.jobs import JobStanding, LocalProcess, OwnedJob, Question, Rules, standings, to_ask
+from agent.ranks.rank.environment import Claim
+from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, PublishedProcess, RankLabel
+from exporters.ras.asking.jobs import JobStanding, OwnedJob, Question, Rules, standings, to_ask
 from exporters.ras.asking.policy import (
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
@@ -31,13 +32,15 @@ HERE = Endpoint("127.0.0.1", 28028)
 ELSEWHERE = Endpoint("127.0.0.1", 28029)
 SOUND = Server((2, 29, 2), 1.0)
 NOW = 10_000.0
-A = OwnedJob("a")
+OWNER = Owner("user", "1000")
+A = OwnedJob("a", OWNER.key)
 AUTO = Rules("auto", (2, 29, 2), once=False)
 
 
-def process(pid: int, job: str = "a", rank: int = 0, *, age: float = 1000.0, foreign: bool = False) -> LocalProcess:
+def process(pid: int, job: str = "a", rank: int = 0, *, age: float = 1000.0, namespace: int = 0) -> PublishedProcess:
     """A rank of a job of four."""
-    return LocalProcess(ProcessKey(pid, 1), (RankLabel(job, str(rank)),), 4, pid, NOW - age, foreign=foreign)
+    facts = ProcessFacts(ProcessKey(pid, 1), NOW - age, pid, "ann", "thread", owner=OWNER, network_namespace=namespace)
+    return PublishedProcess(0.0, facts=facts, claim=Claim(world_size=4), slots=[RankLabel(job, str(rank))])
 
 
 def site(*pids: int, server: Server = SOUND, unowned: int = 0) -> Site:
@@ -65,7 +68,7 @@ def test_role(configured: Configured, ranks: set[int] | None, world_size: int | 
     assert role_of(configured, ranks, world_size) == role
 
 
-def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> JobStanding:
+def standing_of(found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> JobStanding:
     """How the one job stands."""
     (standing,) = standings([found], sites, rules, NOW)
     return standing
@@ -77,7 +80,7 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
     (process(5), {HERE: site(5)}, Rules("standby", (2, 29, 2), once=True), "single_pass"),
     (process(5), {}, AUTO, "no_listener"),
     (process(5), {HERE: site(6)}, AUTO, "no_listener"),
-    (process(5, foreign=True), {}, AUTO, "network_namespace"),
+    (process(5, namespace=4026531840), {}, AUTO, "network_namespace"),
     (process(5), {HERE: site(5, unowned=1)}, AUTO, "unowned_listener"),
     (process(5), {HERE: site(5, server=Server(None, 1.0))}, AUTO, "version_unknown"),
     (process(5), {HERE: site(5, server=Server((2, 29, 1), 1.0))}, AUTO, "version_old"),
@@ -88,7 +91,7 @@ def standing_of(found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules =
     (process(5), {HERE: site(5)}, Rules("reporter", (2, 29, 2), once=True), None),
 ])  # fmt: skip
 def test_why_a_job_is_not_asked(
-    found: LocalProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
+    found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
 ) -> None:
     """Each reason not to ask is given as that reason, and nobody refused is asked."""
     standing = standing_of(found, sites, rules)
@@ -109,7 +112,7 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
     two_places = standings([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
     assert to_ask(two_places) == [Question(HERE, A, "reporter")]
     two_jobs = standings([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
-    assert to_ask(two_jobs) == [Question(HERE, A, "standby"), Question(HERE, OwnedJob("b"), "reporter")]
+    assert to_ask(two_jobs) == [Question(HERE, A, "standby"), Question(HERE, OwnedJob("b", OWNER.key), "reporter")]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
@@ -226,7 +229,7 @@ def test_a_job_beyond_the_site_s_limit_is_not_asked(max_ranks: int | None, why: 
 def test_all_ranks_of_a_process_count_for_its_role() -> None:
     """A process of several ranks that holds the last one, though not as its first, stands by."""
     labels = tuple(RankLabel("4711", str(rank)) for rank in (2, 3))
-    (standing,) = standings([msgspec.structs.replace(process(5), labels=labels)], {HERE: site(5)}, AUTO, NOW)
+    (standing,) = standings([msgspec.structs.replace(process(5), slots=list(labels))], {HERE: site(5)}, AUTO, NOW)
     assert standing.role == "standby"
 
 

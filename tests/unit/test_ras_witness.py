@@ -7,8 +7,8 @@ import pytest
 from rank_table import Table
 
 from agent.sdk.exporter import OwnThread
-from agent.sdk.ranks import ProcessKey, RasSilence
-from exporters.ras.asking.jobs import LocalProcess, OwnedJob
+from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilence
+from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, addresses_in, parse_fib_trie, parse_if_inet6
 from exporters.ras.report.json_report import read_json
@@ -89,7 +89,9 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
         return keys & {B}
 
     witness = Witness(table.ranks, table.clock, thread, proc_root)
-    here = [LocalProcess(key, (), None, number, 0.0) for number, key in ((1, A), (2, B), (3, C))]
+    here = [
+        PublishedProcess(0.0, facts=ProcessFacts(key, 0.0, number, "", "")) for number, key in ((1, A), (2, B), (3, C))
+    ]
     for _ in range(2):
         await witness.update_liveness(
             OwnedJob("4711"), report((3,), {1: "dead", 2: "unresponsive"}, "192.0.2.2"), [], here, greet

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import pytest
 from fake_clock import FakeClock
+from rank_table import RankTable
 
 from agent.app.lease import Lease, Lender
 from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
-from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec
 
 

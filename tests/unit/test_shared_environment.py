@@ -9,7 +9,7 @@ from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
 from agent.ranks.rank.facts import Owner
-from exporters.ras.asking.jobs import local_processes
+from exporters.ras.asking.jobs import size_of
 
 ALICE = Owner("user", "1000")
 VLLM = "VLLM::Worker_TP{}"
@@ -60,7 +60,7 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert (ranks(table), sources(table)) == ({"7": 1, "6": 2}, {"communicator"})
     [expected] = [
-        each for each in liveness_page.families(table.ranks.snapshot()) if each.family.name.endswith("expected_ranks")
+        each for each in liveness_page.families(table.ranks.page()) if each.family.name.endswith("expected_ranks")
     ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
 
@@ -85,7 +85,7 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
     assert not [each for each in shown if each.name == "rankwatch_job_expected_ranks"]
     assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
     assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4
-    assert {each.world_size for each in local_processes(table.ranks, 0).values()} == {None}
+    assert set(map(size_of, table.ranks.snapshot().running.values())) == {None}
 
 
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])

@@ -4,8 +4,9 @@ from collections import Counter
 
 import pytest
 from hypothesis import given, strategies as st
+from lent import Admission
 
-from agent.core.series_budget import Admission, FairBudget, Group
+from agent.core.series_budget import FairBudget, Group
 from agent.tail.shares import FairTable, Holdings, Share, in_turns
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")

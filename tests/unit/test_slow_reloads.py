@@ -17,6 +17,7 @@ from agent.app.supervisor import Supervisor
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.core.metrics import Metric
+from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 
 
@@ -33,8 +34,8 @@ class Made:
         self.ctx = ctx
 
     async def update(self) -> None:
-        for key in self.ctx.ranks.processes():
-            self.ctx.ranks.confirm(key)
+        for key in self.ctx.ranks.snapshot().running:
+            self.ctx.ranks.observe_state(key)
 
     def snapshot(self) -> object:
         return None
@@ -44,8 +45,6 @@ class Made:
 
     async def drain(self) -> None:
         self.drained = True
-        if self.name == "process":
-            self.ctx.ranks.lose_sight()
         if self.hold is not None:
             await self.hold.wait()
 
@@ -62,7 +61,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank(tmp_path: Path) -> N
         return ExporterPlan({"process": prepared("process", None), "ras": prepared("ras", hold)}, ())
 
     await supervisor.begin(plan(0))
-    supervisor.ranks.observe_process(facts(10, environment(0)))
+    RankWriter(supervisor.ranks, "process").observe_process(facts(10, environment(0)))
     clock.advance(2.0)
     supervisor.ranks.tick()
     assert len(supervisor.ranks.snapshot().ranks) == 1

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from lent import Admission
 
 from agent.cli.main import _may_serve_tls, _parser
 from agent.core.clock import WINDOW_SECONDS, LoopLag
 from agent.core.identity import comm_label
-from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
 
 ROOT = Path(__file__).parents[2]

@@ -15,13 +15,13 @@ import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent, stop_all
-from rank_table import KILLED, WORLD, environment, owned, writer_key
+from rank_table import KILLED, WORLD, RankTable, environment, owned, writer_key
 
 from agent.helper.client import HelperHung, Helpers
 from agent.ranks.rank.facts import Owner
 from agent.sdk.evidence import EvidenceBoard, Wanted
 from agent.sdk.exporter import NoData, Roots
-from agent.sdk.ranks import Membership, ProcessKey, RankTable
+from agent.sdk.ranks import Membership, ProcessKey
 from exporters.stacks import StacksConfig, StacksExporter, dump, exporter as module
 from exporters.stacks.dump import StackAnswer, StackRequest, take_stack
 from exporters.stacks.exporter import AGAIN_SECONDS, MAX_RANKS, MAX_RANKS_PER_JOB, WAITING

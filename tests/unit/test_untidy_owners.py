@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 from proc_tree import ProcTree
-from rank_table import KILLED, Table, environment, owned
+from rank_table import KILLED, RankTable, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.ranks.table import RankTable
 from agent.sdk.exporter import Roots
 from agent.sdk.system import ProcFS
 from exporters.process import ownership
@@ -200,7 +199,7 @@ def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Own
 def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
     """Records that gave way in a full table held an id: it must not stay theirs."""
     table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
-    key = next(iter(table.ranks.processes()))
+    key = next(iter(table.ranks.running()))
     table.ranks.observe_exit(key, ExitStatus(known=True))
     table.tick(0.1)
     for pid in range(100, 100 + 1023):

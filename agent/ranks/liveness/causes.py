@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 
 from agent.core.identity import RankLabel
+from agent.core.leased import Leased
 
 OOM = "oom"
 HARDWARE = frozenset(
@@ -71,25 +72,18 @@ class ExitFacts:
         return any(label in planned for planned in self.planned.values())
 
 
-class ExitFactsWriter:
-    """Writes what one exporter (``source``) knows of exits, until the exporter ends."""
-
-    def __init__(self, facts: ExitFacts, source: str) -> None:
-        self._facts = facts
-        self._source = source
-        self._closed = False
+class ExitFactsWriter(Leased[ExitFacts]):
+    """Writes what one exporter knows of exits."""
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
         """Replace the known causes: checks or categories by rank; rank "" stands for the whole job."""
-        if not self._closed:
-            self._facts.causes[self._source] = causes
+        self._lent.causes[self._source] = causes
 
     def set_planned(self, ranks: Collection[RankLabel]) -> None:
         """Replace the ranks that leave as planned."""
-        if not self._closed:
-            self._facts.planned[self._source] = ranks
+        self._lent.planned[self._source] = ranks
 
     def close(self) -> None:
-        """Drop the causes and ignore later ones; planned exits stay planned."""
-        self._facts.causes.pop(self._source, None)
-        self._closed = True
+        """Drop the causes; planned exits stay planned."""
+        self._table.causes.pop(self._source, None)
+        super().close()

@@ -84,6 +84,11 @@ class RankProcess(msgspec.Struct):
         return self.seen.owner
 
     @property
+    def labels(self) -> tuple[RankLabel, ...]:
+        """Its published labels; none while it has none."""
+        return tuple(label for label in self.slots or () if label is not None)
+
+    @property
     def user(self) -> str:
         """Its user, of a pod the namespace: in most of them all run as root. Empty where it is not known."""
         if self.facts is None:
@@ -118,7 +123,7 @@ class RankProcess(msgspec.Struct):
         """True when what its environment says of ranks is its task's: it has another number by all that is known."""
         if self.source in SHARED_SOURCES:
             return True
-        named = [label.rank for label in self.slots or () if label is not None]
+        named = [label.rank for label in self.labels]
         return (
             self.source == "communicator" and self.claim.rank is not None and named not in ([], [str(self.claim.rank)])
         )
@@ -149,8 +154,7 @@ class RankProcess(msgspec.Struct):
 
     def log_contradiction(self, rank: str) -> None:
         """Log that records name another rank; the process keeps its own."""
-        labels = [label for label in self.slots or () if label is not None]
-        fields = label_fields(labels)
+        fields = label_fields(self.labels)
         _LOG.warning("records call the process another rank: it keeps its own", records=rank, user=self.user, **fields)
 
     def leave(self, now: float, now_seconds: float) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os.path
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from agent.sdk.exporter import Logger
 from agent.sdk.files import atoi, strtoll
 from agent.sdk.metrics import label_fields
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel
+from agent.sdk.ranks import ProcessFacts, ProcessKey, RankSnapshot
 
 GRACE_SECONDS = 60.0  # A process is not spoken of before: its first record shows that its settings are good
 MAX_TOLD = 4096  # Processes spoken of that are remembered; all are forgotten at once when there are more
@@ -73,32 +73,31 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
 
 
 class SilenceWatch:
-    """Logs each process that will never write records, once, and counts them by reason. ``labels``: its labels."""
+    """Logs each process that will never write records, once, and counts them by reason."""
 
-    def __init__(
-        self, paths: Sequence[str], log: Logger, labels: Callable[[ProcessKey], Collection[RankLabel]]
-    ) -> None:
+    def __init__(self, paths: Sequence[str], log: Logger) -> None:
         self._paths = paths
-        self._labels = labels
         self._log = log
         self._told: set[ProcessKey] = set()
 
-    def look(self, processes: Iterable[ProcessFacts]) -> Counter[SilenceCause]:
-        """Judge the processes that have shown no record so far."""
+    def look(self, ranks: RankSnapshot, now: float) -> Counter[SilenceCause]:
+        """Judge processes without anything read GRACE_SECONDS after they were found; ``now``: monotonic."""
         counts: Counter[SilenceCause] = Counter()
-        for facts in processes:
-            reason = silence_of(facts, self._paths)
+        for key, process in ranks.running.items():
+            if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):
+                continue
+            reason = silence_of(process.facts, self._paths)
             if reason is None:
                 continue
             counts[reason] += 1
-            if facts.key not in self._told:
-                self._told = {facts.key, *(self._told if len(self._told) < MAX_TOLD else ())}
+            if key not in self._told:
+                self._told = {key, *(self._told if len(self._told) < MAX_TOLD else ())}
                 self._log.warning(
                     "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but by its settings no record of it "
                     "will ever be read: {remedy}",
-                    **label_fields(self._labels(facts.key)),
-                    pid=facts.key.pid,
-                    user=facts.user or ("" if facts.uid is None else f"uid {facts.uid}"),
+                    **label_fields(process.labels),
+                    pid=key.pid,
+                    user=process.user,
                     reason=reason.value,
                     remedy=REMEDIES[reason],
                 )

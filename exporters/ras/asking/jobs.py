@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankLabel, RankTable
+from agent.sdk.ranks import ProcessKey, PublishedProcess
 from exporters.ras.asking import policy
 from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
@@ -22,31 +22,23 @@ class OwnedJob(NamedTuple):
     owner: str = ""
 
 
-class LocalProcess(msgspec.Struct, frozen=True):
-    """A rank process that runs here. ``labels``: of its ranks that are published; ``world_size`` None: not known.
+Processes = Mapping[ProcessKey, PublishedProcess]
+"""The rank processes that run here."""
 
-    ``namespace_pid`` is its pid as it sees it itself, ``foreign`` says that its network namespace (an inode)
-    is not the agent's. ``owner``: equal for processes that may speak of each other.
-    """
 
-    key: ProcessKey
-    labels: tuple[RankLabel, ...]
-    world_size: int | None
-    namespace_pid: int
-    start_seconds: float
-    network_namespace: int = 0
-    foreign: bool = False
-    owner: str = ""
+def job_of(process: PublishedProcess) -> OwnedJob:
+    """Return a process' job, of its owner; where that is unknown of its user, and without a user of its own."""
+    facts = process.facts
+    owner = facts.owner.key if facts.owner.name else f"uid/{facts.uid}"
+    if not facts.owner.name and facts.uid is None:
+        owner = f"process/{facts.key.pid}/{facts.key.start_ticks}"
+    return OwnedJob(process.labels[0].job_id if process.labels else "", owner)
 
-    @property
-    def job(self) -> OwnedJob:
-        """Its job, of its owner."""
-        return OwnedJob(self.job_id, self.owner)
 
-    @property
-    def job_id(self) -> str:
-        """Its job, empty while that is not published."""
-        return self.labels[0].job_id if self.labels else ""
+def size_of(process: PublishedProcess) -> int | None:
+    """Return the number of ranks of a process' job; None if it is not known."""
+    world = process.world()
+    return process.world_size or (world.size if world is not None else None)
 
 
 class JobStanding(msgspec.Struct, frozen=True):
@@ -67,28 +59,30 @@ class Question(NamedTuple):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the configuration and the mode of the agent allow."""
+    """What the configuration and the mode of the agent allow. ``own_namespace``: its network namespace (an inode)."""
 
     configured: policy.Configured
     oldest: Version
     once: bool
     max_ranks: int | None = None
+    own_namespace: int = 0
 
 
 def standings(
-    processes: Iterable[LocalProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
+    processes: Iterable[PublishedProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[JobStanding]:
     """The standing of each job with processes here, in order; an owner's without a published label are one job."""
-    jobs: dict[OwnedJob, list[LocalProcess]] = defaultdict(list)
+    jobs: dict[OwnedJob, list[PublishedProcess]] = defaultdict(list)
     started: dict[ProcessKey, float] = {}
+    here = (0, rules.own_namespace)
     for process in processes:
-        jobs[process.job].append(process)
-        started[process.key] = process.start_seconds
+        jobs[job_of(process)].append(process)
+        started[process.key] = process.facts.start_seconds
 
     def youngest_seconds(site: Site) -> float:
         return now_seconds - max(started[key] for key in site.servers if key in started)
 
-    def standing(job: OwnedJob, members: list[LocalProcess]) -> JobStanding:
+    def standing(job: OwnedJob, members: list[PublishedProcess]) -> JobStanding:
         labels = [label for each in members for label in each.labels]
         ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
         world_size = world_size_of(members)
@@ -102,7 +96,11 @@ def standings(
         elif rules.max_ranks is not None and world_size > rules.max_ranks:
             why = "too_large"
         elif endpoint is None:
-            why = "network_namespace" if any(each.foreign for each in members) else "no_listener"
+            why = (
+                "network_namespace"
+                if any(each.facts.network_namespace not in here for each in members)
+                else "no_listener"
+            )
         else:
             why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
         return JobStanding(job, role, endpoint, why)
@@ -110,9 +108,9 @@ def standings(
     return [standing(job, jobs[job]) for job in sorted(jobs)]
 
 
-def world_size_of(members: Iterable[LocalProcess]) -> int:
+def world_size_of(members: Iterable[PublishedProcess]) -> int:
     """Return the number of ranks of the job that these processes are of, 0 where it is not known."""
-    return max((each.world_size or 0 for each in members), default=0)
+    return max((size_of(each) or 0 for each in members), default=0)
 
 
 def to_ask(found: Iterable[JobStanding]) -> list[Question]:
@@ -124,41 +122,14 @@ def to_ask(found: Iterable[JobStanding]) -> list[Question]:
     ]
 
 
-def libraries(processes: Mapping[ProcessKey, LocalProcess], sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
+def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
     """Return the libraries of the jobs' processes that listen: job, flavor and version."""
     return frozenset(
-        (processes[key].job_id, server.flavor, ".".join(map(str, server.version)))
+        (job_of(processes[key]).job_id, server.flavor, ".".join(map(str, server.version)))
         for site in sites
         for key, server in site.servers.items()
-        if server.version is not None and key in processes and processes[key].job_id
+        if server.version is not None and key in processes and processes[key].labels
     )
-
-
-def local_processes(ranks: RankTable, own_namespace: int) -> dict[ProcessKey, LocalProcess]:
-    """Return the running rank processes of the rank table; ``own_namespace``: the agent's network namespace (inode)."""
-    found = {}
-    for key, process in ranks.processes().items():
-        if process.facts is None:
-            continue
-        namespace, world = process.facts.network_namespace, process.world()
-        found[key] = LocalProcess(
-            key=key,
-            labels=tuple(label for label in process.slots or () if label is not None),
-            world_size=process.world_size or (world.size if world is not None else None),
-            namespace_pid=process.facts.namespace_pid,
-            start_seconds=process.facts.start_seconds,
-            network_namespace=namespace,
-            foreign=namespace not in (0, own_namespace),
-            owner=_owner(process.facts),
-        )
-    return found
-
-
-def _owner(facts: ProcessFacts) -> str:
-    """Return its owner's key; where that is unknown its user's, and without a user a key of its own."""
-    if facts.owner.name:
-        return facts.owner.key
-    return f"uid/{facts.uid}" if facts.uid is not None else f"process/{facts.key.pid}/{facts.key.start_ticks}"
 
 
 class Visit(msgspec.Struct):

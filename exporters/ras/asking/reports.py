@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.metrics import Admission
-from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.jobs import LocalProcess, OwnedJob
+from agent.sdk.ranks import PublishedProcess
+from exporters.ras.asking.jobs import OwnedJob, Processes, job_of, size_of
 from exporters.ras.report.hangs import (
     MAX_SAVED_BYTES,
     MAX_SUSPECTS,
@@ -85,27 +85,26 @@ class Reports:
         self.watches = restored(saved)
         self.by_job: dict[OwnedJob, JobReport] = {}
 
-    def keep(self, owner: LocalProcess, report: Report, until: float, asked_seconds: float) -> bool:
+    def keep(self, owner: PublishedProcess, report: Report, until: float, asked_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
-        before = self.by_job.get(owner.job)
-        watches = watch(self.watches.get(owner.job, {}), report.communicators, asked_seconds)
-        self.watches[owner.job] = watches
-        self.release(owner.job)
+        job = job_of(owner)
+        before = self.by_job.get(job)
+        watches = watch(self.watches.get(job, {}), report.communicators, asked_seconds)
+        self.watches[job] = watches
+        self.release(job)
         aborts = aborted(before.aborted if before else {}, report, asked_seconds)
         series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
-        if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
+        if not self._admit.admit(_budget(job), series, max(report.ranks(), 1)):
             return False
         blamed = suspects(report.communicators, watches)
-        self.by_job[owner.job] = JobReport(
-            owner.key, report, until, owner.world_size, watches, asked_seconds, aborts, blamed
-        )
+        self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, asked_seconds, aborts, blamed)
         return True
 
-    def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
+    def named(self, processes: Processes) -> dict[str, JobReport]:
         """Return the reports of jobs with a name; in a single pass a job is named after its report came."""
         found: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
-            name = job.job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
+            name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")
             if name:
                 found.setdefault(name, kept)
         return found

@@ -13,8 +13,8 @@ import msgspec
 
 from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
-from agent.sdk.ranks import Membership, ProcessKey, RankTable, RasSilence
-from exporters.ras.asking.jobs import LocalProcess, OwnedJob
+from agent.sdk.ranks import Membership, ProcessKey, PublishedProcess, RankWriter, RasSilence
+from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.local.sockets import Addresses, addresses_in
 from exporters.ras.report.model import Report
 
@@ -26,7 +26,7 @@ Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 class Witness:
     """Tells the rank table which processes the reports miss. ``thread`` reads addresses under ``proc_root``."""
 
-    def __init__(self, ranks: RankTable, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
+    def __init__(self, ranks: RankWriter, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
         self._ranks = ranks
         self._clock = clock
         self._thread = thread
@@ -34,7 +34,7 @@ class Witness:
         self._silences: dict[OwnedJob, dict[ProcessKey, RasSilence]] = {}
 
     async def update_liveness(
-        self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[LocalProcess], greet: Greet
+        self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[PublishedProcess], greet: Greet
     ) -> None:
         """Use the reports of one query of a job; ``here``: its processes on this node."""
         names = await self._names(best, here)
@@ -61,11 +61,11 @@ class Witness:
     def _tell(self) -> None:
         self._ranks.observe_silences({key: found for job in self._silences.values() for key, found in job.items()})
 
-    async def _names(self, best: Report, here: list[LocalProcess]) -> dict[ProcessKey, Host]:
+    async def _names(self, best: Report, here: list[PublishedProcess]) -> dict[ProcessKey, Host]:
         pids: dict[int, list[ProcessKey]] = {}
         for process in here:
-            pids.setdefault(process.namespace_pid, []).append(process.key)
-        namespaces = {process.key: process.network_namespace for process in here}
+            pids.setdefault(process.facts.namespace_pid, []).append(process.key)
+        namespaces = {process.key: process.facts.network_namespace for process in here}
         one_of_each = {namespace: key.pid for key, namespace in namespaces.items()}
 
         def read() -> dict[int, Addresses]:

@@ -8,14 +8,10 @@ import msgspec
 
 from agent.sdk.evidence import Offered, Offers, Wanted, summary as told
 from agent.sdk.metrics import comm_label
-from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.jobs import LocalProcess
+from exporters.ras.asking.jobs import Processes
 from exporters.ras.report.hangs import JobReport, Suspect
 
 MAX_WORDS = 64
-
-
-Processes = Mapping[ProcessKey, LocalProcess]
 
 
 def offer_reports(

@@ -1,0 +1,273 @@
+"""What exporters say of ranks: one writer for one exporter run. Every method is called in the event loop."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import msgspec
+
+from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
+from agent.core.leased import Leased
+from agent.ranks.rank.environment import kept_settings, read_claim
+from agent.ranks.rank.evidence import RasSilence
+from agent.ranks.rank.exit_status import ExitStatus, JobEnd
+from agent.ranks.rank.facts import ProcessFacts
+from agent.ranks.rank.process import RankProcess
+from agent.ranks.records import WriterRecord
+from agent.ranks.snapshot import PublishedProcess, published
+from agent.ranks.speeds import RankSpeed
+from agent.ranks.table import RankTable
+
+MAX_PROCESSES = 1024
+MAX_WRITERS = 4096
+MAX_FORMER = 8
+"""How many generations of a file are looked through for its last writer: some may have held no record."""
+FUTURE_SLACK_SECONDS = 2.0
+"""A record may be this much newer than now; a newer one counts as this much newer."""
+OOM_LOG_SECONDS = 10.0
+"""A kernel log line may name an exit up to this long after it; a later line is about another process."""
+
+
+class RankWriter(Leased[RankTable]):
+    """Writes what exporter ``source`` knows, and reads. ``snapshot``: the ranks, the same object until they change.
+
+    The bound reads are the table's: ``kept_variables`` of rank processes, and of a writer of records its ``label``,
+    ``recording_settings``, whether it ``is_expired``, and the ``unlinked_writers``.
+    """
+
+    def __init__(self, table: RankTable, source: str) -> None:
+        super().__init__(table, source)
+        self._at_end: dict[str, Callable[[], object]] = {}
+        self.snapshot, self.kept_variables, self.label = table.snapshot, table.kept_variables, table.label
+        self.recording_settings, self.is_expired = table.recording_settings, table.is_expired
+        self.unlinked_writers = table.unlinked_writers
+
+    @property
+    def _lent(self) -> RankTable:
+        """The table, to write into: its snapshot is out of date then."""
+        table = super()._lent
+        table.published = None
+        return table
+
+    def close(self) -> None:
+        """Take back what holds only while the exporter runs.
+
+        The variables and the held files stay until its next run: a process keeps for life the variables that were read
+        when it was found, and a file that no process seems to hold is read no more.
+        """
+        for take_back in list(self._at_end.values()):
+            take_back()
+        self._at_end.clear()
+        super().close()
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def process(self, key: ProcessKey) -> PublishedProcess | None:
+        """Return a copy of the process, which may have no label, as long as it is in the table."""
+        process = self._table.processes.get(key)
+        return None if process is None else published(process)
+
+    def keep_variables(self, names: frozenset[str]) -> None:
+        """Keep these environment variables of the rank processes found from now on."""
+        self._lent.variables[self._source] = names
+
+    def observe_process(self, facts: ProcessFacts) -> bool:
+        """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
+        table = self._lent
+        now = table.clock.monotonic()
+        if facts.key in table.processes:
+            return True
+        if len(table.processes) >= MAX_PROCESSES and not table.make_room(facts.owner.key):
+            table.refused += 1
+            return False
+        proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(table.hostname)
+        claim = read_claim(facts.environment or {}, place, table.job_id_variables, proven)
+        if facts.environment is not None:
+            names = frozenset[str]().union(*table.variables.values())
+            facts = msgspec.structs.replace(facts, environment=kept_settings(facts.environment, names))
+        table.processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
+        return True
+
+    def observe_state(
+        self,
+        key: ProcessKey,
+        state: str = "S",
+        blocked_since: float | None = None,
+        kill_pending: bool = False,
+        finalized: bool = False,
+    ) -> None:
+        """Note that a rank process was just seen to run.
+
+        Its state: the kernel's letter, since when it is blocked, and what was seen of it.
+        """
+        process = self._lent.processes.get(key)
+        if process is None or process.exited_at is not None:
+            return
+        self._at_end["sight"] = self.lose_sight
+        process.confirmed, process.unproven_since = True, None
+        process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
+        process.finalized = finalized
+
+    def lose_sight(self) -> None:
+        """Note that looks at processes ended: they are shown for UNSEEN_SECONDS, after that only when seen again."""
+        table = self._lent
+        for process in table.running().values():
+            if process.unproven_since is None:
+                process.unproven_since = table.clock.monotonic()
+
+    def observe_without_nccl(self, count: int) -> None:
+        """Note how many processes an environment calls ranks that have not loaded NCCL."""
+        self._lent.without_nccl = count
+        self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
+
+    def observe_held_files(self, held: Mapping[tuple[int, int], str]) -> None:
+        """Note the files of records that processes here hold, by device and inode, as their processes name them."""
+        self._lent.held_files = held
+
+    def observe_user(self, uid: int, name: str) -> None:
+        """Note the name of a user, which was not known when processes of it were found."""
+        for process in self._lent.processes.values():
+            if process.facts is not None and process.facts.uid == uid:
+                process.facts = msgspec.structs.replace(process.facts, user=name)
+
+    def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
+        """Note the places of a process in communicators, from another source than its own records."""
+        table = self._lent
+        if (process := table.processes.get(key)) is not None:
+            for membership in memberships:
+                table.refused += not process.join(membership, table.clock.monotonic())
+
+    def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
+        """Note which processes here RAS does not hear; those not in ``silences`` it hears, or says nothing of."""
+        for key, process in self._lent.processes.items():
+            process.silence = silences.get(key) if process.exited_at is None else None
+        self._at_end["silences"] = lambda: self.observe_silences({})
+
+    # -- exits -----------------------------------------------------------------------------------------------------
+
+    def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
+        """Note that a process is gone; called again when its status is learnt.
+
+        Its state is `exited` until its job is judged: with the tick, or before that by ``judge_changed``.
+        """
+        table = self._lent
+        if (process := table.processes.get(key)) is None:
+            return
+        if process.exited_at is None:
+            process.leave(table.clock.monotonic(), table.clock.time())
+            if process.slots is None:
+                table.binder.bind(process, key, table.processes)
+        process.note_status(status)
+        if label := table.binder.labels.held(process):
+            table.changed.add(label.job_id)
+
+    def observe_exception(self, key: ProcessKey, name: str) -> None:
+        """Note the exception that ended a process."""
+        if (process := self._lent.processes.get(key)) is not None:
+            process.exception = name
+
+    def observe_oom_kill(self, key: ProcessKey) -> None:
+        """Note that the kernel's log says, just now, that the OOM killer sent a process SIGKILL."""
+        process, now = self._lent.processes.get(key), self._table.clock.monotonic()
+        if process is None or (process.exited_at is not None and now - process.exited_at > OOM_LOG_SECONDS):
+            return
+        process.oom_logged = True
+        if process.exited_at is not None:
+            self.observe_exit(key, None)
+
+    def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
+        """Note how schedulers ended jobs here, one end per job. Schedulers repeat it, as exits may follow."""
+        table, by_id = self._lent, {end.job_id: end for end in ends}
+        for process in table.processes.values() if by_id else ():
+            end = by_id.get(process.scheduled_job_id)
+            if end is None:
+                continue
+            if process.note_job_end(end, table.liveness.numbers) and (label := table.binder.labels.held(process)):
+                table.changed.add(label.job_id)
+            if process.shown_job_id:
+                table.liveness.note_end(end, process.shown_job_id, table.clock.monotonic(), table.clock.time())
+
+    def judge_changed(self) -> None:
+        """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
+        self._lent.judge_changed()
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def observe_records(
+        self,
+        writer_key: WriterKey,
+        memberships: Iterable[Membership],
+        last_progress_seconds: float | None,
+        uid: int | None = None,
+    ) -> None:
+        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
+        table = self._lent
+        now = table.clock.monotonic()
+        record = table.writers.get(writer_key)
+        if record is None and len(table.writers) >= MAX_WRITERS:
+            table.refused += 1
+            return
+        if record is None or record.expired_at is not None:
+            record = table.writers[writer_key] = WriterRecord(now, None, RankProcess(found_at=now))
+        record.seen_at, record.uid = now, uid
+        if record.process is None and last_progress_seconds is not None:
+            self._link_former(writer_key, last_progress_seconds)
+        process = table.process_of(writer_key)
+        if process is None:
+            return
+        for membership in memberships:
+            table.refused += not process.join(membership, now)
+        if last_progress_seconds is not None:
+            process.note_progress(min(last_progress_seconds, table.clock.time() + FUTURE_SLACK_SECONDS))
+
+    def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
+        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
+        table = self._lent
+        record, process = table.writers.get(writer_key), table.processes.get(key)
+        if record is None or process is None or record.process is not None:
+            return
+        unseen, record.process, record.unseen = record.unseen, key, None
+        table.hostnames |= {writer_key.hostname}
+        if unseen is None:
+            return
+        for membership in unseen.members.values():
+            table.refused += not process.join(membership, unseen.seen_at[membership.comm])
+        if unseen.progress_seconds is not None:
+            process.note_progress(unseen.progress_seconds)
+        for label in unseen.slots or ():
+            if label is not None and process.slots is not None and label not in process.slots:
+                process.log_contradiction(label.rank)
+        table.binder.labels.release(unseen)
+
+    def observe_read_otherwise(self, keys: frozenset[ProcessKey]) -> None:
+        """Note which processes need no records: something else is read of them."""
+        self._lent.read_otherwise = keys
+        self._at_end["read_otherwise"] = lambda: self.observe_read_otherwise(frozenset())
+
+    def observe_speeds(self, speeds: Mapping[RankLabel, RankSpeed]) -> None:
+        """Note the speeds of all ranks that have any."""
+        self._lent.speeds.observe(speeds)
+        self._at_end["speeds"] = lambda: self.observe_speeds({})
+
+    def late_share(self, label: RankLabel) -> float | None:
+        """Return how late the rank was in the last minute (0 to 1); None where that is unknown."""
+        return self._table.speeds.view(label).late_share
+
+    def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
+        """Link a process that truncated its file just before it left: no process holds the file now.
+
+        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        """
+        key = self._former(writer_key)
+        process = None if key is None else self._table.processes.get(key)
+        if key is None or process is None or process.exited_at is None:
+            return
+        unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
+        if last_progress_seconds <= process.exited_seconds - unseen_seconds:
+            self.link(writer_key, key)
+
+    def _former(self, writer_key: WriterKey) -> ProcessKey | None:
+        """Return the process that wrote what the same file held before, under the same host name and pid."""
+        for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
+            record = self._table.writers.get(writer_key._replace(generation=generation))
+            if record is not None and record.process is not None:
+                return record.process
+        return None
