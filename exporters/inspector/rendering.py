@@ -17,7 +17,7 @@ from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
-from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,

@@ -11,9 +11,9 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result, SeriesKey
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.totals import aggregate as module, shared as shared_module
+from exporters.inspector.totals import bindings as module, shared as shared_module
 from exporters.inspector.totals.accumulators import Accumulator
-from exporters.inspector.totals.aggregate import MAX_BINDINGS, Aggregate, Saved
+from exporters.inspector.totals.aggregate import Aggregate, Saved
 from exporters.inspector.totals.losses import REORDER, Sequence, Tally
 from exporters.inspector.totals.matching import Arrivals
 from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
@@ -179,7 +179,7 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         feed([record(coll_msg_size_bytes=size) for size in range(1, 9)], aggregate)
     [sums] = aggregate.accumulators.values()
     assert (sums.operations, sums.message_bytes) == (16, 2 * sum(range(1, 9)))
-    assert MAX_BINDINGS <= 4096
+    assert len(aggregate.bindings) <= 3
 
 
 @pytest.mark.parametrize(("first", "batches", "missing"), [
@@ -213,7 +213,7 @@ def test_window_keeps_the_last_value() -> None:
     """The gauge is the mean over the last window with data, weighted by time."""
     aggregate = fresh()
     feed([record(), record(coll_sn=1, coll_exec_time_us=30)], aggregate)
-    [window] = aggregate.windows.values()
+    [window] = aggregate.series.windows.values()
     assert window.latest() == (2 * 12_288, 40)  # of the window under way
     aggregate.roll_windows()
     feed([record(coll_sn=2, coll_exec_time_us=60)], aggregate)

@@ -133,10 +133,10 @@ def test_communicators_that_end_take_theirs_along() -> None:
     sink = Sink()
     sink.aggregate = aggregate
     sink.take(line(0), p2p(1))
-    assert [key.collective for key in aggregate.durations] == ["AllReduce"]
+    assert [key.collective for key in aggregate.series.durations] == ["AllReduce"]
     ended = aggregate.end(frozenset({"abc"}))
-    assert not aggregate.durations
-    assert [sum(own.counts) for own in ended.durations.values()] == [1]
+    assert not aggregate.series.durations
+    assert [sum(own.counts) for own in ended.series.durations.values()] == [1]
 
 
 def test_no_more_histograms_than_the_bound() -> None:

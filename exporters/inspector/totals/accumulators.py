@@ -1,4 +1,4 @@
-"""What the records of one kind are added up in, found once: totals, gaps, windows, durations. Pure.
+"""What records are added up in: totals, windows, transfer times, durations. Pure.
 
 An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
 seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's. Durations are
@@ -17,10 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.ranks import RankLabel, WriterKey
-from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey, Total
-from exporters.inspector.totals.losses import Sequence, Tally
-from exporters.inspector.totals.matching import Arrivals, BoardMember
-from exporters.inspector.totals.pairs import End
+from exporters.inspector.format.records import MAX_TOTAL, SeriesKey, Total
+from exporters.inspector.totals.matching import Arrivals
 
 Place = tuple[WriterKey, str, int]
 """A writer, a communicator, and a rank in it."""
@@ -178,59 +176,3 @@ class JobDurations:
     def keep(self, job_ids: frozenset[str]) -> None:
         """Drop those of all other jobs."""
         self.by_series = {series: own for series, own in self.by_series.items() if series.job_id in job_ids}
-
-
-RecordKey = tuple[str, int, int, str, int, str]
-"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
-
-
-class Binding:
-    """Where the records of one RecordKey go, and what each of them counts."""
-
-    __slots__ = (
-        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
-        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
-    )  # fmt: skip
-
-    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
-        self.result = result
-        self.sequence = sequence
-        self.accumulator = Accumulator()
-        self.window: Window | None = None
-        self.transfer: TransferWindow | None = None
-        self.member: BoardMember | None = None
-        self.end: End | None = None
-        self.durations: Durations | None = None
-        self.place = (OTHER, 0)
-        self.series: SeriesKey | None = None
-        self.untimed: Tally | None = None
-        self.size_bytes = self.bus_bytes = 0
-        self.least_us = 1 if result is Result.ACCEPTED else 0
-        self.plausible_us = 0
-
-    def see(self, lowest: int, highest: int, count: int) -> None:
-        """Note that records with these numbers were there."""
-        if self.sequence is not None:
-            self.sequence.add(lowest, highest, count)
-
-    def fill(self) -> None:
-        """Note that a record was there whose number cannot be true."""
-        if self.sequence is not None:
-            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
-
-    def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
-        count = len(times)
-        self.see(lowest, highest, count)
-        if self.result is not Result.ACCEPTED:
-            return
-        microseconds = sum(times)
-        bus_bytes = count * self.bus_bytes
-        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
-        if self.durations is not None:
-            self.durations.add(times)
-        if self.window is not None:
-            self.window.bus_bytes += bus_bytes
-            self.window.microseconds += microseconds
-        if self.transfer is not None:
-            self.transfer.add(times)

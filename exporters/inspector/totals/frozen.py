@@ -54,17 +54,17 @@ class WriterTotals(msgspec.Struct, frozen=True):
             aggregate.last_progress_us,
             aggregate.places(),
             {key: copy.copy(own) for key, own in aggregate.accumulators.items()},
-            {place: latest for place, own in aggregate.windows.items() if (latest := own.latest()) is not None},
+            {place: latest for place, own in aggregate.series.windows.items() if (latest := own.latest()) is not None},
             aggregate.losses.tallies(),
             aggregate.losses.lost(),
             {
                 key: own.last_us
-                for key, own in aggregate.transfers.items()
+                for key, own in aggregate.series.transfers.items()
                 if own.last_us is not None and aggregate.accumulators[key].arrivals is None
             },
-            len(aggregate.windows) + len(aggregate.transfers),
+            len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            {key: own.plus(None) for key, own in aggregate.durations.items()},
+            {key: own.plus(None) for key, own in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
         )
 

@@ -15,7 +15,7 @@ import msgspec
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
 from exporters.inspector.totals.accumulators import Accumulator, Place
-from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
 
