@@ -16,7 +16,7 @@ from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROT
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Place
 from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
@@ -26,6 +26,7 @@ from exporters.inspector.totals.inheritance import (
     RankTally,
     SeriesId,
     SeriesLabels,
+    add_durations,
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
@@ -50,7 +51,6 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     reclaim_errors: tuple[Mapping[str, int], ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
-    left_durations: JobDurations = JobDurations()  # never changed
 
     def writers(self) -> list[WriterTotals]:
         """All writers, those with the newest records last."""
@@ -69,7 +69,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
-    yield _durations(writers, snapshot.labels, snapshot.left_durations)
+    yield _durations(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -201,16 +201,16 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
 
 
-def _durations(writers: list[WriterTotals], labels: dict[Place, RankLabel], left: JobDurations) -> Metric:
-    """How long the ranks of each job here took; ``left``: those that ended. A writer behind withholds its jobs."""
-    jobs = JobDurations(left.by_series)
+def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """How long the ranks of each job here took. A writer behind withholds its jobs."""
+    labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
     withheld: set[str] = set()
     for writer in writers:
-        jobs.take(writer.writer_key, writer.durations.items(), labels)
+        add_durations(jobs, writer, labels)
         if not writer.caught_up:
             withheld.update(label.job_id for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
     rows = shown.DURATIONS.rows()
-    for series, own in sorted(jobs.by_series.items())[:MAX_HISTOGRAMS]:
+    for series, own in sorted(jobs.items())[:MAX_HISTOGRAMS]:
         if series.job_id not in withheld:
             for bound, count in zip(BOUND_LABELS, accumulate(own.counts), strict=True):
                 rows.add((*series, bound), count)

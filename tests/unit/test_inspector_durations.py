@@ -11,14 +11,12 @@ from test_inspector_formats import Sink, p2p
 from agent.sdk.metrics import COUNT, SUM
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
-from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import (
     BOUND_LABELS,
     BOUNDS_US,
     MAX_HISTOGRAMS,
     Durations,
-    JobDurations,
     JobSeries,
 )
 from exporters.inspector.totals.aggregate import Aggregate
@@ -141,26 +139,9 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 def test_no_more_histograms_than_the_bound() -> None:
     """Of MAX_HISTOGRAMS + 1 the last by name is not shown."""
-    jobs = JobDurations()
-    for number in range(MAX_HISTOGRAMS + 1):
-        jobs.by_series[JobSeries(f"{number:04}", "AllReduce", "8192")] = Durations()
-    snapshot = InspectorSnapshot((), {}, Inheritance(), 0, left_durations=jobs)
+    names = (f"{number:04}" for number in range(MAX_HISTOGRAMS + 1))
+    durations = {JobSeries(name, "AllReduce", "8192"): Durations() for name in names}
+    snapshot = InspectorSnapshot((), {}, Inheritance(durations=durations))
     (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
     assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
     assert metric.labels[-1][0] == f"{MAX_HISTOGRAMS - 1:04}"
-
-
-def test_copies_stand_still() -> None:
-    """What was handed over does not change with later operations."""
-    own, jobs = Durations(), JobDurations()
-    own.add([10])
-    key, labels = (
-        SeriesKey("abc", 0, "AllReduce", "8192"),
-        {(WriterKey(1, 2, 0, "h", 7), "abc", 0): RankLabel("7", "0")},
-    )
-    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own.plus(None))], labels)
-    copied = JobDurations(jobs.by_series)
-    own.add([10])
-    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own)], labels)
-    counts = [sum(one.by_series["7", "AllReduce", "8192"].counts) for one in (copied, jobs)]  # type: ignore[index]
-    assert counts == [1, 3]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.sdk.ranks import RankLabel, WriterKey
-from exporters.inspector.format.records import MAX_TOTAL, SeriesKey, Total
+from agent.sdk.ranks import WriterKey
+from exporters.inspector.format.records import MAX_TOTAL, Total
 from exporters.inspector.totals.matching import Arrivals
 
 Place = tuple[WriterKey, str, int]
@@ -126,14 +126,13 @@ BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # in
 MAX_HISTOGRAMS = 256  # shown of one node; of all collectives in all size classes a job could have 126
 
 
-class Durations:
+class Durations(msgspec.Struct):
     """Operations by bucket, each without those of the buckets before, and their time."""
 
-    __slots__ = ("counts", "microseconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * len(BOUND_LABELS)
-        self.microseconds = 0
+    counts: Annotated[list[Total], msgspec.Meta(min_length=len(BOUND_LABELS), max_length=len(BOUND_LABELS))] = (
+        msgspec.field(default_factory=lambda: [0] * len(BOUND_LABELS))
+    )
+    microseconds: Total = 0
 
     def add(self, times: Iterable[int]) -> None:
         """Add operations that took ``times`` microseconds."""
@@ -141,13 +140,10 @@ class Durations:
             self.counts[bisect_left(BOUNDS_US, time)] += 1
             self.microseconds += time
 
-    def plus(self, other: Durations | None) -> Durations:
+    def plus(self, other: Durations) -> Durations:
         """Both together, which later operations do not reach."""
-        both = Durations()
-        for one in (self, other) if other is not None else (self,):
-            both.counts = [sum(pair) for pair in zip(both.counts, one.counts, strict=True)]
-            both.microseconds += one.microseconds
-        return both
+        counts = [sum(pair) for pair in zip(self.counts, other.counts, strict=True)]
+        return Durations(counts, self.microseconds + other.microseconds)
 
 
 class JobSeries(NamedTuple):
@@ -156,23 +152,3 @@ class JobSeries(NamedTuple):
     job_id: str
     collective: str
     size: str
-
-
-class JobDurations:
-    """Durations of all ranks of each job; those by series are never changed."""
-
-    def __init__(self, by_series: Mapping[JobSeries, Durations] | None = None) -> None:
-        self.by_series = dict(by_series or {})
-
-    def take(
-        self, writer_key: WriterKey, durations: Iterable[tuple[SeriesKey, Durations]], labels: Mapping[Place, RankLabel]
-    ) -> None:
-        """Add a writer's."""
-        for key, own in durations:
-            if (label := labels.get((writer_key, key.comm, key.comm_rank))) is not None:
-                series = JobSeries(label.job_id, key.collective, key.size)
-                self.by_series[series] = own.plus(self.by_series.get(series))
-
-    def keep(self, job_ids: frozenset[str]) -> None:
-        """Drop those of all other jobs."""
-        self.by_series = {series: own for series, own in self.by_series.items() if series.job_id in job_ids}

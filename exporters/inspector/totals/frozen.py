@@ -64,7 +64,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            {key: own.plus(None) for key, own in aggregate.series.durations.items()},
+            {key: own.plus(Durations()) for key, own in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
         )
 
