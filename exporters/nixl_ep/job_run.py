@@ -16,7 +16,7 @@ import msgspec
 from agent.sdk.exporter import SavedSeconds
 from agent.sdk.files import JobLines, SavedTexts
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.run import Launch, NodeRun, RankRun, read_records
+from exporters.nixl_ep.run import Launch, NodeRun, RankRun
 
 MAX_LINE_CHARACTERS = 4096
 MAX_PHASE = 1 << 20
@@ -134,8 +134,7 @@ class JobRun(msgspec.Struct):
         log = self._log(found)
         for line in found.lines:
             if log is not None:
-                for record in read_records(line):
-                    log.run.take(record, found.seconds, plan)
+                log.run.take(line, found.seconds, plan)
             else:
                 completed = read_completed(line)
                 self.completed = self.completed if completed is None else completed
