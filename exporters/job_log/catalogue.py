@@ -15,8 +15,7 @@ Role = Literal["root", "cascade", "confirmation", "advice", "benign", "planned"]
 Advice = Literal["restart", "restart_elsewhere", "fix_program", "fix_system"]
 Kind = Literal["iteration", "checkpoint_begin", "checkpoint_end"]
 ITERATION = "iteration"
-MIN_ANCHOR_BYTES = 4
-"""A shorter anchor in a site's own pattern would match nearly every line."""
+MIN_ANCHOR_BYTES = 4  # A shorter anchor in a site's own pattern would match nearly every line
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 

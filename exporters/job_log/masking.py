@@ -100,8 +100,7 @@ _UNSEEN = re.compile(
 )
 _BETWEEN = re.compile("[\x00\x0a-\x0d\x1c-\x1f\x85\u2028\u2029\ufffd]")
 """Characters that may separate words or stand within one. NUL ends an environment variable, CR a line."""
-MAX_GROWTH = 2
-"""Limit of growth by NFKC normalization. One character can become eighteen."""
+MAX_GROWTH = 2  # Limit of growth by NFKC normalization. One character can become eighteen.
 _BACKSPACE = "\b"
 _VALUE_FIRST = re.compile(
     rf"\b({VALUE_WORD}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:\"[^\"]{{0,512}}\"|'[^']{{0,512}}')"

@@ -33,17 +33,12 @@ from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
-LOOKS_SHARE = 0.02
-"""Limit of the time share of file searches. Searches of a large shared directory become rarer."""
+LOOKS_SHARE = 0.02  # Limit of the time share of file searches. Searches of a large shared directory become rarer.
 NEW_RANKS_SECONDS = 10.0  # new ranks cause an earlier search: after a crash no process holds their logs open
-HOLDERS_SECONDS = 30.0
-"""Interval between searches of all processes for open files on shared file systems."""
-SAVE_SECONDS = 2.5
-"""Half the interval at which the agent writes its checkpoint."""
-FORGET_SECONDS = 900.0
-"""This long after a start, the reader drops jobs of the checkpoint that have no ranks here."""
-READ_CPU_SECONDS = 0.1
-"""CPU time limit per turn. A backlog takes at most a tenth of a core."""
+HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open files on shared file systems
+SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
+FORGET_SECONDS = 900.0  # This long after a start, the reader drops jobs of the checkpoint that have no ranks here
+READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024
 MAX_COLLECTIVE_ENTRIES = 65_536

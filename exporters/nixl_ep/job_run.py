@@ -46,10 +46,8 @@ _FORCED = "srun: Force Terminated StepId="
 MAX_LOGS = 4096
 MAX_ENTRIES = 16_384
 """Limit of kept rank entries over all logs of a run, at most 16 MB. A run at the limit ignores further lines."""
-SETTLE_SECONDS = 10.0
-"""After this time without another srun line, the end of srun is complete and the failure is final."""
-OF_SRUN = ("srun_error", "exit_code")
-"""Failure categories that a planned end also produces."""
+SETTLE_SECONDS = 10.0  # After this time without another srun line, the end of srun is complete and the failure is final
+OF_SRUN = ("srun_error", "exit_code")  # Failure categories that a planned end also produces
 _NODE_LOG = re.compile(r"nixl-ep-node-([0-9]{1,6})\.log", re.ASCII)
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 

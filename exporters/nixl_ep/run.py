@@ -17,10 +17,8 @@ import msgspec
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.nixl_ep.plan import Plan
 
-MAX_LINE_CHARACTERS = 65_536
-"""The parser ignores the rest of a longer line."""
-MAX_RECORDS = 256
-"""Limit of records per line."""
+MAX_LINE_CHARACTERS = 65_536  # The parser ignores the rest of a longer line
+MAX_RECORDS = 256  # Limit of records per line
 MAX_RANK = 1 << 20
 MAX_PHASE = 1 << 20
 MAX_NUMBER = 1e12
@@ -31,10 +29,8 @@ _R = r"([0-9]{1,7})(?![0-9])"
 _RANKS = r"[0-9, ]{0,32768}"
 _ASSERTION = "AssertionError"
 _SELF = rf"global_rank={_R}, local_rank={_R} -> "
-MAX_RANKS = 4096
-"""Limit of ranks per run; further ranks are ignored."""
-MAX_LAUNCHES = 64
-"""Limit of launches per node; the oldest is evicted first."""
+MAX_RANKS = 4096  # Limit of ranks per run; further ranks are ignored
+MAX_LAUNCHES = 64  # Limit of launches per node; the oldest is evicted first
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 20)]
 
 

@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey
@@ -37,7 +38,7 @@ from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.model import Report
-from exporters.ras.show.evidence import offer_reports
+from exporters.ras.show.evidence import bundle_part, stalls
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
@@ -80,7 +81,8 @@ class RasExporter:
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
-        offer_reports(ctx.evidence, self._kept.named, self._processes)
+        ctx.evidence.offer(self._bundle_part)
+        ctx.evidence.tell_stalls(lambda: stalls(self._kept.named({})))
         self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._search, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
@@ -143,6 +145,9 @@ class RasExporter:
         for job in list(self._kept.by_job):
             self._kept.release(job)
         self._witness.forget(())
+
+    async def _bundle_part(self, wanted: Wanted) -> Offered:
+        return bundle_part(self._kept.named(self._processes()).get(wanted.job_id))
 
     async def _end_of_round(self) -> None:
         """Forget the last round of queries if it has ended; raise the error it ended with, if any."""

@@ -20,8 +20,7 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import MAX_TOTAL, Total
 from exporters.inspector.totals.matching import Arrivals
 
-Place = tuple[WriterKey, str, int]
-"""A writer, a communicator, and a rank in it."""
+Place = tuple[WriterKey, str, int]  # A writer, a communicator, and a rank in it
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -69,12 +68,9 @@ class Window:
         return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
 
 
-QUANTILE = 0.1
-"""Low enough to leave out waits, high enough that a single odd record of ten and more says nothing."""
-MAX_SAMPLES = 256
-"""Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken."""
-ROLLS = 2
-"""The reader's windows (5 s) that a transfer window lasts at least ..."""
+QUANTILE = 0.1  # Low enough to leave out waits, high enough that a single odd record of ten and more says nothing
+MAX_SAMPLES = 256  # Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken.
+ROLLS = 2  # The reader's windows (5 s) that a transfer window lasts at least ..
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than these (60 s): fewer operations give no value
 
