@@ -111,7 +111,7 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
             entry.category,
             entry.role,
             entry.weak,
-            tuple(word.encode() for word in _words(entry.contains)),
+            tuple(word.encode() for word in ([entry.contains] if isinstance(entry.contains, str) else entry.contains)),
             tuple(_compiled(_filled(pattern)) for pattern in entry.patterns),
         )
         for entry in failures().entries
@@ -136,10 +136,6 @@ def _anchor(text: bytes, rules: Sequence[LineRule]) -> SearchedText:
     leads_to = [number for number, rule in enumerate(rules) if any(text in word for word in rule.contains)]
     last_only = all(rules[number].category == ITERATION for number in leads_to)
     return SearchedText(text, sum(1 << number for number in leads_to), last_only)
-
-
-def _words(contains: str | list[str]) -> list[str]:
-    return [contains] if isinstance(contains, str) else contains
 
 
 def _filled(pattern: str) -> str:

@@ -262,10 +262,10 @@ def test_garbage_is_not_remembered() -> None:
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
-    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 6)
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 3)
     shared = shared_module.Shared()
     first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
-    feed([record(id="0x1"), record(id="0x2")], first)  # a place and a membership each
+    feed([record(id="0x1"), record(id="0x2")], first)
     feed([record(id="0x3"), record(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
     assert sum(own.operations for own in second.accumulators.values()) == 2

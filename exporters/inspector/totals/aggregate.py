@@ -21,7 +21,7 @@ from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.bindings import Admit, Binding, RecordKey, WriterSeries
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, LossBook, RingKey, SavedLosses, Sequence, Tally
 from exporters.inspector.totals.pairs import Pairs
-from exporters.inspector.totals.shared import MAX_PLACES, Shared
+from exporters.inspector.totals.shared import Shared
 
 Place = TypeVar(
     "Place", records.SeriesKey, tuple[str, int, str], tuple[str, int]
@@ -145,8 +145,7 @@ class Aggregate:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        new = place not in self.memberships and len(self.memberships) < MAX_PLACES
-        if new and self._shared.room.take(self.group):
+        if place not in self.memberships and self.series.places.have(*place):
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
@@ -163,7 +162,6 @@ class Aggregate:
         self._shared.matching.leave(self.writer_key)
         self.series.places.leave()
         self.pairs.leave()
-        self._shared.room.give_back(self.group, len(self.memberships))
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """Let go of communicators; return what they added up to. One that returns starts at zero."""
@@ -181,7 +179,7 @@ class Aggregate:
         self._reported -= len(reported)
         series.forget(comms)
         self.pairs.leave(comms)
-        self._shared.room.give_back(self.group, _move(self.memberships, ended.memberships, comms))
+        _move(self.memberships, ended.memberships, comms)
         return ended
 
     def new_memberships(self) -> tuple[Membership, ...]:
@@ -222,14 +220,14 @@ class Aggregate:
         made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved, group=group)
         made.last_progress_us = saved.last_progress_us
         made.memberships.update(((one.comm, one.comm_rank), one) for one in saved.memberships)
-        made._shared.room.keep(group, len(made.memberships))  # of this class
+        for place in made.memberships:
+            made.series.places.keep(*place)
         for key, accumulator in saved.accumulators:
             made.series.keep(key, accumulator)
         return made
 
 
-def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> int:
-    """Move the entries of ``comms`` from one dict to the other; return how many."""
+def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> None:
+    """Move the entries of ``comms`` from one dict to the other."""
     for key in [key for key in kept if key[0] in comms]:
         gone[key] = kept.pop(key)
-    return len(gone)
