@@ -22,7 +22,6 @@ from exporters.ras.asking.jobs import (
     OwnedJob,
     Question,
     Rules,
-    Visit,
     Visits,
     libraries,
     local_processes,
@@ -31,7 +30,7 @@ from exporters.ras.asking.jobs import (
     world_size_of,
 )
 from exporters.ras.asking.monitor import Monitors
-from exporters.ras.asking.policy import may_monitor
+from exporters.ras.asking.policy import Visit, may_monitor
 from exporters.ras.asking.reports import Reports, SavedJob, to_save
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
@@ -210,7 +209,7 @@ class RasExporter:
         processes, site = self._processes(), self._sites[question.endpoint]
         members = [process for process in processes.values() if process.job == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
-        ranks = max(visit.pace.ranks, world_size_of(members))
+        ranks = max(visit.ranks, world_size_of(members))
         limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
@@ -223,7 +222,7 @@ class RasExporter:
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         answer = best and (best.report, best.seconds)
         self._visits.note(question, visit, answer, world_size_of(members), clock.monotonic())
-        until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
+        until = visit.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         if visit.failures <= KEPT_FAILURES:
             self._kept.postpone(question.job, until)
         times = (until, asked_seconds)
