@@ -1,10 +1,11 @@
 """The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
 
+from agent.sdk.files import in_turns
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.asking.jobs import LocalProcess, OwnedJob
@@ -38,28 +39,20 @@ class SavedJob(msgspec.Struct, frozen=True):
 
 
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
-    """Return the jobs' watches, as many as there is room for."""
-    found: dict[OwnedJob, list[SavedWatch]] = {}
+    """Return the jobs' watches, as many as there is room for, one of each job in turn.
+
+    Those seen last come first, of these what stands still the longest.
+    """
+    ordered = [(job, name, known) for job, own in watches.items() for name, known in own.items()]
+    ordered.sort(key=lambda one: (-one[2].seen_seconds, one[2].since_seconds))
+    saved: dict[OwnedJob, list[SavedWatch]] = {}
     room = MAX_SAVED_BYTES
-    for job, name, each in _in_turns(watches):
-        if each.size_bytes <= room:
-            room -= each.size_bytes
-            found.setdefault(job, []).append(
-                SavedWatch(*(getattr(each, field) for field in Watch.__struct_fields__), hash=name)
-            )
-    return [SavedJob(*job, saved) for job, saved in found.items()]
-
-
-def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple[OwnedJob, str, Watch]]:
-    """One of each job, then the next of each: those seen last first, of these what stands still the longest."""
-    turns = [
-        (turn, job, name)
-        for job, known in watches.items()
-        for turn, name in enumerate(
-            sorted(known, key=lambda name: (-known[name].seen_seconds, known[name].since_seconds))
-        )
-    ]
-    return ((job, name, watches[job][name]) for _, job, name in sorted(turns))
+    for job, name, known in in_turns(ordered, lambda one: one[0]):
+        if known.size_bytes <= room:
+            room -= known.size_bytes
+            fields = (getattr(known, field) for field in Watch.__struct_fields__)
+            saved.setdefault(job, []).append(SavedWatch(*fields, hash=name))
+    return [SavedJob(*job, of_job) for job, of_job in saved.items()]
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
