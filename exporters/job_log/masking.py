@@ -168,7 +168,7 @@ def masked(line: str, before: str = "") -> str:
     if before.strip() == MASKED and _REST_OF_KEY.fullmatch(line):
         return MASKED
     shown = [(reading, _without_named(without_shapes(reading))) for reading in readings(line)]
-    return max(shown, key=lambda each: len(each[0]) - len(each[1].replace(MASKED, "")))[1]  # hides the most
+    return max(shown, key=lambda reading: len(reading[0]) - len(reading[1].replace(MASKED, "")))[1]  # hides the most
 
 
 def _without_named(line: str) -> str:

@@ -58,7 +58,9 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
     """Return the watches that were saved; marks of another length than any have are damage, and left out."""
     return {
-        OwnedJob(job.job_id, job.owner): {each.hash: each for each in job.watches if len(each.marks) % MARK_BYTES == 0}
+        OwnedJob(job.job_id, job.owner): {
+            watch.hash: watch for watch in job.watches if len(watch.marks) % MARK_BYTES == 0
+        }
         for job in saved
     }
 
@@ -85,7 +87,7 @@ class Reports:
         self.watches[owner.job] = watches
         self.release(owner.job)
         aborts = aborted(before.aborted if before else {}, report, asked_seconds)
-        series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
+        series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
         if not self._admit.admit(_budget(owner.job), series, max(report.ranks(), 1)):
             return False
         blamed = suspects(report.communicators, watches)
@@ -96,12 +98,12 @@ class Reports:
 
     def named(self, processes: Mapping[ProcessKey, LocalProcess]) -> dict[str, JobReport]:
         """Return the reports of jobs with a name; in a single pass a job is named after its report came."""
-        found: dict[str, JobReport] = {}
+        reports: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (processes[kept.owner].job_id if kept.owner in processes else "")
             if name:
-                found.setdefault(name, kept)
-        return found
+                reports.setdefault(name, kept)
+        return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
         """Show a job's report up to monotonic time ``until``, if there is one that would go before."""
@@ -130,10 +132,10 @@ def _budget(job: OwnedJob) -> tuple[str, ...]:
     return "ras", *job
 
 
-def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
+def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:
     """Return how many series a communicator may take; lags and suspects it has only while it is stalled."""
-    launches = each.launches
+    launches = communicator.launches
     collectives = len(launches.extremes) if launches else 0
-    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
-    missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
-    return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)
+    behind = len(launches.behind) * (collectives + 1) if launches and stalled(communicator, watches) else 0
+    missing = len(communicator.named) + min(len(communicator.named), MAX_SUSPECTS)
+    return _ALWAYS + 2 * collectives + behind + missing + len(communicator.troubled)
