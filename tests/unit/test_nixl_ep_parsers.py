@@ -209,7 +209,8 @@ def test_ranks_that_say_that_they_leave() -> None:
 
 
 def test_times_of_phases() -> None:
-    """A phase took from its start to its end, as they were seen."""
+    """A phase took from its start to its end, as they were seen; of both in one read it is not known how long."""
+    assert taken([f"{ME}start phase 1{ME}end phase 1"]).ranks[5].phase_seconds is None
     found = taken([f"{ME}start phase 1", "", "", f"{ME}end phase 1"])
     assert found.ranks[5].phase_seconds == 3.0
     assert found.ranks[5].began_seconds == 100.0
