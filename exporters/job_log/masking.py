@@ -54,6 +54,7 @@ _VALUE_KEY = re.compile(
     re.IGNORECASE,
 )
 _NEXT_VALUE = re.compile(rf"\s{{0,8}},\s{{0,8}}{VALUE_WORD}\s{{0,4}}[:=]\s{{0,8}}", re.IGNORECASE)
+_TAG = re.compile(r"<[\w:.-]{0,63}$")
 _NEXT_ELEMENT = re.compile(r"\s{0,8}</[\w:.-]{1,64}>\s{0,8}<[\w:. =\"'-]{1,64}>")
 _CALL = re.compile(rf"\w{{0,16}}(?=\([bruf]{{0,2}}{QUOTE})", re.IGNORECASE)
 _OPTION = re.compile(rf"{QUOTE}?\s{{1,8}}(?!-)")
@@ -117,12 +118,7 @@ _REST_OF_KEY = re.compile(r"\s{0,64}[A-Za-z0-9+/=]{1,128}\s{0,64}")
 def value_start(line: str, name: re.Match[str], *, strong: bool) -> int | None:
     """Return where the value of a name begins; None without a separator after the name."""
     end = name.end()
-    begun = line.rfind("<", max(0, name.start() - 64), name.start())
-    if (
-        begun >= 0
-        and re.fullmatch(r"[\w:.-]*", line[begun + 1 : name.start()])
-        and line[end : end + 1] in (">", " ", "/")
-    ):
+    if line[end : end + 1] in (">", " ", "/") and _TAG.search(line, max(0, name.start() - 64), name.start()):
         return end
     if (match := _NEXT_ELEMENT.match(line, end)) is not None:
         return match.end()
@@ -139,11 +135,12 @@ def value_start(line: str, name: re.Match[str], *, strong: bool) -> int | None:
         if _LOGIN.search(line, max(0, name.start() - 96), name.start()):
             patterns.append(_OPTION)
     matches = (pattern.match(line, end) for pattern in patterns)
-    return next((match.end() for match in matches if match is not None and not _is_word_after(match)), None)
-
-
-def _is_word_after(match: re.Match[str]) -> bool:
-    return match.re in (_SPACE, _SAID, _LOOSE) and _PLAIN.fullmatch(match[1]) is not None
+    starts = (
+        match.end()
+        for match in matches
+        if match is not None and not (match.re in (_SPACE, _SAID, _LOOSE) and _PLAIN.fullmatch(match[1]))
+    )
+    return next(starts, None)
 
 
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:

@@ -25,6 +25,17 @@ def test_a_job_stood_still_until_its_last_report() -> None:
     assert evidence.stalls({"7": told([1000.0, 1030.0])}) == {"7": 30.0}
 
 
+def test_a_suspect_without_a_number_is_not_named() -> None:
+    """A bundle names the suspects whose rank in the job is known; without a report it has nothing."""
+    report = told([1000.0, 1030.0])
+    assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
+    for suspect in (one for ranks in report.suspects.values() for one in ranks):
+        suspect.rank.rank = None
+    part = evidence.bundle_part(report)
+    assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
+    assert evidence.bundle_part(None).files == {}
+
+
 def test_the_longer_of_two_stalls_counts() -> None:
     """Of two exporters that tell of a job the longer time counts, until that one has ended."""
     board = EvidenceBoard()

@@ -124,7 +124,7 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     ("reporter", Visit(ranks=8, cost_seconds=0.3), 30.0),
     ("reporter", Visit(delays=1), 14.0),
     ("reporter", Visit(delays=3), 56.0),
-    ("reporter", Visit(delays=50), MAX_INTERVAL_SECONDS),
+    ("reporter", Visit(delays=5000), MAX_INTERVAL_SECONDS),
     ("reporter", Visit(ranks=10_000), 3000.0),
     ("reporter", Visit(ranks=10_000, delays=3), 3000.0),
     ("standby", Visit(), 7.0),
