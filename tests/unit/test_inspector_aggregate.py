@@ -135,6 +135,7 @@ def test_unknown_collective_is_other() -> None:
     feed([record(coll=f"made_up_{number}") for number in range(100)], aggregate)
     [(key, sums)] = aggregate.accumulators.items()
     assert (key.collective, sums.operations, sums.bus_bytes) == ("other", 100, 0)
+    assert feed([record(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
 
 
 def test_dump_stats_tell_memberships() -> None:

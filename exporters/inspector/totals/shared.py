@@ -23,7 +23,7 @@ SERIES_PER_COMMUNICATORS_ARRIVALS = 4
 MAX_COMMUNICATORS = 64  # per writer; records of further ones are added up under `other`
 MAX_PLACES = 256  # per writer; of a further one no membership is reported
 MAX_RANKS_PER_WRITER = 16  # more GPUs than this no process drives: a writer that names more ranks gets no larger budget
-MAX_PLACES_IN_ALL = 8192
+MAX_PLACES_IN_ALL = 4096
 """Places of all writers of one reader: each place may have an accumulator per collective."""
 
 
