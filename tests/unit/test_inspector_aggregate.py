@@ -277,6 +277,23 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {key.comm for key in third.accumulators} == {"5"}
 
 
+@pytest.mark.parametrize("lost", ["memberships", "accumulators"])
+def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A place of the checkpoint, known by a membership or by totals, is kept, and its room is no other's."""
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
+    before = fresh()
+    feed([record(id="0x1")], before)
+    saved = before.save()
+    getattr(saved, lost).clear()
+    shared = shared_module.Shared()
+    again = Aggregate.restore(saved, lambda *_: True, shared)
+    other = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
+    feed([record(id="0x2")], other)
+    feed([record(id="0x1", coll_sn=1)], again)
+    assert {key.comm for key in other.accumulators} == {"other"}
+    assert {key.comm for key in again.accumulators} == {"1"}
+
+
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:
     """Both ranks' records of an operation, the second's 60 us shorter, put side by side."""
     feed([record(rank=0, n_ranks=2, coll_sn=number, coll_exec_time_us=100)], first)

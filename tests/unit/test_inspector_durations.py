@@ -112,9 +112,14 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
 def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
     """Nothing of it is in the checkpoint: what was counted before is a counter reset, and nothing counts twice."""
     first = bench(tmp_path)
+    first.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", *(line(sn) for sn in range(5)))
+    append(tmp_path / "here-pid9.log", line(0, pid=9))
     first.look(5)
     first.look(5)
+    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
+    first.look(5)
+    assert buckets(first.look(5)[FAMILY])[COUNT] == 6
     first.drain()
     second = bench(tmp_path, first.state.published)
     append(tmp_path / "here-pid7.log", line(5))
