@@ -31,6 +31,7 @@ from exporters.inspector.totals.inheritance import (
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
+from exporters.inspector.totals.proxies import PHASES
 
 Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 """By the labels of a series: job_id, rank, comm, collective, size."""
@@ -70,6 +71,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot)
+    yield _proxies(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -201,6 +203,16 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
 
 
+def _proxies(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Return what the network proxy's connections waited for, in seconds, by phase."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for writer in writers:
+        for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
+            for phase, microseconds in zip(PHASES[direction], times, strict=True):
+                sums[*label, comm, direction, peer, phase] += microseconds
+    return Metric(shown.PROXY_SECONDS, list(sums), [one / 1_000_000 for one in sums.values()])
+
+
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
     """How long the ranks of each job here took. A writer behind withholds its jobs."""
     labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
@@ -243,24 +255,23 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
 
 
 def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    readers = snapshot.readers
     results: Counter[str] = Counter(dict.fromkeys(Result, 0))
     files: Counter[str] = Counter(dict.fromkeys(FileState, 0))
     skipped: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    for reader in readers:
+    for reader in snapshot.readers:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
     for one in snapshot.reclaim_errors:
         errors.update(one)
-    if not snapshot.unpublished and all(reader.caught_up for reader in readers):
+    if not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers):
         # else these may be below what was served already
         yield shown.RECORDS.by_label(results)
-        yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in readers))
+        yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
     yield shown.FILES.by_label(files)
     yield shown.SKIPPED.by_label(+skipped)
-    yield shown.LAG.single(sum(reader.lag_bytes for reader in readers))
+    yield shown.LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
     yield shown.RECLAIM_ERRORS.by_label(errors)
 
