@@ -25,7 +25,7 @@ Refusal = Literal[
 
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
-1669, 1718, 1762)."""
+1669, 1718, 1762). Up to 2.32.3 a report as text still can (2346), one as JSON cannot: sound libraries give JSON."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
 YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
 MIN_INTERVAL_SECONDS = 7.0
