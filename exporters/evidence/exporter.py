@@ -77,8 +77,7 @@ class EvidenceExporter:
         if self._ctx.once:
             return
         if not self._has_begun:
-            await self._writer.call(self._make_folder)
-            await self._learn()
+            self._learn(await self._writer.call(self._existing))
             self._has_begun = True
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
@@ -240,15 +239,16 @@ class EvidenceExporter:
         """Return whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
-    def _make_folder(self) -> None:
-        """Make the directory, in which requests are left; where that is not possible each bundle fails, and says so."""
+    def _existing(self) -> list[tuple[str, told.Summary]]:
+        """Make the directory, in which requests are left, if that is possible; return the bundles there. Blocking."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
+        return list(place.summaries(self._folder))
 
-    async def _learn(self) -> None:
+    def _learn(self, bundles: Iterable[tuple[str, told.Summary]]) -> None:
         """Learn from the existing bundles: a restart of the agent takes none of them again."""
         clock = self._ctx.clock
-        for _, summary in await self._writer.call(lambda: list(place.summaries(self._folder))):
+        for _, summary in bundles:
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from agent.sdk.evidence import summary as told
+from agent.sdk.evidence import summary
 from agent.sdk.ranks import RankView, ending, in_words
 from exporters.evidence.watch import Change, Occasion
 
@@ -39,7 +39,7 @@ COMPLETED = "last completed "  # What the records' word about a rank's last oper
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
-def of_rank(view: RankView, now_seconds: float, words: Iterable[told.Word]) -> told.RankAtTime:
+def of_rank(view: RankView, now_seconds: float, words: Iterable[summary.Word]) -> summary.RankAtTime:
     """Return a rank as the summary has it; what it did last is what its records say among ``words``."""
     own = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
     last = next((says for says in own if says.startswith(COMPLETED)), "")
@@ -47,13 +47,13 @@ def of_rank(view: RankView, now_seconds: float, words: Iterable[told.Word]) -> t
     state = "unknown" if process.verdict is None else process.verdict.state
     since = process.exited_seconds if process.exited_at is not None else 0.0
     quiet = None if process.progress_seconds is None else max(0.0, now_seconds - process.progress_seconds)
-    return told.RankAtTime(
-        rank=view.label.rank[: told.MAX_TEXT],
+    return summary.RankAtTime(
+        rank=view.label.rank[: summary.MAX_TEXT],
         pid=process.key.pid,
         state=state,
         since=since,
         how=how_ended(view),
-        gpu=" ".join(f"{gpu.index} {gpu.uuid}".strip() for gpu in view.gpus())[: told.MAX_TEXT],
+        gpu=" ".join(f"{gpu.index} {gpu.uuid}".strip() for gpu in view.gpus())[: summary.MAX_TEXT],
         quiet_seconds=quiet,
         last_operation=last,
     )
@@ -67,7 +67,7 @@ def how_ended(view: RankView) -> str:
     return in_words(*ending(process.exit))
 
 
-def verdict_words(views: Iterable[RankView]) -> list[told.Word]:
+def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
     """Return what the verdicts say of ranks in trouble; a rank that others took along is not blamed."""
     words = []
     for view in views:
@@ -75,30 +75,32 @@ def verdict_words(views: Iterable[RankView]) -> list[told.Word]:
         if verdict is None or verdict.state not in WAITS:
             continue
         says = how_ended(view) or f"{WAITS[verdict.state]} ({verdict.reason})"
-        words.append(told.Word(view.label.rank, "verdict", says, blames=True))
+        words.append(summary.Word(view.label.rank, "verdict", says, blames=True))
     return words
 
 
-def suspects(words: Sequence[told.Word], left_at: Mapping[str, float]) -> list[str]:
+def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> list[str]:
     """Return the ranks that are blamed: those by most witnesses first, then the first to leave (s since the epoch)."""
     blames = Counter(word.rank for word in {(word.rank, word.witness): word for word in words if word.blames}.values())
     never = float("inf")
     return sorted(blames, key=lambda rank: (-blames[rank], left_at.get(rank, never), len(rank), rank))
 
 
-def time_line(views: Iterable[RankView], changes: Iterable[Change], events: Iterable[told.Event]) -> list[told.Event]:
+def time_line(
+    views: Iterable[RankView], changes: Iterable[Change], events: Iterable[summary.Event]
+) -> list[summary.Event]:
     """Return what happened, in order: ends, changes of states, and what the parts tell."""
     line = [
-        told.Event(view.process.exited_seconds, view.label.rank, how_ended(view), "process")
+        summary.Event(view.process.exited_seconds, view.label.rank, how_ended(view), "process")
         for view in views
         if view.process.exited_at is not None
     ]
     line += [
-        told.Event(change.at, change.rank, f"{change.state} ({change.reason})", "verdict")
+        summary.Event(change.at, change.rank, f"{change.state} ({change.reason})", "verdict")
         for change in changes
         if change.state != "alive"
     ]
-    return sorted((*line, *events), key=lambda event: (event.at, event.rank))[-told.MAX_LISTED :]
+    return sorted((*line, *events), key=lambda event: (event.at, event.rank))[-summary.MAX_LISTED :]
 
 
 def live_pids(views: Iterable[RankView]) -> dict[str, int]:
@@ -119,7 +121,7 @@ def because(occasion: Occasion) -> str:
         "alert": f"Prometheus has a page open on it, and rank {occasion.rank} is here",
         "asked": "it was requested",
     }
-    return words[occasion.trigger][: told.MAX_TEXT]
+    return words[occasion.trigger][: summary.MAX_TEXT]
 
 
 def ranks_file(views: Iterable[RankView]) -> bytes:

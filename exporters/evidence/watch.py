@@ -78,7 +78,8 @@ class TroubleWatch:
         A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
         may have restarted, and the existing bundles show what it took before.
         """
-        self._forget({view.label.job_id for view in views})
+        here = {view.label.job_id for view in views}
+        self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}
         occasions = []
         failing = set()
         ill = set()
@@ -134,10 +135,6 @@ class TroubleWatch:
             return None
         seen.silent_at = since
         return "silent"
-
-    def _forget(self, jobs: Collection[str]) -> None:
-        for job_id in [each for each in self._changes if each not in jobs]:
-            del self._changes[job_id]
 
 
 def _is_ill(view: RankView, seen: _Seen) -> bool:

@@ -15,8 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import IO, Any, Literal, NoReturn
 
-MAX_OPERATIONS = 8_000_000
-"""This many operations take 7 s. 20,000 entries with their stacks have 2.5 million."""
+MAX_OPERATIONS = 8_000_000  # This many operations take 7 s. 20,000 entries with their stacks have 2.5 million.
 MAX_MEMORY_BYTES = 112 * 1024 * 1024
 """Limit for the values of one file. 20,000 entries with their stacks count as 80 MB."""
 _COSTS = {

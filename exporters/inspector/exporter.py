@@ -22,7 +22,7 @@ from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCaus
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.rendering import InspectorSnapshot, render, speeds
-from exporters.inspector.totals.accumulators import JobDurations, Place
+from exporters.inspector.totals.accumulators import Place
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
@@ -84,7 +84,6 @@ class InspectorExporter:
         self._renamed = 0
         self._inherited = Inheritance()
         self._births = Births()
-        self._left_durations = JobDurations()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
         self._told_at = float("-inf")
@@ -140,7 +139,6 @@ class InspectorExporter:
             reclaim_errors=tuple(dict(slot.reclaimer.errors) for slot in self._slots),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
-            left_durations=JobDurations(self._left_durations.by_series),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -214,8 +212,6 @@ class InspectorExporter:
         slot.note(turn)
         for evidence in turn.evidence:
             self._ctx.ranks.observe_records(*evidence)
-        for writer in (*turn.retired, *turn.ended):
-            self._left_durations.take(writer.writer_key, writer.durations.items(), self._labels)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
@@ -237,7 +233,6 @@ class InspectorExporter:
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
-        self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
 
     def _ask_ranks(self) -> None:
         """Ask for the labels that are missing.
@@ -249,7 +244,6 @@ class InspectorExporter:
             self._renamed += len(renamed)
             self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
             self._inherited.forget(renamed)
-            self._left_durations.keep(frozenset(label.job_id for label in self._labels.values()))
         for writer in self._writers():
             for comm, comm_rank in writer.places:
                 place = (writer.writer_key, comm, comm_rank)
@@ -267,7 +261,7 @@ class InspectorExporter:
     def _checkpoint(self) -> None:
         """Publish the readers' sections and what was inherited from writers no longer in them."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
-        inherited = msgspec.Raw(msgspec.msgpack.encode(self._inherited))
+        inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={})))
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 
 

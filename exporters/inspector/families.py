@@ -8,6 +8,7 @@ from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS
+from exporters.inspector.totals.proxies import MAX_PEERS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
@@ -172,5 +173,12 @@ SLOW_PAIRS = Family(
     "ends, a late rank is not at its own. Not of messages up to 512 KiB.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
+PROXY_SECONDS = Family(
+    "rankwatch_proxy_seconds_total", "counter",
+    "Time that steps of the network proxy took, by phase: gpu_produce (a send waits for the GPU's data), peer_credit "
+    "(for room at the peer), wire (until the data is sent, or has come), flush, gpu_consume (a receive waits for the "
+    "GPU). peer is a rank in the communicator. Steps overlap. Counted since the agent's start.",
+    ("job_id", "rank", "comm", "direction", "peer", "phase"),
+    f"6 per peer, rank and communicator, at most {MAX_PEERS} peers; only with NCCL_INSPECTOR_ENABLE_PROXY=1")
 # fmt: on
 FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))

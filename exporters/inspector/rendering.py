@@ -16,8 +16,8 @@ from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROT
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, JobDurations, Place
-from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Place
+from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -26,10 +26,12 @@ from exporters.inspector.totals.inheritance import (
     RankTally,
     SeriesId,
     SeriesLabels,
+    add_durations,
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
+from exporters.inspector.totals.proxies import PHASES
 
 Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 """By the labels of a series: job_id, rank, comm, collective, size."""
@@ -50,7 +52,6 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     reclaim_errors: tuple[Mapping[str, int], ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
-    left_durations: JobDurations = JobDurations()  # never changed
 
     def writers(self) -> list[WriterTotals]:
         """All writers, those with the newest records last."""
@@ -69,7 +70,8 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
-    yield _durations(writers, snapshot.labels, snapshot.left_durations)
+    yield _durations(writers, snapshot)
+    yield _proxies(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -201,16 +203,26 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
 
 
-def _durations(writers: list[WriterTotals], labels: dict[Place, RankLabel], left: JobDurations) -> Metric:
-    """How long the ranks of each job here took; ``left``: those that ended. A writer behind withholds its jobs."""
-    jobs = JobDurations(left.by_series)
+def _proxies(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Return what the network proxy's connections waited for, in seconds, by phase."""
+    sums: Counter[tuple[str, ...]] = Counter()
+    for writer in writers:
+        for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
+            for phase, microseconds in zip(PHASES[direction], times, strict=True):
+                sums[*label, comm, direction, peer, phase] += microseconds
+    return Metric(shown.PROXY_SECONDS, list(sums), [one / 1_000_000 for one in sums.values()])
+
+
+def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """How long the ranks of each job here took. A writer behind withholds its jobs."""
+    labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
     withheld: set[str] = set()
     for writer in writers:
-        jobs.take(writer.writer_key, writer.durations.items(), labels)
+        add_durations(jobs, writer, labels)
         if not writer.caught_up:
             withheld.update(label.job_id for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
     rows = shown.DURATIONS.rows()
-    for series, own in sorted(jobs.by_series.items())[:MAX_HISTOGRAMS]:
+    for series, own in sorted(jobs.items())[:MAX_HISTOGRAMS]:
         if series.job_id not in withheld:
             for bound, count in zip(BOUND_LABELS, accumulate(own.counts), strict=True):
                 rows.add((*series, bound), count)
@@ -243,24 +255,23 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
 
 
 def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    readers = snapshot.readers
     results: Counter[str] = Counter(dict.fromkeys(Result, 0))
     files: Counter[str] = Counter(dict.fromkeys(FileState, 0))
     skipped: Counter[str] = Counter()
     errors: Counter[str] = Counter()
-    for reader in readers:
+    for reader in snapshot.readers:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
     for one in snapshot.reclaim_errors:
         errors.update(one)
-    if not snapshot.unpublished and all(reader.caught_up for reader in readers):
+    if not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers):
         # else these may be below what was served already
         yield shown.RECORDS.by_label(results)
-        yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in readers))
+        yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
     yield shown.FILES.by_label(files)
     yield shown.SKIPPED.by_label(+skipped)
-    yield shown.LAG.single(sum(reader.lag_bytes for reader in readers))
+    yield shown.LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
     yield shown.RECLAIM_ERRORS.by_label(errors)
 

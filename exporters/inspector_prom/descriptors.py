@@ -83,8 +83,7 @@ def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[Held
     return {key: held_by(proc, key) for key in keys}
 
 
-MeansHolder = tuple[ProcessKey, int]
-"""A process that holds a file, and its user."""
+MeansHolder = tuple[ProcessKey, int]  # A process that holds a file, and its user
 
 
 def writers(

@@ -31,6 +31,7 @@ class MeansFile(msgspec.Struct):
     read: Place | None = None
     read_at: tuple[float, float] = (float("-inf"), 0.0)
     rows: dict[MeansKind, MeansRow] = {}
+    counters: Mapping[str, float] = {}
 
     @property
     def written_seconds(self) -> float:
@@ -54,6 +55,7 @@ class MeansFile(msgspec.Struct):
         """Take in what it holds where it was seen last; return what was skipped, by reason."""
         self.read, self.read_at = self.seen, self.seen_at
         self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
+        self.counters = text.counters if admit(len(text.counters)) else {}
         return text.skipped + Counter(series=len(text.rows) - len(self.rows))
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
@@ -91,8 +93,13 @@ WRITTEN = Family(
     "When the plugin last wrote these means: in the interval before that the rank completed an operation. Absent, as "
     "they are, when it has written none for three intervals.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
+OPERATIONS = Family(
+    "rankwatch_inspector_plugin_operations_total", "counter",
+    "Operations of the rank's GPU as the plugin counts them (NCCL_INSPECTOR_PROM_DUMP_STATS=1), by its counter: "
+    "collectives, collectives_dropped (its ring was full), p2p, p2p_dropped.",
+    ("job_id", "rank", "counter"), "4 per rank in Prometheus mode whose plugin writes them")
 # fmt: on
-FAMILIES = (BANDWIDTH, SECONDS, WRITTEN)
+FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, OPERATIONS)
 
 
 class RankMeans(msgspec.Struct, frozen=True):
@@ -101,6 +108,7 @@ class RankMeans(msgspec.Struct, frozen=True):
     label: RankLabel
     written_seconds: float
     rows: Mapping[MeansKind, MeansRow]
+    counters: Mapping[str, float] = {}
 
 
 class MeansSnapshot(msgspec.Struct, frozen=True):
@@ -112,13 +120,15 @@ class MeansSnapshot(msgspec.Struct, frozen=True):
 
 def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
     """Turn a snapshot into families."""
-    bandwidth, seconds, written = BANDWIDTH.rows(), SECONDS.rows(), WRITTEN.rows()
+    bandwidth, seconds, written, operations = (family.rows() for family in FAMILIES)
     for rank in snapshot.ranks:
         written.add(rank.label, rank.written_seconds)
+        for counter, count in rank.counters.items():
+            operations.add((*rank.label, counter), count)
         for key, row in rank.rows.items():
             labels = (*rank.label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
             if row.bytes_per_second is not None:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:
                 seconds.add(labels, row.seconds)
-    yield from (bandwidth.metric, seconds.metric, written.metric)
+    yield from (bandwidth.metric, seconds.metric, written.metric, operations.metric)

@@ -15,8 +15,7 @@ Role = Literal["root", "cascade", "confirmation", "advice", "benign", "planned"]
 Advice = Literal["restart", "restart_elsewhere", "fix_program", "fix_system"]
 Kind = Literal["iteration", "checkpoint_begin", "checkpoint_end"]
 ITERATION = "iteration"
-MIN_ANCHOR_BYTES = 4
-"""A shorter anchor in a site's own pattern would match nearly every line."""
+MIN_ANCHOR_BYTES = 4  # A shorter anchor in a site's own pattern would match nearly every line
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
@@ -112,7 +111,7 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
             entry.category,
             entry.role,
             entry.weak,
-            tuple(word.encode() for word in _words(entry.contains)),
+            tuple(word.encode() for word in ([entry.contains] if isinstance(entry.contains, str) else entry.contains)),
             tuple(_compiled(_filled(pattern)) for pattern in entry.patterns),
         )
         for entry in failures().entries
@@ -137,10 +136,6 @@ def _anchor(text: bytes, rules: Sequence[LineRule]) -> SearchedText:
     leads_to = [number for number, rule in enumerate(rules) if any(text in word for word in rule.contains)]
     last_only = all(rules[number].category == ITERATION for number in leads_to)
     return SearchedText(text, sum(1 << number for number in leads_to), last_only)
-
-
-def _words(contains: str | list[str]) -> list[str]:
-    return [contains] if isinstance(contains, str) else contains
 
 
 def _filled(pattern: str) -> str:

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 from exporters.job_log.matcher import LogEvent
 
-MAX_GROUPS = 8
-"""Limit of process groups with positions per job; the first ones count."""
-MAX_RANKS = 4096
-"""Limit of ranks per group."""
+MAX_GROUPS = 8  # Limit of process groups with positions per job; the first ones count
+MAX_RANKS = 4096  # Limit of ranks per group
 MAX_SEQUENCES = 64
 SHOWN_LEAST = 4
 """Number of shown ranks per group with the lowest positions. The rank with the highest position is shown, too."""
@@ -26,8 +24,7 @@ _ALL_ALIKE = frozenset(
 """Operations in which every rank must pass the same number of elements."""
 _NOT_COLLECTIVE = frozenset(["SEND", "RECV", "RECVANYSOURCE", "COALESCED", "UNKNOWN"])
 
-Call = tuple[str, int, int]
-"""An operation: its type, input elements and output elements (-1: unknown)."""
+Call = tuple[str, int, int]  # An operation: its type, input elements and output elements (-1: unknown)
 
 
 class WorkPosition(NamedTuple):

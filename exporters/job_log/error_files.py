@@ -25,14 +25,10 @@ from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.matcher import events
 
-MAX_BYTES = 256 * 1024
-"""A larger file is not read. PyTorch writes a message and a traceback, some kilobytes."""
-MAX_READS = 64
-"""Limit of files per turn."""
-WAIT_SECONDS = 30.0
-"""A file that is missing or half written is tried again for this long after the exit was first seen."""
-GRACE_SECONDS = 0.2
-"""A turn waits this long for all files. One whose file system hangs costs its user alone."""
+MAX_BYTES = 256 * 1024  # A larger file is not read. PyTorch writes a message and a traceback, some kilobytes.
+MAX_READS = 64  # Limit of files per turn
+WAIT_SECONDS = 30.0  # A file that is missing or half written is tried again for this long after the exit was first seen
+GRACE_SECONDS = 0.2  # A turn waits this long for all files. One whose file system hangs costs its user alone.
 EARLY_SECONDS = 2.0
 """A file that was last written this long before its rank started is of an earlier run. The start is known to 1 s."""
 INIT_PID = 1

@@ -24,10 +24,8 @@ from exporters.job_log.tally import ShownLog
 INTERVAL_SECONDS = 1.0
 WAIT_SECONDS = 0.8
 """An update waits this long for a turn. A longer turn continues in its thread, as a file system may hang."""
-STALE_SECONDS = 60.0
-"""If a turn takes longer than this, the exporter shows no results."""
-RECENT_SECONDS = 300.0
-"""A root cause older than this does not explain an exit now."""
+STALE_SECONDS = 60.0  # If a turn takes longer than this, the exporter shows no results
+RECENT_SECONDS = 300.0  # A root cause older than this does not explain an exit now
 MAX_PATHS = 64
 MAX_PATTERNS = 32
 CHECKPOINT_BYTES = 4 * 1024 * 1024

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from agent.sdk.ranks import UNKNOWN_RANK, RankView
 
 MAX_RANKS = 1 << 20
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""torchrun's variable for the file of a rank's exception."""
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's variable for the file of a rank's exception
 
 
 class LoggedJob(NamedTuple):

@@ -1,7 +1,7 @@
 """Masks possible secrets in a log line, and removes terminal escapes and invisible characters. Pure.
 
 A secret has a known shape (``secret_shapes``) or a name before it, with any separator between name and value.
-A value is a quoted text, the content of brackets, the text of an XML element, a word, or the rest of the line. A value
+From the first named value on the rest of the line is masked: where a value ends need not be known. A value
 that looks like a word and has no name stays. In doubt the module masks.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import NamedTuple
 
 from exporters.job_log.secret_shapes import MASKED, without_shapes
 
@@ -55,6 +54,7 @@ _VALUE_KEY = re.compile(
     re.IGNORECASE,
 )
 _NEXT_VALUE = re.compile(rf"\s{{0,8}},\s{{0,8}}{VALUE_WORD}\s{{0,4}}[:=]\s{{0,8}}", re.IGNORECASE)
+_TAG = re.compile(r"<[\w:.-]{0,63}$")
 _NEXT_ELEMENT = re.compile(r"\s{0,8}</[\w:.-]{1,64}>\s{0,8}<[\w:. =\"'-]{1,64}>")
 _CALL = re.compile(rf"\w{{0,16}}(?=\([bruf]{{0,2}}{QUOTE})", re.IGNORECASE)
 _OPTION = re.compile(rf"{QUOTE}?\s{{1,8}}(?!-)")
@@ -68,9 +68,6 @@ _FOR = re.compile(
     re.IGNORECASE,
 )
 _LOOSE = re.compile(r"(?!\.\w|\s{1,2}\w)[^\w\s]{0,4}\s{0,4}[^\w\s]{0,4}(?<!\w)(?=(\S{1,64}))")
-_NAMED = re.compile(
-    rf"[\"']?(?:\s{{0,8}}[:=]\s{{0,8}}[\"']|>)[\w.-]{{0,64}}?(?:{STRONG}|{WEAK}|{SHORT}){SUFFIX}[\"'<]", re.IGNORECASE
-)
 _LISTED = re.compile(r"\s{0,4},\s{0,8}")
 _IS_OPTION = re.compile(r"(?:^|[\s\"'])--?[\w-]*$")
 _SINGLE = ("token", "auth", "pass")
@@ -89,15 +86,7 @@ _OF_MODELS = re.compile(
     re.IGNORECASE,
 )
 """Names of keys and tokens in models and tables, not secrets."""
-_QUOTED = re.compile(
-    r"[bruf]{0,2}(\"\"\"|'''|\\{1,6}[\"']|[\"'`“‘«]|&(?:quot|apos|\#34|\#39);|%2[27]|\\u002[27])", re.IGNORECASE
-)
-_CLOSING = {"“": "”", "‘": "’", "«": "»"}
-_WORD = re.compile(r"[^\s(\[{<]*")
-_BRACKETS = re.compile(r"\"(?:\\.|[^\"\\])*\"?|'(?:\\.|[^'\\])*'?|[()\[\]{}]")
 _COUNTED = ("tokens", "keys")
-MAX_SLASHES = 64
-"""Limit of checked backslashes before a quote in a quoted text."""
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI: colours
     r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?"  # OSC: titles, links
@@ -112,8 +101,7 @@ _UNSEEN = re.compile(
 )
 _BETWEEN = re.compile("[\x00\x0a-\x0d\x1c-\x1f\x85\u2028\u2029\ufffd]")
 """Characters that may separate words or stand within one. NUL ends an environment variable, CR a line."""
-MAX_GROWTH = 2
-"""Limit of growth by NFKC normalization. One character can become eighteen."""
+MAX_GROWTH = 2  # Limit of growth by NFKC normalization. One character can become eighteen.
 _BACKSPACE = "\b"
 _VALUE_FIRST = re.compile(
     rf"\b({VALUE_WORD}[\"']?\s{{0,8}}[:=]\s{{0,8}})(?:\"[^\"]{{0,512}}\"|'[^']{{0,512}}')"
@@ -127,27 +115,13 @@ _BEFORE_NAMES = re.compile(r"\s{0,64}")
 _REST_OF_KEY = re.compile(r"\s{0,64}[A-Za-z0-9+/=]{1,128}\s{0,64}")
 
 
-class Separated(NamedTuple):
-    """The start of a value. ``until``: the text that ends it, or empty."""
-
-    start: int
-    until: str = ""
-
-
-def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | None:
+def value_start(line: str, name: re.Match[str], *, strong: bool) -> int | None:
     """Return where the value of a name begins; None without a separator after the name."""
     end = name.end()
-    if name[0].lower() == "key" and _NAMED.match(line, end) is not None:
-        return None  # another name follows
-    begun = line.rfind("<", max(0, name.start() - 64), name.start())
-    if (
-        begun >= 0
-        and re.fullmatch(r"[\w:.-]*", line[begun + 1 : name.start()])
-        and line[end : end + 1] in (">", " ", "/")
-    ):
-        return Separated(end, "</")
+    if line[end : end + 1] in (">", " ", "/") and _TAG.search(line, max(0, name.start() - 64), name.start()):
+        return end
     if (match := _NEXT_ELEMENT.match(line, end)) is not None:
-        return Separated(match.end(), "<")
+        return match.end()
     patterns = [_IS, _VALUE_KEY, _ITEM]
     if line[max(0, name.start() - 1) : name.start()] in ("(", "["):
         patterns.append(_LISTED)
@@ -161,11 +135,12 @@ def separated(line: str, name: re.Match[str], *, strong: bool) -> Separated | No
         if _LOGIN.search(line, max(0, name.start() - 96), name.start()):
             patterns.append(_OPTION)
     matches = (pattern.match(line, end) for pattern in patterns)
-    return next((Separated(match.end()) for match in matches if match is not None and not _is_word_after(match)), None)
-
-
-def _is_word_after(match: re.Match[str]) -> bool:
-    return match.re in (_SPACE, _SAID, _LOOSE) and _PLAIN.fullmatch(match[1]) is not None
+    starts = (
+        match.end()
+        for match in matches
+        if match is not None and not (match.re in (_SPACE, _SAID, _LOOSE) and _PLAIN.fullmatch(match[1]))
+    )
+    return next(starts, None)
 
 
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:
@@ -179,48 +154,6 @@ def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> 
     return bool(_NUMBER.match(line, start) or _OF_MODELS.search(line, max(0, name.start() - 16), name.start()))
 
 
-def end_of(line: str, start: int, *, is_text: bool) -> int:
-    """Return the end of the value at ``start``. ``is_text``: without quotes it extends to the end of the line."""
-    quoted = _QUOTED.match(line, start)
-    if quoted is not None:
-        return _end_of_quoted(line, quoted)
-    if line[start] in "([{":
-        return _end_of_brackets(line, start)
-    if is_text:
-        return len(line)
-    end = start
-    while True:
-        end = _WORD.match(line, end).end()  # type: ignore[union-attr]  # also matches an empty text
-        if end >= len(line) or line[end].isspace():
-            return end
-        end = _end_of_brackets(line, end) if line[end] in "([{" else end + 1
-
-
-def _end_of_quoted(line: str, quoted: re.Match[str]) -> int:
-    quote = quoted[1]
-    closing = _CLOSING.get(quote, quote)
-    at = quoted.end()
-    while (at := line.find(closing, at)) >= 0:
-        before = line[max(quoted.end(), at - MAX_SLASHES) : at]
-        slashes = len(before) - len(before.rstrip("\\"))
-        if slashes % 2 == 0:
-            return at + len(closing)
-        at += len(closing)
-    return len(line)
-
-
-def _end_of_brackets(line: str, start: int) -> int:
-    depth = 0
-    for match in _BRACKETS.finditer(line, start):
-        if match[0] in "([{":
-            depth += 1
-        elif match[0] in ")]}":
-            depth -= 1
-            if depth == 0:
-                return match.end()
-    return len(line)
-
-
 def masked(line: str, before: str = "") -> str:
     """Return ``line`` with MASKED in place of possible passwords, tokens and keys.
 
@@ -231,36 +164,19 @@ def masked(line: str, before: str = "") -> str:
         return _BEFORE_NAMES.match(line)[0] + MASKED  # type: ignore[index]  # matches nothing, too
     if before.strip() == MASKED and _REST_OF_KEY.fullmatch(line):
         return MASKED
-    candidates = [_without_named(without_shapes(reading)) for reading in readings(line)]
-    return max(candidates, key=lambda text: text.count(MASKED))
+    shown = [(reading, _without_named(without_shapes(reading))) for reading in readings(line)]
+    return max(shown, key=lambda reading: len(reading[0]) - len(reading[1].replace(MASKED, "")))[1]  # hides the most
 
 
 def _without_named(line: str) -> str:
-    """Return the line with MASKED in place of each named secret's value."""
+    """Return the line up to the first named secret's value, and MASKED in place of the rest."""
     line = _VALUE_FIRST.sub(rf"\1{MASKED}", line)
-    parts: list[str] = []
-    position = 0
-    while (name := NAME.search(line, position)) is not None:
-        span = _value_of(line, name)
-        start, end = span or (name.end(), name.end())
-        parts.append(line[position:start])
-        if span is not None:
-            parts.append(MASKED)
-        position = max(end, name.end())
-    return "".join((*parts, line[position:]))
-
-
-def _value_of(line: str, name: re.Match[str]) -> tuple[int, int] | None:
-    """Return start and end of a name's value; None if the name has no value or a harmless one."""
-    strong = name["strong"] is not None
-    value = separated(line, name, strong=strong)
-    if value is None or is_harmless(line, name, value.start, strong=strong):
-        return None
-    if value.until:
-        end = line.find(value.until, value.start)
-        return value.start, len(line) if end < 0 else end
-    is_text = strong and ":" in line[name.end() : value.start]
-    return value.start, end_of(line, value.start, is_text=is_text)
+    for name in NAME.finditer(line):
+        strong = name["strong"] is not None
+        start = value_start(line, name, strong=strong)
+        if start is not None and not is_harmless(line, name, start, strong=strong):
+            return line[:start] + MASKED
+    return line
 
 
 def readings(line: str) -> list[str]:

@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from exporters.job_log.catalogue import Catalogue, LineRule
 
-MAX_LINE_BYTES = 8 * 1024
-"""The matcher ignores the rest of a longer line."""
-MAX_LAST_LINES = 8
-"""Limit of lines per piece of text that are checked for an iteration."""
+MAX_LINE_BYTES = 8 * 1024  # The matcher ignores the rest of a longer line
+MAX_LAST_LINES = 8  # Limit of lines per piece of text that are checked for an iteration
 _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
 """Prefix of each line from a container runtime."""
 MAX_PREFIX_BYTES = 256

@@ -22,8 +22,7 @@ from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
 from exporters.job_log.jobs import LoggedJob, rank_of
 
-MAX_BELOW = 512
-"""Limit of checked processes per batch step."""
+MAX_BELOW = 512  # Limit of checked processes per batch step
 _SERVER, _FORWARDER = "slurmstepd", "srun"
 _TITLE = re.compile(r"slurmstepd[\w-]{0,16}: \[(\d{1,10})\.batch\]")
 MAX_ANCESTORS = 6

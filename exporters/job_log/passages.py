@@ -21,18 +21,14 @@ from exporters.job_log.matcher import MAX_LINE_BYTES, LogEvent
 from exporters.job_log.ownership import Identity
 from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
 
-AROUND = 2
-"""Number of lines before an event, and after it."""
-MAX_TEXT = 512
-"""Limit of kept characters per line."""
-MAX_MASKED_TEXT = 2048
-"""Limit of searched characters per line for secrets. Nothing beyond it is kept."""
+AROUND = 2  # Number of lines before an event, and after it
+MAX_TEXT = 512  # Limit of kept characters per line
+MAX_MASKED_TEXT = 2048  # Limit of searched characters per line for secrets. Nothing beyond it is kept.
 MAX_OF_A_CATEGORY = 4
 """Limit of passages per job and category. Events OLD_SECONDS later replace them, as they have another cause."""
 OLD_SECONDS = 600.0
 MAX_PER_JOB = 32
-MAX_PASSAGES = 512
-"""Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one."""
+MAX_PASSAGES = 512  # Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one.
 KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's log, first secondary failure"}
 
 

@@ -33,17 +33,12 @@ from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
-LOOKS_SHARE = 0.02
-"""Limit of the time share of file searches. Searches of a large shared directory become rarer."""
+LOOKS_SHARE = 0.02  # Limit of the time share of file searches. Searches of a large shared directory become rarer.
 NEW_RANKS_SECONDS = 10.0  # new ranks cause an earlier search: after a crash no process holds their logs open
-HOLDERS_SECONDS = 30.0
-"""Interval between searches of all processes for open files on shared file systems."""
-SAVE_SECONDS = 2.5
-"""Half the interval at which the agent writes its checkpoint."""
-FORGET_SECONDS = 900.0
-"""This long after a start, the reader drops jobs of the checkpoint that have no ranks here."""
-READ_CPU_SECONDS = 0.1
-"""CPU time limit per turn. A backlog takes at most a tenth of a core."""
+HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open files on shared file systems
+SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
+FORGET_SECONDS = 900.0  # This long after a start, the reader drops jobs of the checkpoint that have no ranks here
+READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024
 MAX_COLLECTIVE_ENTRIES = 65_536
@@ -124,11 +119,11 @@ class JobLogReader:
         if (jobs or self._everyone) and self._is_due(jobs):
             self._discover(jobs)
         deadline = time.thread_time() + READ_CPU_SECONDS
-        for found in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
-            claim = self._claims[found.file.identity]
+        for text in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
+            claim = self._claims[text.file.identity]
             of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._everyone else jobs.get(claim.job_id)
             if of is not None:
-                self._ctx.guard.attempt("a piece of a log", partial(self._take, found, claim, of, hostnames))
+                self._ctx.guard.attempt("a piece of a log", partial(self._take, text, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
@@ -141,15 +136,15 @@ class JobLogReader:
         """Close all files."""
         self._texts.close()
 
-    def _take(self, found: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
+    def _take(self, text: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
-        written_ns = found.file.modified_ns  # at this read, not at the last search
+        written_ns = text.file.modified_ns  # at this read, not at the last search
         seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
-        found_in = events(found.data, self._catalogue)
-        ranked = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in found_in]
+        line_events = events(text.data, self._catalogue)
+        ranked = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in line_events]
         if self._passages is not None:
-            self._passages.take(found.file.identity, found.data, ranked, claim.job_id, seconds)
+            self._passages.take(text.file.identity, text.data, ranked, claim.job_id, seconds)
 
     def _bound_collectives(self) -> None:
         """Evict the entries of the job with the most, because users control the number of lines and ranks."""
@@ -213,7 +208,7 @@ class JobLogReader:
     def _read_elsewhere(
         self,
         files: Sequence[FollowedFile],
-        found: Mapping[Identity, ClaimedLog],
+        claims: Mapping[Identity, ClaimedLog],
         held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
@@ -227,7 +222,7 @@ class JobLogReader:
         doubtful = [
             file
             for file in files
-            if file.identity in found
+            if file.identity in claims
             and file.identity not in held
             and file.identity not in self._claims
             and file.device in shared
@@ -238,7 +233,7 @@ class JobLogReader:
         return {
             file.identity
             for file in doubtful
-            if file.path not in self._open_here and not jobs[found[file.identity].job_id].has_rank_zero()
+            if file.path not in self._open_here and not jobs[claims[file.identity].job_id].has_rank_zero()
         }
 
     def _mountinfo(self) -> bytes:

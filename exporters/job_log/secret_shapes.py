@@ -80,14 +80,12 @@ _SHAPES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-_WHOLE = re.compile(r"\s*(?:[A-Za-z0-9+/=_-]{40,}|[A-Za-z0-9+/]{8,}={1,2})\s*")
-"""For example a line of a PEM key."""
+_WHOLE = re.compile(r"\s*(?:[A-Za-z0-9+/=_-]{40,}|[A-Za-z0-9+/]{8,}={1,2})\s*")  # For example a line of a PEM key
 _TOKEN = re.compile(r"(?<![\w+/.~=-])(?!_Z)[\w+~-]{16,512}={0,2}(?![\w/])")
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 _MIXED = re.compile(r"(?=[A-Z0-9]{0,32}[a-z])(?=[a-z0-9]{0,32}[A-Z])(?=[A-Za-z]{0,32}[0-9])[A-Za-z0-9]{3,}")
 """A part of a token between hyphens, with capitals, small letters and digits."""
-_HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")
-"""Hashes of communicators and commits."""
+_HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")  # Hashes of communicators and commits
 _GROUP = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 _RANDOM_SHARE = 0.33
 """Changes between capitals, small letters and digits per character: 0.6 in random text, 0.2 in CamelCase."""

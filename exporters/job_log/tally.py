@@ -19,8 +19,7 @@ from exporters.job_log.error_files import Raised
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.matcher import LogEvent
 
-WINDOW_SECONDS = 60.0
-"""Averaging time of the iteration duration, if lines do not have it."""
+WINDOW_SECONDS = 60.0  # Averaging time of the iteration duration, if lines do not have it
 MAX_MARKS = 16
 MAX_ITERATION = 10**15
 MAX_CHECKPOINT_SECONDS = 86_400.0
@@ -30,17 +29,13 @@ POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
 """Categories with a rank's position. A rank that hangs elsewhere has no timeout, but dumps when others signal."""
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because another log may be slower."""
-RECOVERED_SECONDS = 60.0
-"""If a job makes progress this long after an event, the event did not end it."""
+RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
-MAX_EVENTS = 1024
-"""Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK."""
+MAX_EVENTS = 1024  # Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK.
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,61}[A-Za-z0-9])?")
-Kind = tuple[str, str, str]
-"""Rank, category, role."""
-Admit = Callable[[str], bool]
-"""Reserves one more series of a job; returns False at the limit."""
+Kind = tuple[str, str, str]  # Rank, category, role
+Admit = Callable[[str], bool]  # Reserves one more series of a job; returns False at the limit
 
 
 class TrainingProgress(msgspec.Struct):

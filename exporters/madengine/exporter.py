@@ -15,10 +15,8 @@ from exporters.madengine.site_files import SiteFacts, SiteReader
 from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
-SITE_SECONDS = 30.0
-"""Interval between reads of perf.csv, tables and manifests."""
-MAX_TASKS = 256
-"""Limit of followed tasks per node."""
+SITE_SECONDS = 30.0  # Interval between reads of perf.csv, tables and manifests
+MAX_TASKS = 256  # Limit of followed tasks per node
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 _JobPaths = Annotated[

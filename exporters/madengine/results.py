@@ -15,10 +15,8 @@ MAX_NUMBER = 1e18
 MAX_CSV_BYTES = 8 * 1024 * 1024
 """Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
-MAX_RESULTS = 256
-"""Limit of (model, metric) pairs in perf.csv; the newest ones count."""
-MAX_TABLE_RESULTS = 64
-"""Limit of (model, metric) pairs per table."""
+MAX_RESULTS = 256  # Limit of (model, metric) pairs in perf.csv; the newest ones count
+MAX_TABLE_RESULTS = 64  # Limit of (model, metric) pairs per table
 MAX_CELL_CHARACTERS = 65_536
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
 STATUSES = ("SUCCESS", "FAILURE", "SKIPPED", "other")
@@ -39,8 +37,7 @@ class PerfRow(NamedTuple):
     gpus: str
 
 
-Results = dict[tuple[str, str], PerfRow]
-"""Rows by model and metric."""
+Results = dict[tuple[str, str], PerfRow]  # Rows by model and metric
 
 
 class ResultTable(msgspec.Struct, frozen=True):

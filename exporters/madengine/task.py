@@ -16,8 +16,7 @@ import msgspec
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from exporters.madengine.results import MAX_NUMBER, as_label
 
-MAX_LINE_CHARACTERS = 4096
-"""The parser ignores the rest of a longer line."""
+MAX_LINE_CHARACTERS = 4096  # The parser ignores the rest of a longer line
 MAX_NODES = 65_536
 MAX_CODE = 255
 Step = Literal["started", "running", "returned", "exited"]
@@ -65,10 +64,8 @@ _BENIGN = re.compile(
     r"^(?:[EW][0-9]{8}.{0,256}generateRocpd\.cpp|W[0-9]{8}.{0,256}simple_timer\.cpp|E[0-9]{8}.{0,256}tool\.cpp)",
     re.ASCII,
 )
-LOST_SECONDS = 60.0
-"""A task without a last line, without output for this long, and without a live rank was killed."""
-MAX_METRICS = 16
-"""Limit of metrics per task."""
+LOST_SECONDS = 60.0  # A task without a last line, without output for this long, and without a live rank was killed
+MAX_METRICS = 16  # Limit of metrics per task
 _NAME = re.compile(r"madengine-(.{1,200})_([0-9]{1,20})_node_([0-9]{1,6})\.(out|err)")
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 TaskState = Step | Literal["lost"]

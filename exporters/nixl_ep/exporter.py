@@ -19,16 +19,12 @@ from exporters.nixl_ep.plan import MAX_PLAN_BYTES, Plan, read_plan
 from exporters.nixl_ep.run import Launch, is_leaving
 
 INTERVAL_SECONDS = 1.0
-MAX_JOBS = 8
-"""Limit of followed jobs per node."""
+MAX_JOBS = 8  # Limit of followed jobs per node
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
-SLACK_SECONDS = 1.0
-"""Tolerance: the log reports a launch after its start, and clocks differ by at most this much."""
-BY_INDEX = frozenset({"local_index", "title"})
-"""Rank sources that do not give the run's own rank number."""
-FILE_CLOCK_SECONDS = 10.0
-"""A file server's clock gives the times of lines. It may be behind by at most this much."""
+SLACK_SECONDS = 1.0  # Tolerance: the log reports a launch after its start, and clocks differ by at most this much
+BY_INDEX = frozenset({"local_index", "title"})  # Rank sources that do not give the run's own rank number
+FILE_CLOCK_SECONDS = 10.0  # A file server's clock gives the times of lines. It may be behind by at most this much.
 
 
 class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):

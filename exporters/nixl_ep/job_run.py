@@ -16,7 +16,7 @@ import msgspec
 from agent.sdk.exporter import SavedSeconds
 from agent.sdk.files import JobLines, SavedTexts
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.run import Launch, NodeRun, RankRun, read_records
+from exporters.nixl_ep.run import Launch, NodeRun, RankRun
 
 MAX_LINE_CHARACTERS = 4096
 MAX_PHASE = 1 << 20
@@ -46,10 +46,8 @@ _FORCED = "srun: Force Terminated StepId="
 MAX_LOGS = 4096
 MAX_ENTRIES = 16_384
 """Limit of kept rank entries over all logs of a run, at most 16 MB. A run at the limit ignores further lines."""
-SETTLE_SECONDS = 10.0
-"""After this time without another srun line, the end of srun is complete and the failure is final."""
-OF_SRUN = ("srun_error", "exit_code")
-"""Failure categories that a planned end also produces."""
+SETTLE_SECONDS = 10.0  # After this time without another srun line, the end of srun is complete and the failure is final
+OF_SRUN = ("srun_error", "exit_code")  # Failure categories that a planned end also produces
 _NODE_LOG = re.compile(r"nixl-ep-node-([0-9]{1,6})\.log", re.ASCII)
 _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 
@@ -121,26 +119,25 @@ class JobRun(msgspec.Struct):
     completed: Annotated[int, msgspec.Meta(ge=0)] | None = None
     excused: bool = False
 
-    def take(self, found: JobLines, plan: Plan | None) -> None:
+    def take(self, lines: JobLines, plan: Plan | None) -> None:
         """Add new lines of a file. Lines from a directory older than the current one are ignored."""
-        directory = os.path.dirname(found.path)
+        directory = os.path.dirname(lines.path)
         if directory != self.directory:
-            if found.seconds < self.seconds:
+            if lines.seconds < self.seconds:
                 return
             self.directory, self.logs, self.failures = directory, {}, set()
             self.srun, self.srun_seconds = SrunEnd(), 0.0
             self.completed, self.excused = None, False
-        self.seconds = max(self.seconds, found.seconds)
-        log = self._log(found)
-        for line in found.lines:
+        self.seconds = max(self.seconds, lines.seconds)
+        log = self._log(lines)
+        for line in lines.lines:
             if log is not None:
-                for record in read_records(line):
-                    log.run.take(record, found.seconds, plan)
+                log.run.take(line, lines.seconds, plan)
             else:
                 completed = read_completed(line)
                 self.completed = self.completed if completed is None else completed
                 self.excused = self.excused or is_excuse(line)
-            self._take_failure(line, found.seconds)
+            self._take_failure(line, lines.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
         """Return the state of each rank, from the log with its highest phase."""
@@ -182,15 +179,15 @@ class JobRun(msgspec.Struct):
                 return category
         return ""
 
-    def _log(self, found: JobLines) -> NodeLog | None:
+    def _log(self, lines: JobLines) -> NodeLog | None:
         """Return the state of a node's log; None for launcher output."""
-        if node_of(found.path) is None:
+        if node_of(lines.path) is None:
             return None
-        log = self.logs.get(found.path)
+        log = self.logs.get(lines.path)
         if log is None and len(self.logs) >= MAX_LOGS:
             return None
-        if log is None or log.generation != found.generation:
-            log = self.logs[found.path] = NodeLog(found.generation)
+        if log is None or log.generation != lines.generation:
+            log = self.logs[lines.path] = NodeLog(lines.generation)
         return log
 
     def _take_failure(self, line: str, seconds: float) -> None:

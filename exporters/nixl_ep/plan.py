@@ -12,10 +12,8 @@ import msgspec
 MAX_PLAN_BYTES = 1024 * 1024
 MAX_PHASES = 4096
 MAX_RANK = 1 << 20
-MAX_RANKS = 65_536
-"""Limit of ranks per phase."""
-MAX_ENTRIES = 1 << 16
-"""Limit of ranks over all phases of a plan: about 6 MB."""
+MAX_RANKS = 65_536  # Limit of ranks per phase
+MAX_ENTRIES = 1 << 16  # Limit of ranks over all phases of a plan: about 6 MB
 
 
 class Phase(msgspec.Struct, frozen=True):

@@ -17,24 +17,20 @@ import msgspec
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.files import SavedTexts
 
-MAX_LINE_CHARACTERS = 4096
-"""The parser ignores the rest of a longer line."""
+MAX_LINE_CHARACTERS = 4096  # The parser ignores the rest of a longer line
 MAX_RANK = 1 << 20
 MAX_CYCLE = 1 << 31
 MAX_SCORE = 1e9
-MAX_INTERRUPTED = 64
-"""Limit of (rank, kind) pairs per line."""
+MAX_INTERRUPTED = 64  # Limit of (rank, kind) pairs per line
 
 EVENTS = (
     *("failure_detected", "worker_terminated", "rendezvous_started", "health_check_completed"),
     *("rendezvous_completed", "worker_start_started", "worker_start_completed"),
     *("attribution_get_started", "attribution_get_completed"),
 )
-OTHER = "other"
-"""An event or interruption of a newer NVRx version."""
+OTHER = "other"  # An event or interruption of a newer NVRx version
 INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
-NOT_KNOWN = "unknown"
-"""The monitor logs this if its rank never reported its number."""
+NOT_KNOWN = "unknown"  # The monitor logs this if its rank never reported its number
 
 _EVENT = re.compile(
     r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
@@ -88,11 +84,9 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("nested_restart", "[NestedRestarter]", r"\[NestedRestarter\] name=\[In(?:Process|Job)\] state=handling"),
 )
 _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
-MAX_BY_RANK = 1024
-"""Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately."""
+MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately
 MAX_RECOVERY_SECONDS = 86_400.0
-SCORED_AT_A_TIME = 6
-"""A report lists the three best and the three worst ranks."""
+SCORED_AT_A_TIME = 6  # A report lists the three best and the three worst ranks
 
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 _ByRank = dict[tuple[_Text, _Text], SavedCount]

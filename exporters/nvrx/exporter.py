@@ -19,14 +19,11 @@ from exporters.nvrx.launchers import JobLauncher, launcher_above
 from exporters.nvrx.reading import Cycle, CycleRequest, FoundCycle
 
 INTERVAL_SECONDS = 1.0
-CYCLES_SECONDS = 5.0
-"""Interval between reads of cycle files and launchers."""
+CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
-MAX_JOBS = 64
-"""Limit of followed jobs per node."""
-LINK = "NVRX_CURRENT_CYCLE_INFO"
-"""The variable in a rank's environment that has the path of the cycle file."""
+MAX_JOBS = 64  # Limit of followed jobs per node
+LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that has the path of the cycle file
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
 READER = HelperSpec(

@@ -13,10 +13,8 @@ from typing import NamedTuple
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 
-MAX_ANCESTORS = 8
-"""Limit of ancestor processes checked per rank: the launcher, and a shell or numactl in between."""
-MAX_PROGRAM_WORDS = 8
-"""The launcher's name is one of the first words. An interpreter and its options may precede it."""
+MAX_ANCESTORS = 8  # Limit of ancestor processes checked per rank: the launcher, and a shell or numactl in between
+MAX_PROGRAM_WORDS = 8  # The launcher's name is one of the first words. An interpreter and its options may precede it.
 POLICIES = frozenset({"any-failed", "min-healthy"})
 _MODULES = {
     "torch.distributed.run": "torchrun",

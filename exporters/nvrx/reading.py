@@ -18,18 +18,15 @@ from agent.helper.by_user import ByUser
 from agent.sdk.system import expand_hosts
 from agent.system.inside import open_inside, open_named, read_bounded
 
-MAX_CYCLE_BYTES = 256 * 1024
-"""A file for 10,000 nodes whose names form no ranges has 150 KB."""
+MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
 _NAME = re.compile(r"cycle_info\.([^./\s]{0,128})\.([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 GRACE_SECONDS = 1.0
 """A call waits at most this long for all its threads. A healthy file system answers in milliseconds."""
-MAX_ENTRIES = 65_536
-"""Limit of directory entries per read."""
-MAX_FOUND = 256
-"""Limit of jobs per directory; the exporter ignores jobs beyond it."""
+MAX_ENTRIES = 65_536  # Limit of directory entries per read
+MAX_FOUND = 256  # Limit of jobs per directory; the exporter ignores jobs beyond it
 
 
 class CycleName(NamedTuple):

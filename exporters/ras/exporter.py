@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, PublishedProcess
@@ -21,7 +22,6 @@ from exporters.ras.asking.jobs import (
     Processes,
     Question,
     Rules,
-    Visit,
     Visits,
     job_of,
     libraries,
@@ -30,14 +30,14 @@ from exporters.ras.asking.jobs import (
     world_size_of,
 )
 from exporters.ras.asking.monitor import Monitors
-from exporters.ras.asking.policy import may_monitor
+from exporters.ras.asking.policy import Visit, may_monitor
 from exporters.ras.asking.reports import Reports, SavedJob, to_save
 from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.report.model import Report
-from exporters.ras.show.evidence import offer_reports
+from exporters.ras.show.evidence import bundle_part, stalls
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
 INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
@@ -81,7 +81,8 @@ class RasExporter:
         role, most = self._config.configured_role(), self._config.max_ranks
         self._rules = Rules(role, self._config.oldest(), ctx.once, most, self._search.namespace)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
-        offer_reports(ctx.evidence, self._kept.named, self._processes)
+        ctx.evidence.offer(self._bundle_part)
+        ctx.evidence.tell_stalls(lambda: stalls(self._kept.named({})))
         self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._search, self._is_as_seen, ctx.log)
 
     async def update(self) -> None:
@@ -141,6 +142,9 @@ class RasExporter:
         await self._monitors.drain()
         if self._round is not None:
             await asyncio.wait({self._round})
+
+    async def _bundle_part(self, wanted: Wanted) -> Offered:
+        return bundle_part(self._kept.named(self._processes()).get(wanted.job_id))
 
     async def _end_of_round(self) -> None:
         """Forget the last round of queries if it has ended; raise the error it ended with, if any."""
@@ -203,7 +207,7 @@ class RasExporter:
         processes, site = self._processes(), self._sites[question.endpoint]
         members = [process for process in processes.values() if job_of(process) == question.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
-        ranks = max(visit.pace.ranks, world_size_of(members))
+        ranks = max(visit.ranks, world_size_of(members))
         limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
@@ -218,7 +222,7 @@ class RasExporter:
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         answer = best and (best.report, best.seconds)
         self._visits.note(question, visit, answer, world_size_of(members), clock.monotonic())
-        until = visit.timing.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
+        until = visit.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
         if visit.failures <= KEPT_FAILURES:
             self._kept.postpone(question.job, until)
         times = (until, asked_seconds)

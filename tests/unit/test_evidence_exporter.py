@@ -142,6 +142,18 @@ async def test_an_agent_that_starts_anew_takes_none_again(site: Site) -> None:
     assert len(await site.summaries()) == 1
 
 
+async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) -> None:
+    """A death after a restart has its bundle, though one was requested minutes before."""
+    await site.start()
+    await asyncio.to_thread(folder.ask_for, site.folder, "7")
+    await site.look(1)
+    site.exporter = EvidenceExporter(site.config)
+    await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
+    site.kill(1)
+    await site.look(30)
+    assert [each.trigger for each in await site.summaries()] == ["asked", "dead"]
+
+
 async def test_a_full_disk_costs_the_bundle(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no bundle can be written that is counted, and the exporter goes on."""
 

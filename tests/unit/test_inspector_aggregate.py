@@ -11,9 +11,9 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext
 from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result, SeriesKey
 from exporters.inspector.reading.intake import finish_run, take
-from exporters.inspector.totals import aggregate as module, shared as shared_module
+from exporters.inspector.totals import bindings as module, shared as shared_module
 from exporters.inspector.totals.accumulators import Accumulator
-from exporters.inspector.totals.aggregate import MAX_BINDINGS, Aggregate, Saved
+from exporters.inspector.totals.aggregate import Aggregate, Saved
 from exporters.inspector.totals.losses import REORDER, Sequence, Tally
 from exporters.inspector.totals.matching import Arrivals
 from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
@@ -135,6 +135,7 @@ def test_unknown_collective_is_other() -> None:
     feed([record(coll=f"made_up_{number}") for number in range(100)], aggregate)
     [(key, sums)] = aggregate.accumulators.items()
     assert (key.collective, sums.operations, sums.bus_bytes) == ("other", 100, 0)
+    assert feed([record(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
 
 
 def test_dump_stats_tell_memberships() -> None:
@@ -179,7 +180,7 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
         feed([record(coll_msg_size_bytes=size) for size in range(1, 9)], aggregate)
     [sums] = aggregate.accumulators.values()
     assert (sums.operations, sums.message_bytes) == (16, 2 * sum(range(1, 9)))
-    assert MAX_BINDINGS <= 4096
+    assert len(aggregate.bindings) <= 3
 
 
 @pytest.mark.parametrize(("first", "batches", "missing"), [
@@ -213,7 +214,7 @@ def test_window_keeps_the_last_value() -> None:
     """The gauge is the mean over the last window with data, weighted by time."""
     aggregate = fresh()
     feed([record(), record(coll_sn=1, coll_exec_time_us=30)], aggregate)
-    [window] = aggregate.windows.values()
+    [window] = aggregate.series.windows.values()
     assert window.latest() == (2 * 12_288, 40)  # of the window under way
     aggregate.roll_windows()
     feed([record(coll_sn=2, coll_exec_time_us=60)], aggregate)
@@ -262,10 +263,10 @@ def test_garbage_is_not_remembered() -> None:
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
-    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 6)
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 3)
     shared = shared_module.Shared()
     first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
-    feed([record(id="0x1"), record(id="0x2")], first)  # a place and a membership each
+    feed([record(id="0x1"), record(id="0x2")], first)
     feed([record(id="0x3"), record(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
     assert sum(own.operations for own in second.accumulators.values()) == 2
@@ -274,6 +275,23 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     first.leave()
     feed([record(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}
+
+
+@pytest.mark.parametrize("lost", ["memberships", "accumulators"])
+def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """A place of the checkpoint, known by a membership or by totals, is kept, and its room is no other's."""
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
+    before = fresh()
+    feed([record(id="0x1")], before)
+    saved = before.save()
+    getattr(saved, lost).clear()
+    shared = shared_module.Shared()
+    again = Aggregate.restore(saved, lambda *_: True, shared)
+    other = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
+    feed([record(id="0x2")], other)
+    feed([record(id="0x1", coll_sn=1)], again)
+    assert {key.comm for key in other.accumulators} == {"other"}
+    assert {key.comm for key in again.accumulators} == {"1"}
 
 
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from inspector_reading import EVERYONE, all_of, make, sums_of
 from inspector_records import append, expected_sums, line
 from odd_values import changed
-from test_inspector_formats import bare, marker, p2p
+from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
 
 from exporters.inspector.format.passes import FileContext, Run
 from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Result
@@ -40,8 +40,11 @@ MEMBERS = {
     "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
     "dump_stats": ("coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump",
      "p2p_dropped_since_last_dump"),
+    "proxy_trace": ("record_type", "peer", "direction", "wire_us", "steps"),
 }  # fmt: skip
-KINDS = st.sampled_from([line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1))])
+KINDS = st.sampled_from(
+    [line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1)), dumped(proxy_trace=PROXY_STEP)]
+)
 
 
 @st.composite

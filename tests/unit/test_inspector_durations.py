@@ -11,14 +11,12 @@ from test_inspector_formats import Sink, p2p
 from agent.sdk.metrics import COUNT, SUM
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
-from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import (
     BOUND_LABELS,
     BOUNDS_US,
     MAX_HISTOGRAMS,
     Durations,
-    JobDurations,
     JobSeries,
 )
 from exporters.inspector.totals.aggregate import Aggregate
@@ -114,9 +112,14 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
 def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
     """Nothing of it is in the checkpoint: what was counted before is a counter reset, and nothing counts twice."""
     first = bench(tmp_path)
+    first.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", *(line(sn) for sn in range(5)))
+    append(tmp_path / "here-pid9.log", line(0, pid=9))
     first.look(5)
     first.look(5)
+    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
+    first.look(5)
+    assert buckets(first.look(5)[FAMILY])[COUNT] == 6
     first.drain()
     second = bench(tmp_path, first.state.published)
     append(tmp_path / "here-pid7.log", line(5))
@@ -133,34 +136,17 @@ def test_communicators_that_end_take_theirs_along() -> None:
     sink = Sink()
     sink.aggregate = aggregate
     sink.take(line(0), p2p(1))
-    assert [key.collective for key in aggregate.durations] == ["AllReduce"]
+    assert [key.collective for key in aggregate.series.durations] == ["AllReduce"]
     ended = aggregate.end(frozenset({"abc"}))
-    assert not aggregate.durations
-    assert [sum(own.counts) for own in ended.durations.values()] == [1]
+    assert not aggregate.series.durations
+    assert [sum(own.counts) for own in ended.series.durations.values()] == [1]
 
 
 def test_no_more_histograms_than_the_bound() -> None:
     """Of MAX_HISTOGRAMS + 1 the last by name is not shown."""
-    jobs = JobDurations()
-    for number in range(MAX_HISTOGRAMS + 1):
-        jobs.by_series[JobSeries(f"{number:04}", "AllReduce", "8192")] = Durations()
-    snapshot = InspectorSnapshot((), {}, Inheritance(), 0, left_durations=jobs)
+    names = (f"{number:04}" for number in range(MAX_HISTOGRAMS + 1))
+    durations = {JobSeries(name, "AllReduce", "8192"): Durations() for name in names}
+    snapshot = InspectorSnapshot((), {}, Inheritance(durations=durations))
     (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
     assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
     assert metric.labels[-1][0] == f"{MAX_HISTOGRAMS - 1:04}"
-
-
-def test_copies_stand_still() -> None:
-    """What was handed over does not change with later operations."""
-    own, jobs = Durations(), JobDurations()
-    own.add([10])
-    key, labels = (
-        SeriesKey("abc", 0, "AllReduce", "8192"),
-        {(WriterKey(1, 2, 0, "h", 7), "abc", 0): RankLabel("7", "0")},
-    )
-    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own.plus(None))], labels)
-    copied = JobDurations(jobs.by_series)
-    own.add([10])
-    jobs.take(WriterKey(1, 2, 0, "h", 7), [(key, own)], labels)
-    counts = [sum(one.by_series["7", "AllReduce", "8192"].counts) for one in (copied, jobs)]  # type: ignore[index]
-    assert counts == [1, 3]

@@ -10,7 +10,7 @@ from exporters.job_log.masking import MASKED, MAX_GROWTH, masked, readings
 from exporters.job_log.matcher import MAX_LINE_BYTES
 
 DATA = Path(__file__).parents[1] / "data"
-KNOWN_LEAKS = 5
+KNOWN_LEAKS = 4
 """docs/evidence.md has each."""
 PLAIN_FILES = [
     *sorted((DATA / "job_log/logs").iterdir()),
@@ -97,11 +97,12 @@ def test_wide_letters_do_not_blow_a_line_up() -> None:
     ("{'Authorization': 'Basic dXNlcjpwYXNz'}", f"{{'Authorization': {MASKED}"),
     ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
     ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
-    ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}, "lr": 1}}'),
-    (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}, "lr": 1}}'),
+    ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}'),
+    (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}'),
     ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
-    ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED} --lr 3"),
+    ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED}"),
     ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
+    ("passx\bword: hunter2, ghp_0123456789abcdefghij, ghp_0123456789abcdefghik", f"password: {MASKED}"),
     ("0123456789abcdef0123456789abcdef01234567", MASKED),
     ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7/abc+def=", MASKED),
     ("KeyError: 'rank'", "KeyError: 'rank'"),

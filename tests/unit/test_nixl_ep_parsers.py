@@ -11,18 +11,7 @@ from nixl_ep_runs import make_run
 from exporters.nixl_ep import job_run, plan, run
 from exporters.nixl_ep.job_run import SrunEnd, is_excuse, read_completed, read_failure
 from exporters.nixl_ep.plan import Phase, Plan, read_plan
-from exporters.nixl_ep.run import (
-    Bandwidth,
-    Identity,
-    Launch,
-    Left,
-    NodeRun,
-    PeersFailed,
-    PhaseEdge,
-    Record,
-    is_leaving,
-    read_records,
-)
+from exporters.nixl_ep.run import Launch, NodeRun, RankRun, StageTimes, is_leaving
 
 PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
 ME = "global_rank=5, local_rank=1 -> "
@@ -39,8 +28,7 @@ def taken(lines: list[str], known: Plan | None = None, seconds: float = 100.0) -
     """A run of these lines, one a second."""
     found = NodeRun()
     for second, line in enumerate(lines):
-        for record in read_records(line):
-            found.take(record, seconds + second, known)
+        found.take(line, seconds + second, known)
     return found
 
 
@@ -89,57 +77,71 @@ def test_bounds_of_plans() -> None:
         assert read_plan(raw) is None
 
 
-RECORDS: dict[str, list[Record]] = {
-    "Process 1 -> global_rank=5, local_rank=1": [Identity(1, 5)],
-    f"{ME}start phase 0": [PhaseEdge(5, "start", 0)],
-    f"{ME}end phase 12": [PhaseEdge(5, "end", 12)],
-    f"{ME}end phase 1{ME}end phase 10": [PhaseEdge(5, "end", 1), PhaseEdge(5, "end", 10)],
-    f"{ME}this rank is being removed in this phase, exiting": [Left(5, "removed")],
-    f"{ME}done": [Left(5, "done")],
-    "[rank 2] Killing rank during dispatch/combine": [Left(2, "killed")],
-    "Process 0 -> no plan phases were found for rank 8 after phase None, exiting": [Left(8, "no_phase")],
-    f"{ME}detected rank failures: {{6}}, cleaning up...": [PeersFailed(5, (6,))],
-    f"{ME}detected unexpected rank failures: {{7, 6}}, cleaning up...": [PeersFailed(5, (6, 7))],
-    "AssertionError: rank 0, local_rank=0 phase 2: unexpected failures {3}": [PeersFailed(0, (3,), unplanned=True)],
-    "AssertionError: rank 0, local_rank=0 phase 2: missing expected failures {3, 4}": [],
-    f"{ME}adding connections to [4, 5]": [],
-    f"{ME}start phase 12345678": [],
-    "a word of the job": [],
+AT = 100.0
+RECORDS: dict[str, NodeRun] = {
+    "Process 1 -> global_rank=5, local_rank=1": NodeRun({5: RankRun()}, [Launch(AT, {1: 5})]),
+    f"{ME}start phase 0": NodeRun({5: RankRun(0, began_seconds=AT, said_seconds=AT)}),
+    f"{ME}end phase 12": NodeRun({5: RankRun(ended=12, said_seconds=AT)}),
+    f"{ME}end phase 1{ME}end phase 10": NodeRun({5: RankRun(ended=10, said_seconds=AT)}),
+    f"{ME}done{ME}start phase 2": NodeRun({5: RankRun(2, began_seconds=AT, said_seconds=AT)}),
+    f"{ME}this rank is being removed in this phase, exiting": NodeRun({5: RankRun(said_seconds=AT, left="removed")}),
+    f"{ME}done": NodeRun({5: RankRun(said_seconds=AT, left="done")}),
+    "[rank 2] Killing rank during dispatch/combine": NodeRun({2: RankRun(said_seconds=AT, left="killed")}),
+    "Process 0 -> no plan phases were found for rank 8 after phase None, exiting": NodeRun(
+        {8: RankRun(said_seconds=AT, left="no_phase")}
+    ),
+    f"{ME}detected rank failures: {{6}}, cleaning up...": NodeRun(failures={(6, "unknown"): 1}),
+    f"{ME}detected unexpected rank failures: {{7, 6}}, cleaning up...": NodeRun(
+        failures={(6, "unknown"): 1, (7, "unknown"): 1}
+    ),
+    "AssertionError: rank 0, local_rank=0 phase 2: unexpected failures {3}": NodeRun(failures={(3, "no"): 1}),
+    "AssertionError: rank 0, local_rank=0 phase 2: missing expected failures {3, 4}": NodeRun(),
+    f"{ME}adding connections to [4, 5]": NodeRun(),
+    f"{ME}start phase 12345678": NodeRun(),
+    "a word of the job": NodeRun(),
 }
 
 
 def test_records() -> None:
     """Each kind of record is read with its numbers, several on one line in their order."""
     for line, expected in RECORDS.items():
-        assert read_records(line) == expected
-        assert read_records(f"[0] {line} trailing") == expected
+        assert taken([line]) == expected
+        assert taken([f"[0] {line} trailing"]) == expected
+
+
+def measured(line: str) -> dict[int, dict[str, StageTimes]]:
+    """What each rank measured by a line."""
+    return {number: rank.stages for number, rank in taken([line]).ranks.items() if rank.stages}
 
 
 def test_measurements() -> None:
     """Bandwidths are bytes per second, of one stage or of each; no mean time is needed."""
     sample = "[rank {}] Dispatch + combine bandwidth: {} GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
-    assert read_records(sample.format(1, "1.5e1") + sample.format(2, ".5")) == [
-        Bandwidth(1, "combined", 15e9),
-        Bandwidth(2, "combined", 0.5e9),
-    ]
+    assert measured(sample.format(1, "1.5e1") + sample.format(2, ".5")) == {
+        1: {"combined": StageTimes(15e9)},
+        2: {"combined": StageTimes(0.5e9)},
+    }
     for times in ("", ", avg_t=43.2 us"):
-        stages = read_records(f"[rank 0] Dispatch bandwidth: 40.0 GB/s{times} | Combine bandwidth: 50.0 GB/s{times}")
-        assert stages == [Bandwidth(0, "dispatch", 40e9), Bandwidth(0, "combine", 50e9)]
+        stages = measured(f"[rank 0] Dispatch bandwidth: 40.0 GB/s{times} | Combine bandwidth: 50.0 GB/s{times}")
+        assert stages == {0: {"dispatch": StageTimes(40e9), "combine": StageTimes(50e9)}}
     for odd in ("inf", "nan", "-1.0", "1e30"):
-        assert [each.rank for each in read_records(sample.format(1, odd) + sample.format(2, "1.0"))] == [2]
+        assert measured(sample.format(1, odd) + sample.format(2, "1.0")).keys() == {2}
+        assert measured(f"[rank 0] Dispatch bandwidth: 40.0 GB/s | Combine bandwidth: {odd} GB/s") == {}
 
 
 def test_bounds_of_lines() -> None:
     """So many characters, records and ranks of a line are looked at, and not one more."""
-    edge = f"{ME}start phase 1 "
-    assert len(read_records(edge * (run.MAX_RECORDS + 1))) == run.MAX_RECORDS
-    assert read_records(" " * run.MAX_LINE_CHARACTERS + edge) == []
-    assert read_records(f"global_rank={run.MAX_RANK}, local_rank=1 -> start phase 1") == []
-    assert read_records(f"global_rank=1, local_rank=1 -> start phase {run.MAX_PHASE + 1}") == []
-    names = ", ".join(map(str, range(run.MAX_SET + 1)))
-    [found] = read_records(f"{ME}detected rank failures: {{{names}}}, cleaning up...")
-    assert isinstance(found, PeersFailed)
-    assert len(found.ranks) == run.MAX_SET
+    edge, last = f"{ME}start phase 1 ", f"{ME}start phase 2 "
+    assert taken([edge * (run.MAX_RECORDS - 1) + last]).phase() == 2
+    assert taken([edge * run.MAX_RECORDS + last]).phase() == 1
+    names = ", ".join(map(str, range(run.MAX_RANKS + 1)))
+    assert len(taken([f"{ME}detected rank failures: {{{names}}}, cleaning up..."]).failures) == run.MAX_RANKS
+    for line in (
+        " " * run.MAX_LINE_CHARACTERS + edge,
+        f"global_rank={run.MAX_RANK}, local_rank=1 -> start phase 1",
+        f"global_rank=1, local_rank=1 -> start phase {run.MAX_PHASE + 1}",
+    ):
+        assert taken([line]) == NodeRun()
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -207,7 +209,8 @@ def test_ranks_that_say_that_they_leave() -> None:
 
 
 def test_times_of_phases() -> None:
-    """A phase took from its start to its end, as they were seen."""
+    """A phase took from its start to its end, as they were seen; of both in one read it is not known how long."""
+    assert taken([f"{ME}start phase 1{ME}end phase 1"]).ranks[5].phase_seconds is None
     found = taken([f"{ME}start phase 1", "", "", f"{ME}end phase 1"])
     assert found.ranks[5].phase_seconds == 3.0
     assert found.ranks[5].began_seconds == 100.0
@@ -296,5 +299,4 @@ def test_garbage_does_no_harm() -> None:
     pieces = [line[a : a + 30] for lines in made.logs.values() for line in lines for a in range(0, len(line), 7)]
     found = NodeRun()
     for _ in range(2000):
-        for record in read_records("".join(chance.choices(pieces, k=4))):
-            found.take(record, 1.0, None)
+        found.take("".join(chance.choices(pieces, k=4)), 1.0, None)

@@ -1,7 +1,5 @@
 """What RAS's reports tell the evidence: for how long a job stood still."""
 
-from collections.abc import Mapping
-
 from test_ras_hangs import read, reduced
 
 from agent.sdk.evidence import EvidenceBoard
@@ -23,18 +21,19 @@ def told(report_seconds: list[float]) -> JobReport:
 
 def test_a_job_stood_still_until_its_last_report() -> None:
     """A job is told of with the time between equal reports, however long ago."""
-    board, kept = EvidenceBoard(), {"7": told([1000.0])}
-    ras = board.of("ras")
+    assert evidence.stalls({"7": told([1000.0])}) == {}
+    assert evidence.stalls({"7": told([1000.0, 1030.0])}) == {"7": 30.0}
 
-    def named(_processes: object) -> Mapping[str, JobReport]:
-        return kept
 
-    evidence.offer_reports(ras, named, dict)
-    assert ras.stalls() == {}
-    kept["7"] = told([1000.0, 1030.0])
-    assert ras.stalls() == {"7": 30.0}
-    kept.clear()
-    assert ras.stalls() == {}
+def test_a_suspect_without_a_number_is_not_named() -> None:
+    """A bundle names the suspects whose rank in the job is known; without a report it has nothing."""
+    report = told([1000.0, 1030.0])
+    assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
+    for suspect in (one for ranks in report.suspects.values() for one in ranks):
+        suspect.rank.rank = None
+    part = evidence.bundle_part(report)
+    assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
+    assert evidence.bundle_part(None).files == {}
 
 
 def test_the_longer_of_two_stalls_counts() -> None:

@@ -1,6 +1,7 @@
 """Who asks, whether and how often."""
 
 import itertools
+import math
 
 import msgspec
 import pytest
@@ -12,16 +13,11 @@ from exporters.ras.asking.policy import (
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
     Configured,
-    Pace,
     Role,
-    Timing,
-    after_query,
-    after_wake,
+    Visit,
     first_wait_seconds,
-    interval_seconds,
     looks_isolated,
     may_monitor,
-    next_pace,
     role_of,
 )
 from exporters.ras.local.listeners import Server, Site
@@ -122,28 +118,28 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 
 
-@pytest.mark.parametrize(("role", "pace", "seconds"), [
-    ("reporter", Pace(), MIN_INTERVAL_SECONDS),
-    ("labels", Pace(), 600.0),
-    ("reporter", Pace(ranks=480, cost_seconds=0.05), 7.0),
-    ("reporter", Pace(ranks=1000), 30.0),
-    ("reporter", Pace(ranks=2000), 120.0),
-    ("reporter", Pace(ranks=8, cost_seconds=0.3), 30.0),
-    ("reporter", Pace(failures=1), 14.0),
-    ("reporter", Pace(failures=3), 56.0),
-    ("reporter", Pace(failures=50), MAX_INTERVAL_SECONDS),
-    ("reporter", Pace(ranks=10_000), 3000.0),
-    ("reporter", Pace(ranks=10_000, failures=3), 3000.0),
-    ("standby", Pace(), 7.0),
-    ("standby", Pace(ranks=240), 7.0),
-    ("standby", Pace(ranks=480), 27.648),
-    ("standby", Pace(ranks=480, missing=True), 7.0),
+@pytest.mark.parametrize(("role", "visit", "seconds"), [
+    ("reporter", Visit(), MIN_INTERVAL_SECONDS),
+    ("labels", Visit(), 600.0),
+    ("reporter", Visit(ranks=480, cost_seconds=0.05), 7.0),
+    ("reporter", Visit(ranks=1000), 30.0),
+    ("reporter", Visit(ranks=2000), 120.0),
+    ("reporter", Visit(ranks=8, cost_seconds=0.3), 30.0),
+    ("reporter", Visit(delays=1), 14.0),
+    ("reporter", Visit(delays=3), 56.0),
+    ("reporter", Visit(delays=5000), MAX_INTERVAL_SECONDS),
+    ("reporter", Visit(ranks=10_000), 3000.0),
+    ("reporter", Visit(ranks=10_000, delays=3), 3000.0),
+    ("standby", Visit(), 7.0),
+    ("standby", Visit(ranks=240), 7.0),
+    ("standby", Visit(ranks=480), 27.648),
+    ("standby", Visit(ranks=480, missing=True), 7.0),
 ])  # fmt: skip
-def test_interval(role: str, pace: Pace, seconds: float) -> None:
+def test_interval(role: Role, visit: Visit, seconds: float) -> None:
     """The interval grows with the job, its cost and its failures, within its bounds, give or take a tenth."""
-    assert interval_seconds(role, pace, 0.5) == pytest.approx(seconds)  # type: ignore[arg-type]
-    assert interval_seconds(role, pace, 0.0) == pytest.approx(0.9 * seconds)  # type: ignore[arg-type]
-    assert interval_seconds(role, pace, 1.0) == pytest.approx(1.1 * seconds)  # type: ignore[arg-type]
+    assert visit.next_interval_seconds(role, 0.5) == pytest.approx(seconds)
+    assert visit.next_interval_seconds(role, 0.0) == pytest.approx(0.9 * seconds)
+    assert visit.next_interval_seconds(role, 1.0) == pytest.approx(1.1 * seconds)
 
 
 @pytest.mark.parametrize(("found", "oldest", "may"), [
@@ -160,62 +156,66 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
     assert may_monitor(found, oldest) == may
 
 
-@pytest.mark.parametrize(("timing", "pace", "due"), [
-    pytest.param(Timing(140.0, 70.0), Pace(), 102.0, id="soon"),
-    pytest.param(Timing(101.5, 70.0), Pace(), 101.5, id="not later than it would be"),
-    pytest.param(Timing(140.0, 97.0), Pace(), 104.0, id="not right after the last query"),
-    pytest.param(Timing(140.0), Pace(), 102.0, id="before the first query"),
-    pytest.param(Timing(900.0, 50.0, 40.0), Pace(ranks=2000), 160.0, id="once in the interval of a large job"),
-    pytest.param(Timing(900.0, 50.0, -60.0), Pace(ranks=2000), 102.0, id="again in the next one"),
-    pytest.param(Timing(900.0, 50.0, 0.0), Pace(cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
-    pytest.param(Timing(3500.0, 50.0, 0.0), Pace(ranks=10_000), 3000.0, id="never more than a job can afford"),
-    pytest.param(Timing(700.0, 80.0, 70.0), Pace(failures=9), 102.0, id="in spite of failures"),
+def visit(due_at: float, asked_at: float = -math.inf, hastened_at: float = -math.inf, **costs: float) -> Visit:
+    """A visit whose next query is due at a time, by its last ones."""
+    return Visit(due_at, asked_at=asked_at, hastened_at=hastened_at, **costs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("known", "due"), [
+    pytest.param(visit(140.0, 70.0), 102.0, id="soon"),
+    pytest.param(visit(101.5, 70.0), 101.5, id="not later than it would be"),
+    pytest.param(visit(140.0, 97.0), 104.0, id="not right after the last query"),
+    pytest.param(visit(140.0), 102.0, id="before the first query"),
+    pytest.param(visit(900.0, 50.0, 40.0, ranks=2000), 160.0, id="once in the interval of a large job"),
+    pytest.param(visit(900.0, 50.0, -60.0, ranks=2000), 102.0, id="again in the next one"),
+    pytest.param(visit(900.0, 50.0, 0.0, cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
+    pytest.param(visit(3500.0, 50.0, 0.0, ranks=10_000), 3000.0, id="never more than a job can afford"),
+    pytest.param(visit(700.0, 80.0, 70.0, delays=9), 102.0, id="in spite of failures"),
+    pytest.param(visit(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
 ])  # fmt: skip
-def test_a_wake_brings_the_next_query_soon(timing: Timing, pace: Pace, due: float) -> None:
+def test_a_wake_brings_the_next_query_soon(known: Visit, due: float) -> None:
     """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
-    found = after_wake(timing, pace, 100.0, 0.5)
-    assert (found.due_at, found.asked_at) == (pytest.approx(due), timing.asked_at)
-    assert found.alert_until == 400.0
+    asked_at = known.asked_at
+    known.hasten(100.0, 0.5)
+    assert (known.due_at, known.asked_at, known.alert_until) == (pytest.approx(due), asked_at, 400.0)
 
 
-@pytest.mark.parametrize(("role", "pace", "most"), [
-    ("reporter", Pace(), 514),
-    ("standby", Pace(), 514),
-    ("reporter", Pace(ranks=2000), 60),
-    ("standby", Pace(ranks=2000), 60),
-    ("standby", Pace(ranks=2000, failures=6), 30),
-    ("reporter", Pace(ranks=8, cost_seconds=3.0), 24),
+@pytest.mark.parametrize(("role", "costs", "most"), [
+    ("reporter", {}, 514),
+    ("standby", {}, 514),
+    ("reporter", {"ranks": 2000}, 60),
+    ("standby", {"ranks": 2000}, 60),
+    ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
 ])  # fmt: skip
-def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, pace: Pace, most: int) -> None:
+def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
     """In an hour with ten alarms a second a job is asked at most every 7 s, and a large one twice an interval."""
-    timing, asked = Timing(0.0), []
+    known, asked = visit(0.0, **costs), []
+    answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):
         now = tick / 10
-        timing = after_wake(timing, pace, now, tick * 0.618 % 1.0)
-        if now >= timing.due_at:
+        known.hasten(now, tick * 0.618 % 1.0)
+        if now >= known.due_at:
             asked.append(now)
-            timing = after_query(timing, role, pace, now, 0.5)
+            known.note(role, answer, 0, now, 0.5)
     assert len(asked) <= most + 1
     assert min(later - earlier for earlier, later in itertools.pairwise(asked)) >= MIN_INTERVAL_SECONDS - 0.01
 
 
-def test_pace_learns_from_clean_queries_and_backs_off_from_others() -> None:
+def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
     """A clean query sets the cost and ends the back-off; one that waited for peers, or failed, does neither."""
-    clean = next_pace(Pace(failures=2), (report(8), 0.25), 0)
-    assert clean == Pace(ranks=8, cost_seconds=0.25)
-    waited = next_pace(clean, (report(8, missing=1, timeouts=2), 5.0), 0)
-    assert waited == Pace(ranks=8, cost_seconds=0.25, failures=1, missing=True)
-    assert next_pace(waited, None, 0) == Pace(ranks=8, cost_seconds=0.25, failures=2, missing=True)
-
-
-def test_the_pace_is_that_of_the_whole_job() -> None:
-    """A report that shows few of a job's ranks, or none, makes it no small job; and the site's limit stays."""
-    assert next_pace(Pace(), (report(8), 0.25), 4096).ranks == 4096
-    assert next_pace(Pace(), None, 4096).ranks == 4096
-    slow = Pace(least_seconds=60.0)
-    assert next_pace(next_pace(slow, None, 0), (report(8), 0.25), 0).least_seconds == 60.0
-    assert interval_seconds("reporter", slow, 0.5) == pytest.approx(60.0)
-    assert after_wake(Timing(200.0, 90.0), slow, 100.0, 0.5).due_at == 150.0
+    known = Visit(delays=2)
+    for answer, world_size, expected in (
+        ((report(8), 0.25), 0, (8, 0.25, 0, False, True, 0)),
+        ((report(8, missing=1, timeouts=2), 5.0), 0, (8, 0.25, 1, True, True, 0)),
+        (None, 0, (8, 0.25, 2, True, False, 1)),
+        (None, 4096, (4096, 0.25, 3, True, False, 2)),
+        ((report(8), 0.25), 4096, (4096, 0.25, 0, False, True, 0)),
+    ):
+        known.note("reporter", answer, world_size, 100.0, 0.5)
+        shown = (known.ranks, known.cost_seconds, known.delays, known.missing, known.up, known.failures)
+        assert shown == expected
+        assert known.interval_seconds == pytest.approx(known.next_interval_seconds("reporter", 0.5))
+    assert Visit(least_seconds=60.0).next_interval_seconds("reporter", 0.5) == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize(("max_ranks", "why"), [(4, None), (3, "too_large"), (None, None)])

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Iterable, Mapping
 
-from agent.sdk.evidence import Offered, summary as told
+from agent.sdk.evidence import Offered, summary
 from agent.sdk.files import FollowedFile
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import P2PPerf, decode_lines
@@ -61,12 +61,12 @@ def offered(
     """
     found = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
-        told.Word(rank, "records", f"last completed {what}", blames=False)
+        summary.Word(rank, "records", f"last completed {what}", blames=False)
         for rank, data in found.items()
         if (what := last_operation(data))
     ]
     words += [
-        told.Word(rank, "records", f"the others waited for it {share:.0%} of the last minute", share >= BLAMED_SHARE)
+        summary.Word(rank, "records", f"the others waited for it {share:.0%} of the last minute", share >= BLAMED_SHARE)
         for rank, share in late_shares.items()
         if share >= TOLD_SHARE
     ]

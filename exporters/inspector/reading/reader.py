@@ -26,7 +26,7 @@ from exporters.inspector.reading.record_files import (
 )
 from exporters.inspector.reading.turn import Published, Section, Turn
 from exporters.inspector.reading.writers import Writers
-from exporters.inspector.totals.aggregate import Admit
+from exporters.inspector.totals.bindings import Admit
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared
 

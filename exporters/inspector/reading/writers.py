@@ -13,7 +13,8 @@ from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.intake import AggregateOf, WriterName
 from exporters.inspector.reading.record_files import FileKey, RecordFile
 from exporters.inspector.reading.turn import WriterEvidence
-from exporters.inspector.totals.aggregate import Admit, Aggregate, Saved
+from exporters.inspector.totals.aggregate import Aggregate, Saved
+from exporters.inspector.totals.bindings import Admit
 from exporters.inspector.totals.frozen import WINDOW_SECONDS, WriterTotals
 from exporters.inspector.totals.idleness import LOOK_SECONDS, IdleWatch
 from exporters.inspector.totals.matching import Credit
@@ -114,7 +115,7 @@ class Writers:
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:
         """Return how to add what matched operations say to a writer's totals; None when it is not there."""
         aggregate = self._aggregates.get(writer_key)
-        return None if aggregate is None else partial(aggregate.credit, key)
+        return None if aggregate is None else partial(aggregate.series.credit, key)
 
     def retire(self, writer_keys: Iterable[WriterKey]) -> None:
         """Let go of writers."""
@@ -141,7 +142,7 @@ class Writers:
             watch = self._idle[writer_key]
             if comms := watch.look(aggregate, now):
                 self.ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
-            aggregate.serve_first(watch.first)
+            aggregate.series.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
         """Bound what is remembered, end the gauges' windows, and believe no record from the future."""

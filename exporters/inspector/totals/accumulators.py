@@ -1,4 +1,4 @@
-"""What the records of one kind are added up in, found once: totals, gaps, windows, durations. Pure.
+"""What records are added up in: totals, windows, transfer times, durations. Pure.
 
 An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
 seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's. Durations are
@@ -10,20 +10,17 @@ from __future__ import annotations
 import copy
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
-from agent.sdk.ranks import RankLabel, WriterKey
-from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey, Total
-from exporters.inspector.totals.losses import Sequence, Tally
-from exporters.inspector.totals.matching import Arrivals, BoardMember
-from exporters.inspector.totals.pairs import End
+from agent.sdk.ranks import WriterKey
+from exporters.inspector.format.records import MAX_TOTAL, Total
+from exporters.inspector.totals.matching import Arrivals
 
-Place = tuple[WriterKey, str, int]
-"""A writer, a communicator, and a rank in it."""
+Place = tuple[WriterKey, str, int]  # A writer, a communicator, and a rank in it
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -71,12 +68,9 @@ class Window:
         return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
 
 
-QUANTILE = 0.1
-"""Low enough to leave out waits, high enough that a single odd record of ten and more says nothing."""
-MAX_SAMPLES = 256
-"""Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken."""
-ROLLS = 2
-"""The reader's windows (5 s) that a transfer window lasts at least ..."""
+QUANTILE = 0.1  # Low enough to leave out waits, high enough that a single odd record of ten and more says nothing
+MAX_SAMPLES = 256  # Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken.
+ROLLS = 2  # The reader's windows (5 s) that a transfer window lasts at least ..
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than these (60 s): fewer operations give no value
 
@@ -128,14 +122,13 @@ BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # in
 MAX_HISTOGRAMS = 256  # shown of one node; of all collectives in all size classes a job could have 126
 
 
-class Durations:
+class Durations(msgspec.Struct):
     """Operations by bucket, each without those of the buckets before, and their time."""
 
-    __slots__ = ("counts", "microseconds")
-
-    def __init__(self) -> None:
-        self.counts = [0] * len(BOUND_LABELS)
-        self.microseconds = 0
+    counts: Annotated[list[Total], msgspec.Meta(min_length=len(BOUND_LABELS), max_length=len(BOUND_LABELS))] = (
+        msgspec.field(default_factory=lambda: [0] * len(BOUND_LABELS))
+    )
+    microseconds: Total = 0
 
     def add(self, times: Iterable[int]) -> None:
         """Add operations that took ``times`` microseconds."""
@@ -143,13 +136,10 @@ class Durations:
             self.counts[bisect_left(BOUNDS_US, time)] += 1
             self.microseconds += time
 
-    def plus(self, other: Durations | None) -> Durations:
+    def plus(self, other: Durations) -> Durations:
         """Both together, which later operations do not reach."""
-        both = Durations()
-        for one in (self, other) if other is not None else (self,):
-            both.counts = [sum(pair) for pair in zip(both.counts, one.counts, strict=True)]
-            both.microseconds += one.microseconds
-        return both
+        counts = [sum(pair) for pair in zip(self.counts, other.counts, strict=True)]
+        return Durations(counts, self.microseconds + other.microseconds)
 
 
 class JobSeries(NamedTuple):
@@ -158,79 +148,3 @@ class JobSeries(NamedTuple):
     job_id: str
     collective: str
     size: str
-
-
-class JobDurations:
-    """Durations of all ranks of each job; those by series are never changed."""
-
-    def __init__(self, by_series: Mapping[JobSeries, Durations] | None = None) -> None:
-        self.by_series = dict(by_series or {})
-
-    def take(
-        self, writer_key: WriterKey, durations: Iterable[tuple[SeriesKey, Durations]], labels: Mapping[Place, RankLabel]
-    ) -> None:
-        """Add a writer's."""
-        for key, own in durations:
-            if (label := labels.get((writer_key, key.comm, key.comm_rank))) is not None:
-                series = JobSeries(label.job_id, key.collective, key.size)
-                self.by_series[series] = own.plus(self.by_series.get(series))
-
-    def keep(self, job_ids: frozenset[str]) -> None:
-        """Drop those of all other jobs."""
-        self.by_series = {series: own for series, own in self.by_series.items() if series.job_id in job_ids}
-
-
-RecordKey = tuple[str, int, int, str, int, str]
-"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
-
-
-class Binding:
-    """Where the records of one RecordKey go, and what each of them counts."""
-
-    __slots__ = (
-        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
-        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
-    )  # fmt: skip
-
-    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
-        self.result = result
-        self.sequence = sequence
-        self.accumulator = Accumulator()
-        self.window: Window | None = None
-        self.transfer: TransferWindow | None = None
-        self.member: BoardMember | None = None
-        self.end: End | None = None
-        self.durations: Durations | None = None
-        self.place = (OTHER, 0)
-        self.series: SeriesKey | None = None
-        self.untimed: Tally | None = None
-        self.size_bytes = self.bus_bytes = 0
-        self.least_us = 1 if result is Result.ACCEPTED else 0
-        self.plausible_us = 0
-
-    def see(self, lowest: int, highest: int, count: int) -> None:
-        """Note that records with these numbers were there."""
-        if self.sequence is not None:
-            self.sequence.add(lowest, highest, count)
-
-    def fill(self) -> None:
-        """Note that a record was there whose number cannot be true."""
-        if self.sequence is not None:
-            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
-
-    def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
-        count = len(times)
-        self.see(lowest, highest, count)
-        if self.result is not Result.ACCEPTED:
-            return
-        microseconds = sum(times)
-        bus_bytes = count * self.bus_bytes
-        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
-        if self.durations is not None:
-            self.durations.add(times)
-        if self.window is not None:
-            self.window.bus_bytes += bus_bytes
-            self.window.microseconds += microseconds
-        if self.transfer is not None:
-            self.transfer.add(times)

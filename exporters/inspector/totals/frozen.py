@@ -13,6 +13,7 @@ from exporters.inspector.format.records import OTHER, SeriesKey
 from exporters.inspector.totals.accumulators import Accumulator, Durations, Place
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
 
 WINDOW_SECONDS = 5.0  # length of the bus bandwidth gauge's window
@@ -28,7 +29,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     microseconds by collective; ``lost``: collective operations that the plugin's ring or slot lost; ``transfers``:
     microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
     series of windows were admitted; ``pairs``: bytes per second of those that are worth a series; ``durations``: where
-    they are counted; ``algorithms``: NCCL's latest algorithm and protocol.
+    they are counted; ``algorithms``: NCCL's latest algorithm and protocol; ``proxies``: microseconds by phase.
     """
 
     writer_key: WriterKey
@@ -44,6 +45,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
     durations: dict[SeriesKey, Durations] = {}
     algorithms: dict[SeriesKey, tuple[str, str]] = {}
+    proxies: dict[ProxyConnection, tuple[int, ...]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -54,18 +56,19 @@ class WriterTotals(msgspec.Struct, frozen=True):
             aggregate.last_progress_us,
             aggregate.places(),
             {key: copy.copy(own) for key, own in aggregate.accumulators.items()},
-            {place: latest for place, own in aggregate.windows.items() if (latest := own.latest()) is not None},
+            {place: latest for place, own in aggregate.series.windows.items() if (latest := own.latest()) is not None},
             aggregate.losses.tallies(),
             aggregate.losses.lost(),
             {
                 key: own.last_us
-                for key, own in aggregate.transfers.items()
+                for key, own in aggregate.series.transfers.items()
                 if own.last_us is not None and aggregate.accumulators[key].arrivals is None
             },
-            len(aggregate.windows) + len(aggregate.transfers),
+            len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            {key: own.plus(None) for key, own in aggregate.durations.items()},
+            {key: own.plus(Durations()) for key, own in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
+            dict(aggregate.proxies.microseconds),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:

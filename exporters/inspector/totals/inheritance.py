@@ -14,8 +14,8 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
-from exporters.inspector.totals.accumulators import Accumulator, Place
-from exporters.inspector.totals.aggregate import P2P_SERIES
+from exporters.inspector.totals.accumulators import Accumulator, Durations, JobSeries, Place
+from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
 
@@ -51,16 +51,20 @@ class CommunicatorLabel(NamedTuple):
     comm: str
 
 
-K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel)
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries)
 V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
-    """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator."""
+    """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator.
+
+    ``durations`` are in no checkpoint: a histogram counts since the agent's start.
+    """
 
     sums: dict[SeriesLabels, Accumulator] = {}
     tallies: dict[RankTally, Total] = {}
     lost: dict[CommunicatorLabel, Total] = {}
+    durations: dict[JobSeries, Durations] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
@@ -73,12 +77,13 @@ class Inheritance(msgspec.Struct):
         for label, (comm, _), count in writer.labelled(writer.lost, labels):
             communicator = CommunicatorLabel(label.job_id, comm)
             self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
+        add_durations(self.durations, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
 
         `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer; losses are a
-        communicator's: as long as one of its ranks has a collective series of it.
+        communicator's: as long as one of its ranks has a collective series of it; durations a job's.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
@@ -91,6 +96,8 @@ class Inheritance(msgspec.Struct):
         }
         shown = communicators(series)
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
+        jobs = {job_id for job_id, _ in ranks}
+        self.durations = {key: own for key, own in self.durations.items() if key.job_id in jobs}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop what was left under job ids that are another owner's now, those of its groups among them."""
@@ -101,10 +108,20 @@ class Inheritance(msgspec.Struct):
             return {k: v for k, v in own.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
+        self.durations = kept(self.durations)
 
     def copy(self) -> Inheritance:
         """A copy that later changes do not reach (its values are never changed)."""
-        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost))
+        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost), dict(self.durations))
+
+
+def add_durations(
+    durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+) -> None:
+    """Add a writer's durations to those of its jobs; the values that are there do not change."""
+    for label, key, own in writer.labelled(writer.durations, labels):
+        series = JobSeries(label.job_id, key.collective, key.size)
+        durations[series] = own.plus(durations.get(series, Durations()))
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:

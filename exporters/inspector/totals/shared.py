@@ -21,10 +21,10 @@ SERIES_PER_GAUGE = 1
 SERIES_PER_RANKS_ARRIVALS = 2
 SERIES_PER_COMMUNICATORS_ARRIVALS = 4
 MAX_COMMUNICATORS = 64  # per writer; records of further ones are added up under `other`
-MAX_PLACES = 256  # per writer, and as many memberships
+MAX_PLACES = 256  # per writer; of a further one no membership is reported
 MAX_RANKS_PER_WRITER = 16  # more GPUs than this no process drives: a writer that names more ranks gets no larger budget
-MAX_PLACES_IN_ALL = 8192
-"""Places and memberships of all writers of one reader: each place may have an accumulator per collective."""
+MAX_PLACES_IN_ALL = 4096
+"""Places of all writers of one reader: each place may have an accumulator per collective."""
 
 
 def series_of_arrivals(comm_rank: int) -> int:
@@ -84,7 +84,7 @@ class Places:
 
 
 class Shared:
-    """The room for places and memberships, and for pairs, operations to be matched, and the bound of what is plausible.
+    """The room for places, and for pairs, operations to be matched, and the bound of what is plausible.
 
     ``implausible``: records that were faster. ``histograms``: durations are counted, too.
     """

@@ -132,20 +132,6 @@ def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[st
     )
 
 
-class Visit(msgspec.Struct):
-    """One job at an address; ``failures``: queries without a report since the last one."""
-
-    timing: policy.Timing
-    pace: policy.Pace
-    up: bool | None = None
-    failures: int = 0
-
-    @property
-    def interval_seconds(self) -> float | None:
-        """From the last query to the next; None before the first."""
-        return self.timing.due_at - self.timing.asked_at if self.up is not None else None
-
-
 class Visits:
     """See the module. Times are monotonic; ``least_seconds``: the shortest interval that the site allows."""
 
@@ -153,7 +139,7 @@ class Visits:
         self._least_seconds = least_seconds
         self._random = random
         self._once = once
-        self._known: dict[tuple[Endpoint, OwnedJob], Visit] = {}
+        self._known: dict[tuple[Endpoint, OwnedJob], policy.Visit] = {}
 
     def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
         """Forget all but these. A job that may not be queried for a while keeps its schedule."""
@@ -163,28 +149,23 @@ class Visits:
         """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
         for (endpoint, _), visit in self._known.items():
             if endpoint in wakes:
-                visit.timing = policy.after_wake(visit.timing, visit.pace, now, self._random.random())
+                visit.hasten(now, self._random.random())
 
-    def due(self, wanted: Collection[Question], now: float) -> tuple[Question, Visit] | None:
+    def due(self, wanted: Collection[Question], now: float) -> tuple[Question, policy.Visit] | None:
         """Return the query of ``wanted`` that was due first; None when none is due."""
         for question in wanted:
             if question[:2] not in self._known:
                 wait = 0.0 if self._once else policy.first_wait_seconds(question.role, self._random.random())
-                self._known[question[:2]] = Visit(
-                    policy.Timing(now + wait), policy.Pace(least_seconds=self._least_seconds)
-                )
-        due = [(question, visit) for question, visit in self.of(wanted) if visit.timing.due_at <= now]
-        return min(due, key=lambda each: each[1].timing.due_at, default=None)
+                self._known[question[:2]] = policy.Visit(now + wait, self._least_seconds)
+        due = [(question, visit) for question, visit in self.of(wanted) if visit.due_at <= now]
+        return min(due, key=lambda each: each[1].due_at, default=None)
 
     def note(
-        self, question: Question, visit: Visit, answer: tuple[Report, float] | None, world_size: int, now: float
+        self, question: Question, visit: policy.Visit, answer: tuple[Report, float] | None, world_size: int, now: float
     ) -> None:
         """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
-        visit.up = answer is not None
-        visit.failures = 0 if visit.up else visit.failures + 1
-        visit.pace = policy.next_pace(visit.pace, answer, world_size)
-        visit.timing = policy.after_query(visit.timing, question.role, visit.pace, now, self._random.random())
+        visit.note(question.role, answer, world_size, now, self._random.random())
 
-    def of(self, asked: Collection[Question]) -> list[tuple[Question, Visit]]:
+    def of(self, asked: Collection[Question]) -> list[tuple[Question, policy.Visit]]:
         """Return the visits of these questions."""
         return [(each, self._known[each[:2]]) for each in asked if each[:2] in self._known]

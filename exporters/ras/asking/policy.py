@@ -25,7 +25,7 @@ Refusal = Literal[
 
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
-1669, 1718, 1762)."""
+1669, 1718, 1762). Up to 2.32.3 a report as text still can (2346), one as JSON cannot: sound libraries give JSON."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
 YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
 MIN_INTERVAL_SECONDS = 7.0
@@ -50,29 +50,86 @@ LAST_RETRY_SECONDS = 60.0
 """Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """What the last queries mean for the next: ranks, seconds of the last clean one, failures since, any missing.
+class Visit(msgspec.Struct):
+    """When a job is queried at an address, and what its last queries mean for the next. Times are monotonic.
 
-    ``least_seconds``: the shortest interval that the site allows.
+    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query put forward;
+    ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace. ``ranks`` and
+    ``cost_seconds``: of the last clean query; ``delays``: queries since then; ``missing``: ranks were, at the last
+    report. ``up``: whether the last query gave a report; ``failures``: queries without one since the last report.
     """
 
-    ranks: int = 0
-    cost_seconds: float = 0.0
-    failures: int = 0
-    missing: bool = False
+    due_at: float = 0.0
     least_seconds: float = MIN_INTERVAL_SECONDS
-
-
-class Timing(msgspec.Struct, frozen=True):
-    """Times (monotonic) of a job's next query and last query; ``hastened_at``: the last query put forward.
-
-    ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace.
-    """
-
-    due_at: float
     asked_at: float = -math.inf
     hastened_at: float = -math.inf
     alert_until: float = -math.inf
+    ranks: int = 0
+    cost_seconds: float = 0.0
+    delays: int = 0
+    missing: bool = False
+    up: bool | None = None
+    failures: int = 0
+
+    @property
+    def interval_seconds(self) -> float | None:
+        """From the last query to the next; None before the first."""
+        return self.due_at - self.asked_at if self.up is not None else None
+
+    def note(self, role: Role, answer: tuple[Report, float] | None, world_size: int, now: float, jitter: float) -> None:
+        """Note a query that ended ``now``: its report and the seconds that took, None when it failed.
+
+        Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The
+        job has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not
+        known. ``jitter`` is a random number in [0, 1), here and below.
+        """
+        self.up = answer is not None
+        if answer is None:
+            self.failures, self.delays, self.ranks = self.failures + 1, self.delays + 1, max(self.ranks, world_size)
+        else:
+            report, seconds = answer
+            self.failures, self.ranks, self.missing = 0, max(report.ranks(), world_size), report.missing() > 0
+            if report.timeouts:
+                self.delays += 1
+            else:
+                self.delays, self.cost_seconds = 0, seconds
+        self.due_at = now + self.next_interval_seconds(role, jitter, alert=now < self.alert_until)
+        self.asked_at = now
+
+    def hasten(self, now: float, jitter: float) -> None:
+        """Put the next query forward after a wake, but not to before the job can afford it.
+
+        One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
+        interval is the shortest there is they add nothing.
+        """
+        self.alert_until = now + ALERT_SECONDS
+        earliest = max(
+            now + WAKE_SECONDS * (0.5 + jitter),
+            self.asked_at + self.least_seconds,
+            self.hastened_at + self._affordable_seconds(),
+        )
+        if earliest < self.due_at:
+            self.due_at = self.hastened_at = earliest
+
+    def next_interval_seconds(self, role: Role, jitter: float, *, alert: bool = False) -> float:
+        """Seconds until the next query. ``alert``: after an alarm.
+
+        A standby asks a quarter as often as the job can afford: of a small job as often as the reporter, which may stop
+        asking unseen. It keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
+        """
+        base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
+        if role == "standby" and not (self.missing or alert):
+            base = max(base, STANDBY_FACTOR * self._costly_seconds())
+        base = min(base * 2.0 ** min(self.delays, MAX_DOUBLINGS), max(MAX_INTERVAL_SECONDS, base))
+        return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
+
+    def _affordable_seconds(self) -> float:
+        """Return the shortest interval that keeps the cost to the job within its bounds."""
+        return max(self.least_seconds, self._costly_seconds())
+
+    def _costly_seconds(self) -> float:
+        """Return the interval that what a query costs the job demands."""
+        return max(self.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * self.ranks**2)
 
 
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
@@ -117,38 +174,6 @@ def looks_isolated(report: Report) -> bool:
     return report.missing() > ISOLATED_SHARE * report.ranks()
 
 
-def next_pace(before: Pace, answer: tuple[Report, float] | None, world_size: int) -> Pace:
-    """Return the pace after a query: ``answer`` is its report and the seconds that took, None when it failed.
-
-    Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The job
-    has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not known.
-    """
-    if answer is None:
-        return msgspec.structs.replace(before, ranks=max(before.ranks, world_size), failures=before.failures + 1)
-    report, seconds = answer
-    late = report.timeouts > 0
-    return Pace(
-        ranks=max(report.ranks(), world_size),
-        cost_seconds=before.cost_seconds if late else seconds,
-        failures=before.failures + 1 if late else 0,
-        missing=report.missing() > 0,
-        least_seconds=before.least_seconds,
-    )
-
-
-def interval_seconds(role: Role, pace: Pace, jitter: float, *, alert: bool = False) -> float:
-    """Seconds until the next query; ``jitter`` is a random number in [0, 1), ``alert`` as in Timing.
-
-    A standby asks a quarter as often as the job can afford: of a small job as often as the reporter, which may stop
-    asking unseen. It keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
-    """
-    base = MAX_INTERVAL_SECONDS if role == "labels" else _affordable_seconds(pace)
-    if role == "standby" and not (pace.missing or alert):
-        base = max(base, STANDBY_FACTOR * _cost_seconds(pace))
-    base = min(base * 2.0 ** min(pace.failures, MAX_DOUBLINGS), max(MAX_INTERVAL_SECONDS, base))
-    return base * (1.0 - JITTER + 2.0 * JITTER * jitter)
-
-
 def first_wait_seconds(role: Role, jitter: float) -> float:
     """Seconds until the first query: the nodes of a cluster, and jobs that start together, are not all to ask at once.
 
@@ -157,40 +182,7 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
     return LABELS_WAIT_SECONDS * (1.0 + 5.0 * jitter) if role == "labels" else MIN_INTERVAL_SECONDS * jitter
 
 
-def after_query(before: Timing, role: Role, pace: Pace, now: float, jitter: float) -> Timing:
-    """Return the timing after a query that ended ``now``; ``jitter`` is a random number in [0, 1)."""
-    interval = interval_seconds(role, pace, jitter, alert=now < before.alert_until)
-    return msgspec.structs.replace(before, due_at=now + interval, asked_at=now)
-
-
-def after_wake(before: Timing, pace: Pace, now: float, jitter: float) -> Timing:
-    """Return the timing after a wake: the next query comes soon, but not sooner than the job can afford.
-
-    One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
-    interval is the shortest there is they add nothing. ``jitter`` is a random number in [0, 1).
-    """
-    alert_until = now + ALERT_SECONDS
-    earliest = max(
-        now + WAKE_SECONDS * (0.5 + jitter),
-        before.asked_at + pace.least_seconds,
-        before.hastened_at + _affordable_seconds(pace),
-    )
-    if earliest >= before.due_at:
-        return msgspec.structs.replace(before, alert_until=alert_until)
-    return Timing(earliest, before.asked_at, hastened_at=earliest, alert_until=alert_until)
-
-
 def retry_seconds(failures: int, jitter: float) -> float:
     """Seconds until a stream that failed ``failures`` times in a row is tried again; ``jitter`` is in [0, 1)."""
     longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
     return longest * (0.5 + 0.5 * jitter)
-
-
-def _affordable_seconds(pace: Pace) -> float:
-    """Return the shortest interval that keeps the cost to the job within its bounds."""
-    return max(pace.least_seconds, _cost_seconds(pace))
-
-
-def _cost_seconds(pace: Pace) -> float:
-    """Return the interval that what a query costs the job demands."""
-    return max(pace.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * pace.ranks**2)

@@ -1,10 +1,11 @@
 """The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
 
 import msgspec
 
+from agent.sdk.files import in_turns
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import PublishedProcess
 from exporters.ras.asking.jobs import OwnedJob, Processes, job_of, size_of
@@ -38,34 +39,28 @@ class SavedJob(msgspec.Struct, frozen=True):
 
 
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
-    """Return the jobs' watches, as many as there is room for."""
-    found: dict[OwnedJob, list[SavedWatch]] = {}
+    """Return the jobs' watches, as many as there is room for, one of each job in turn.
+
+    Those seen last come first, of these what stands still the longest.
+    """
+    ordered = [(job, name, known) for job, own in watches.items() for name, known in own.items()]
+    ordered.sort(key=lambda one: (-one[2].seen_seconds, one[2].since_seconds))
+    saved: dict[OwnedJob, list[SavedWatch]] = {}
     room = MAX_SAVED_BYTES
-    for job, name, each in _in_turns(watches):
-        if each.size_bytes <= room:
-            room -= each.size_bytes
-            found.setdefault(job, []).append(
-                SavedWatch(*(getattr(each, field) for field in Watch.__struct_fields__), hash=name)
-            )
-    return [SavedJob(*job, saved) for job, saved in found.items()]
-
-
-def _in_turns(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> Iterator[tuple[OwnedJob, str, Watch]]:
-    """One of each job, then the next of each: those seen last first, of these what stands still the longest."""
-    turns = [
-        (turn, job, name)
-        for job, known in watches.items()
-        for turn, name in enumerate(
-            sorted(known, key=lambda name: (-known[name].seen_seconds, known[name].since_seconds))
-        )
-    ]
-    return ((job, name, watches[job][name]) for _, job, name in sorted(turns))
+    for job, name, known in in_turns(ordered, lambda one: one[0]):
+        if known.size_bytes <= room:
+            room -= known.size_bytes
+            fields = (getattr(known, field) for field in Watch.__struct_fields__)
+            saved.setdefault(job, []).append(SavedWatch(*fields, hash=name))
+    return [SavedJob(*job, of_job) for job, of_job in saved.items()]
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
     """Return the watches that were saved; marks of another length than any have are damage, and left out."""
     return {
-        OwnedJob(job.job_id, job.owner): {each.hash: each for each in job.watches if len(each.marks) % MARK_BYTES == 0}
+        OwnedJob(job.job_id, job.owner): {
+            watch.hash: watch for watch in job.watches if len(watch.marks) % MARK_BYTES == 0
+        }
         for job in saved
     }
 
@@ -93,7 +88,7 @@ class Reports:
         self.watches[job] = watches
         self.release(job)
         aborts = aborted(before.aborted if before else {}, report, asked_seconds)
-        series = len(aborts) + sum(series_of(each, watches) for each in report.communicators)
+        series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
         if not self._admit.admit(_budget(job), series, max(report.ranks(), 1)):
             return False
         blamed = suspects(report.communicators, watches)
@@ -102,12 +97,12 @@ class Reports:
 
     def named(self, processes: Processes) -> dict[str, JobReport]:
         """Return the reports of jobs with a name; in a single pass a job is named after its report came."""
-        found: dict[str, JobReport] = {}
+        reports: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")
             if name:
-                found.setdefault(name, kept)
-        return found
+                reports.setdefault(name, kept)
+        return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
         """Show a job's report up to monotonic time ``until``, if there is one that would go before."""
@@ -136,10 +131,10 @@ def _budget(job: OwnedJob) -> tuple[str, ...]:
     return "ras", *job
 
 
-def series_of(each: Communicator, watches: Mapping[str, Watch]) -> int:
+def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:
     """Return how many series a communicator may take; lags and suspects it has only while it is stalled."""
-    launches = each.launches
+    launches = communicator.launches
     collectives = len(launches.extremes) if launches else 0
-    behind = len(launches.behind) * (collectives + 1) if launches and stalled(each, watches) else 0
-    missing = len(each.named) + min(len(each.named), MAX_SUSPECTS)
-    return _ALWAYS + 2 * collectives + behind + missing + len(each.troubled)
+    behind = len(launches.behind) * (collectives + 1) if launches and stalled(communicator, watches) else 0
+    missing = len(communicator.named) + min(len(communicator.named), MAX_SUSPECTS)
+    return _ALWAYS + 2 * collectives + behind + missing + len(communicator.troubled)

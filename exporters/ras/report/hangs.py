@@ -130,7 +130,11 @@ def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]
     """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
     still = [each for each in found if stalled(each, watches)]
     silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
-    needed = {name: ranks for name in silent if (ranks := _needed(watches[name], silent[name]))}
+    needed = {
+        name: missed
+        for name, ranks in silent.items()
+        if (missed := [rank for rank in ranks if not watches[name].goes_on_without(rank.comm_rank)])
+    }
     frozen = {name for name, known in watches.items() if known.frozen}
     named: dict[str, tuple[Suspect, ...]] = {}
     for each in still:
@@ -138,17 +142,11 @@ def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]
             named[each.hash] = _as_suspects(needed[each.hash], "missing")
         elif left := _left(each, watches[each.hash]):
             named[each.hash] = _as_suspects(left, "left")
-        elif behind := [rank for rank in _behind(each) if not _waits(rank, frozen, silent.keys(), needed.keys())]:
+        elif each.launches is not None and (
+            behind := [rank for rank in each.launches.behind if not _waits(rank, frozen, silent.keys(), needed.keys())]
+        ):
             named[each.hash] = _as_suspects(behind, "behind")
     return named or {name: _as_suspects(ranks, "missing") for name, ranks in silent.items()}
-
-
-def _needed(known: Watch, silent: Iterable[model.NamedRank]) -> list[model.NamedRank]:
-    return [rank for rank in silent if not known.goes_on_without(rank.comm_rank)]
-
-
-def _behind(each: model.Communicator) -> tuple[model.BehindRank, ...]:
-    return each.launches.behind if each.launches is not None else ()
 
 
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:

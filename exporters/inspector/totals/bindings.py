@@ -1,0 +1,223 @@
+"""Where the records of one kind are added up, decided once per kind: its accumulator, gaps, windows and members. Pure.
+
+A series is admitted as far as the writer's places and the budget have room; what is refused is added up under `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import partial
+
+from agent.sdk.metrics import Group
+from agent.sdk.ranks import WriterKey
+from exporters.inspector.format import records
+from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey
+from exporters.inspector.totals.accumulators import Accumulator, Durations, TransferWindow, Window
+from exporters.inspector.totals.losses import P2P_RING, UNTIMED, Sequence, SequenceKey, Tally
+from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals, BoardMember
+from exporters.inspector.totals.pairs import End
+from exporters.inspector.totals.shared import (
+    SERIES_PER_ACCUMULATOR,
+    SERIES_PER_GAUGE,
+    Places,
+    Shared,
+    series_of,
+    series_of_arrivals,
+)
+
+MAX_BINDINGS = 4096  # Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered
+P2P_SERIES = frozenset({records.P2P_SEND, records.P2P_RECV})
+P2P_FIRST = 1  # Where numbers of P2P operations begin; those of collective ones begin at 0
+
+Admit = Callable[[Hashable, int, int, Group], bool]  # Asked by owner, series, ranks and group
+RecordKey = tuple[str, int, int, str, int, str]
+"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+
+
+class Binding:
+    """Where the records of one RecordKey go, and what each of them counts."""
+
+    __slots__ = (
+        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
+        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
+    )  # fmt: skip
+
+    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
+        self.result = result
+        self.sequence = sequence
+        self.accumulator = Accumulator()
+        self.window: Window | None = None
+        self.transfer: TransferWindow | None = None
+        self.member: BoardMember | None = None
+        self.end: End | None = None
+        self.durations: Durations | None = None
+        self.place = (OTHER, 0)
+        self.series: SeriesKey | None = None
+        self.untimed: Tally | None = None
+        self.size_bytes = self.bus_bytes = 0
+        self.least_us = 1 if result is Result.ACCEPTED else 0
+        self.plausible_us = 0
+
+    def see(self, lowest: int, highest: int, count: int) -> None:
+        """Note that records with these numbers were there."""
+        if self.sequence is not None:
+            self.sequence.add(lowest, highest, count)
+
+    def fill(self) -> None:
+        """Note that a record was there whose number cannot be true."""
+        if self.sequence is not None:
+            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
+
+    def add(self, lowest: int, highest: int, times: list[int]) -> None:
+        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
+        count = len(times)
+        self.see(lowest, highest, count)
+        if self.result is not Result.ACCEPTED:
+            return
+        microseconds = sum(times)
+        bus_bytes = count * self.bus_bytes
+        self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
+        if self.durations is not None:
+            self.durations.add(times)
+        if self.window is not None:
+            self.window.bus_bytes += bus_bytes
+            self.window.microseconds += microseconds
+        if self.transfer is not None:
+            self.transfer.add(times)
+
+
+class WriterSeries:
+    """The series of one writer, made as its records come. ``from_start``: its sequences begin at their first number.
+
+    ``shared`` is that of all writers which live together, ``group`` whose share of it this one takes. ``bindings``:
+    what is decided, by kind of record.
+    """
+
+    def __init__(self, writer_key: WriterKey, admit: Admit, shared: Shared, group: Group, *, from_start: bool) -> None:
+        self.accumulators: dict[SeriesKey, Accumulator] = {}
+        self.sequences: dict[SequenceKey, Sequence] = {}
+        self.windows: dict[tuple[str, int, str], Window] = {}
+        self.transfers: dict[SeriesKey, TransferWindow] = {}
+        self.durations: dict[SeriesKey, Durations] = {}
+        self.bindings: dict[RecordKey, Binding] = {}
+        self.places = Places(shared.room, group)
+        self.from_start = from_start
+        self._writer_key = writer_key
+        self._admit = admit
+        self._shared = shared
+        self._group = group
+        self._uid = user if isinstance(user := next(iter(group), None), int) else -1
+        self._arrivals_at: dict[SeriesKey, Accumulator] = {}
+        self._first: str | None = None
+
+    def bind(self, key: RecordKey, header: records.Header) -> Binding:
+        """Decide where the records of ``key`` go; ``header`` is that of one of them."""
+        binding = self._make_binding(key, header)
+        if binding.result is not Result.GARBAGE:
+            if len(self.bindings) >= MAX_BINDINGS:
+                self.bindings.clear()
+            self.bindings[key] = binding
+        return binding
+
+    def admitted(self, series: int) -> bool:
+        """Return whether the budget has room for this many more series."""
+        return self._admit(self._writer_key, series, self.places.ranks, self._group)
+
+    def keep(self, key: SeriesKey, accumulator: Accumulator) -> None:
+        """Take back a series from before the agent's restart, even if the budget is smaller now."""
+        self.accumulators[key] = accumulator
+        if key.comm != OTHER:
+            self.places.keep(key.comm, key.comm_rank)
+        if key.size != OTHER:
+            self.admitted(series_of(key, accumulator.arrivals))
+
+    def serve_first(self, comm: str | None) -> None:
+        """Give no other communicator a series until this one has a new one: short-lived ones would take them all."""
+        if comm is not None:
+            self.bindings.clear()  # who was refused may ask again
+        self._first = comm
+
+    def forget(self, comms: frozenset[str]) -> None:
+        """Let go of communicators; one that returns need not begin at its first number."""
+        self.places.leave(comms)
+        self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
+        self.from_start = False
+        self.bindings.clear()
+
+    def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
+        """Add what matched operations of one size class say, as far as the budget admits it."""
+        accumulator = self._arrivals_at.get(key)
+        if accumulator is None:
+            accumulator = self.accumulators.get(key)
+            if accumulator is None or (
+                accumulator.arrivals is None and not self.admitted(series_of_arrivals(key.comm_rank))
+            ):
+                accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
+            self._arrivals_at[key] = accumulator
+        accumulator.arrivals = arrivals.plus(accumulator.arrivals or Arrivals())
+
+    def _make_binding(self, key: RecordKey, header: records.Header) -> Binding:
+        _, comm_rank, n_ranks, name, size_bytes, timing = key
+        comm = records.communicator(header.id, comm_rank, n_ranks)
+        if comm is None:
+            return Binding(Result.GARBAGE)
+        collective = name if name in records.COLLECTIVES or name in P2P_SERIES else OTHER
+        if not self.places.have(comm, comm_rank):
+            comm, comm_rank = OTHER, 0
+        is_p2p = name in P2P_SERIES or name == records.P2P_OTHER
+        sequence = self._sequence(comm, comm_rank, P2P_RING if is_p2p else collective)
+        if name == records.P2P_OTHER or not 0 <= size_bytes <= records.MAX_SIZE_BYTES:
+            return Binding(Result.GARBAGE, sequence)
+        if timing == records.KERNEL_TIMING:
+            binding = Binding(Result.ACCEPTED, sequence)
+            binding.size_bytes = size_bytes
+            binding.bus_bytes = records.bus_bytes_per_operation(collective, size_bytes, n_ranks)
+            binding.least_us = max(1, -(-binding.bus_bytes // records.MAX_BUS_BYTES_PER_US))
+            binding.plausible_us = -(-binding.bus_bytes // self._shared.plausible_bytes_per_us)
+            self._place(binding, SeriesKey(comm, comm_rank, collective, records.size_label(size_bytes)), n_ranks)
+        else:
+            binding = Binding(Result.NOT_KERNEL_TIMED, sequence)
+            binding.untimed = UNTIMED.get(timing, Tally.UNTIMED_OTHER)
+        binding.place = (comm, comm_rank)
+        return binding
+
+    def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
+        if OTHER in (comm, name):
+            return None
+        key = (comm, comm_rank, name)
+        if key not in self.sequences:
+            first = P2P_FIRST if name == P2P_RING else 0
+            self.sequences[key] = Sequence(first if self.from_start else None)
+        return self.sequences[key]
+
+    def _place(self, binding: Binding, key: SeriesKey, n_ranks: int) -> None:
+        """Give a binding its accumulator, windows, durations and members, as far as there is room."""
+        comm, comm_rank, collective, _ = key
+        if collective in P2P_SERIES and comm != OTHER:
+            binding.end = End(comm, comm_rank, n_ranks, collective)
+        if collective in SYNCHRONISING and comm != OTHER:
+            credit = partial(self.credit, key)
+            binding.member = self._shared.matching.join(self._writer_key, key, n_ranks, credit, self._group, self._uid)
+        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
+            key = key._replace(size=OTHER)
+        binding.accumulator = self.accumulators.setdefault(key, Accumulator())
+        if self._shared.histograms and collective not in P2P_SERIES:
+            binding.durations = self.durations.setdefault(key, Durations())
+        if key.size == OTHER:
+            return
+        binding.series = key
+        place = (comm, comm_rank, collective)
+        if place not in self.windows and self.admitted(SERIES_PER_GAUGE):
+            self.windows[place] = Window()
+        binding.window = self.windows.get(place)
+        if collective in SYNCHRONISING and key not in self.transfers and self.admitted(SERIES_PER_GAUGE):
+            self.transfers[key] = TransferWindow()
+        binding.transfer = self.transfers.get(key)
+
+    def _has_room(self, comm: str) -> bool:
+        if self._first not in (None, comm) or not self.admitted(SERIES_PER_ACCUMULATOR):
+            return False
+        if self._first is not None:
+            self._first = None
+            self.bindings.clear()
+        return True
