@@ -3,7 +3,7 @@
 
 Made of deploy/prometheus and grafana/dashboards, with a site's own thresholds (a file with those that differ):
 
-    build.py --thresholds my.yml --output monitoring
+    build.py --thresholds my.yml --agent base/rankwatch.yml --output monitoring
     kubectl apply --server-side -k monitoring
 """
 
@@ -37,13 +37,15 @@ def rule(name: str, text: str) -> dict[str, Any]:
     }
 
 
-def write(output: Path, thresholds: Path | None) -> None:
+def write(output: Path, thresholds: Path | None, agent: Path | None = None) -> None:
     """Write everything below ``output``; raises what the rules' own builder raises for mistakes in the thresholds."""
     rules = builder()
     output.mkdir(parents=True, exist_ok=True)
     made = {}
     sources = {path.name: path.read_text() for path in sorted((PROMETHEUS / "sources").glob("*.yml"))}
     values = rules.read_thresholds(PROMETHEUS / "thresholds.yml", thresholds)
+    if agent is not None:
+        values = rules.with_verdict(values, agent)
     for name, text in rules.build(sources, values).items():
         stem = name.removesuffix(".yml")
         made[f"rules-{stem}.yaml"] = rule(stem, text)
@@ -89,10 +91,11 @@ def main() -> None:
     """Write; leave with 1 and a line on standard error when it cannot be done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's own, those that differ")
+    parser.add_argument("--agent", type=Path, metavar="FILE", help="the agents' configuration, for its section verdict")
     parser.add_argument("--output", type=Path, metavar="DIR", required=True)
     options = parser.parse_args()
     try:
-        write(options.output, options.thresholds)
+        write(options.output, options.thresholds, options.agent)
     except (OSError, ValueError) as error:
         sys.exit(f"{error}")
     except Exception as error:

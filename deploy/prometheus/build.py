@@ -3,7 +3,7 @@
 
 For your own values, write those that differ from thresholds.yml into a file, and build into a folder of your own.
 
-    build.py --thresholds my.yml --agent /etc/rankwatch/rankwatch.yml --output /etc/prometheus/rules/rankwatch
+    build.py --thresholds my.yml --agent /etc/rankwatch/rankwatch.yml --output /etc/prometheus/rankwatch/rules
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ MACROS = "macros"
 """The key in a source for parts of expressions that only this source uses."""
 INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
 """How often nodes are scraped and judged. From it: an offset of two scrapes, and a range that holds three of them."""
+SHARED = frozenset(
+    {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "teardown_seconds", "end_seconds"}
+)
+"""Thresholds by which agents judge, too: only the section `verdict` of the agents' configuration changes them."""
+AGENTS_OWN = frozenset({"after_end_seconds", "short_seconds", "blocked_seconds"})
+"""The other numbers of that section."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert links to: the job's if its text names a job, else the node's if it names one, else Fleet."""
 
@@ -57,6 +63,12 @@ def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
     changed = _mapping(own)
     if strangers := sorted(changed.keys() - values.keys()):
         raise RulesError(f"{own}: there is no threshold {', '.join(strangers)}")
+    if shared := sorted(changed.keys() & SHARED):
+        raise RulesError(
+            f"{own}: set {', '.join(shared)} in the agents' configuration (verdict), and build with --agent"
+        )
+    if "severity" in changed.get(PAGE_LABELS, {}):
+        raise RulesError(f"{own}: {PAGE_LABELS} cannot change the label severity")
     for name, value in changed.items():
         if type(value) is not type(values[name]) and not {type(value), type(values[name])} <= {int, float}:
             raise RulesError(f"{own}: {name} must look like {values[name]!r}, not {value!r}")
@@ -64,10 +76,17 @@ def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
 
 
 def with_verdict(thresholds: Mapping[str, Any], agent: Path) -> dict[str, Any]:
-    """Return the thresholds, replaced by values from the section `verdict` of the agents' configuration."""
+    """Return the thresholds, replaced by values from the section `verdict` of the agents' configuration.
+
+    RulesError: a name that this section does not have, a value that is no number.
+    """
     verdict = _mapping(agent).get("verdict") or {}
     if not isinstance(verdict, dict):
         raise RulesError(f"{agent}: verdict is not a mapping")
+    if strangers := sorted(verdict.keys() - SHARED - AGENTS_OWN):
+        raise RulesError(f"{agent}: verdict has no {', '.join(strangers)}")
+    if odd := sorted(name for name, value in verdict.items() if type(value) not in (int, float)):
+        raise RulesError(f"{agent}: verdict: {', '.join(odd)} must be a number of seconds")
     return {name: verdict.get(name, value) for name, value in thresholds.items()}
 
 

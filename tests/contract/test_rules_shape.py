@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import yaml
 from programs import build
 
@@ -71,14 +72,22 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     """The agent's defaults are those of the thresholds, and its section `verdict` is read when rules are built."""
     thresholds = build.read_thresholds(DEPLOY / "thresholds.yml", None)
     defaults = msgspec.to_builtins(NUMBERS)
-    shared = defaults.keys() & thresholds.keys()
-    assert {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "end_seconds"} <= shared
-    assert {name: thresholds[name] for name in shared} == {name: defaults[name] for name in shared}
+    assert (defaults.keys() & thresholds.keys(), defaults.keys()) == (build.SHARED, build.SHARED | build.AGENTS_OWN)
+    assert {name: thresholds[name] for name in build.SHARED} == {name: defaults[name] for name in build.SHARED}
     config = tmp_path / "rankwatch.yml"
     config.write_text("verdict: {killed_behind_seconds: 20, blocked_seconds: 90}\n")
     changed = build.with_verdict(thresholds, config)
     assert changed == thresholds | {"killed_behind_seconds": 20}
     assert "< time() - 20" in build.build(SOURCES, changed)["deaths.yml"]
+
+
+@pytest.mark.parametrize("text", ["verdict: {killed_behind: 20}", 'verdict: {end_seconds: "20s"}', "verdict: [1]"])
+def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
+    """A misspelled number of the agents' configuration, or one that is no number, builds no rules."""
+    config = tmp_path / "rankwatch.yml"
+    config.write_text(text)
+    with pytest.raises(build.RulesError, match="verdict"):
+        build.with_verdict(build.read_thresholds(DEPLOY / "thresholds.yml", None), config)
 
 
 def test_recordings_serve() -> None:
