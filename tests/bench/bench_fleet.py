@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", 
 
 from bench_hardware import tree  # noqa: E402  # after the change of the path
 from bench_ras import machines  # noqa: E402  # likewise
-from clusters import Cluster, ClusterJob  # noqa: E402  # likewise
+from clusters import Cluster, ClusterJob, Peculiarity  # noqa: E402  # likewise
 from nodes import wait_until  # noqa: E402  # likewise
 from nvml_stub import Node  # noqa: E402  # likewise
 from ports import free_port  # noqa: E402  # likewise
@@ -105,7 +105,7 @@ def record(folder: Path) -> Recorded:
     (folder / "job").mkdir()
     (folder / "ras").mkdir()
     with (
-        Cluster(folder / "job", 2, equip) as cluster,
+        Cluster(folder / "job", 2, peculiar=dict.fromkeys(range(2), Peculiarity(equip=equip))) as cluster,
         ClusterJob(cluster, "base", cluster.nodes, 2 * RANKS_PER_NODE, "--tp", str(RANKS_PER_NODE)),
     ):
         agent = cluster.nodes[0].agent
