@@ -112,8 +112,8 @@ class Loaded(Document):
 
     def section(self, name: str, type_: type[ExporterConfig]) -> ExporterConfig:
         """Return exporter ``name``'s section as its own type."""
-        found: ExporterConfig = self.convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
-        return found
+        config: ExporterConfig = self.convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
+        return config
 
 
 @dataclass(frozen=True, slots=True)

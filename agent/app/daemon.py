@@ -174,9 +174,9 @@ class Daemon:
             "$.web.config_file": self._options.web_file(loaded) == self._terms.path,
             "$.web.listen_address": self._listen_addresses(loaded) == self._listen_addresses(self._loaded),
         }
-        for place, is_same in fixed.items():
+        for key, is_same in fixed.items():
             if not is_same:
-                raise loaded.error(place, "cannot change while the agent runs: restart it")
+                raise loaded.error(key, "cannot change while the agent runs: restart it")
         if not await self._supervisor.apply(plan):
             raise ConfigError("an exporter did not start")
         self._loaded = loaded
@@ -225,7 +225,7 @@ class Daemon:
 
     def _sources(self) -> Sequence[Source]:
         running = self._supervisor.running.values()
-        return [self._self_source, *self._supervisor.tables, *(each.source for each in running)]
+        return [self._self_source, *self._supervisor.tables, *(exporter.source for exporter in running)]
 
     def _ready(self) -> bool:
         return self._supervisor.may_show() and self._supervisor.ready()

@@ -23,7 +23,7 @@ T = TypeVar("T", str, bytes)
 
 HOLD_SECONDS = 0.5
 
-STATIC = {each.path: HttpResponse(200, each.content_type, each.text, STATIC_HEADERS) for each in (SCRIPT, STYLE)}
+STATIC = {file.path: HttpResponse(200, file.content_type, file.text, STATIC_HEADERS) for file in (SCRIPT, STYLE)}
 """What the page needs besides, by path."""
 
 
@@ -56,7 +56,7 @@ def node_document(
 ) -> NodeDocument:
     """All of it, as of the time when ``health`` was taken."""
     table = health.ranks
-    found = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
+    ranks = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
     return NodeDocument(
         rankwatch=__version__,
         hostname=hostname,
@@ -64,9 +64,9 @@ def node_document(
         up_seconds=up_seconds,
         ready=ready,
         configuration=configuration,
-        jobs=tuple(describe.jobs(table.ranks, found, table.taken_seconds)),
-        ranks=tuple(found[:MAX_RANKS]),
-        ranks_left_out=max(len(found) - MAX_RANKS, 0),
+        jobs=tuple(describe.jobs(table.ranks, ranks, table.taken_seconds)),
+        ranks=tuple(ranks[:MAX_RANKS]),
+        ranks_left_out=max(len(ranks) - MAX_RANKS, 0),
         exporters=tuple(exporters),
         notes=tuple(describe.notes(table)),
     )
@@ -76,23 +76,23 @@ def exporter_views(
     running: Iterable[Running], broken: Iterable[str], counts: Mapping[str, SourceCounts]
 ) -> list[ExporterView]:
     """One for each exporter that is enabled, by name. ``broken``: those that could not be started."""
-    found = [
+    views = [
         ExporterView(
-            name=each.name,
-            state=_state(each),
-            why=each.why,
-            last_success_seconds=each.last_success_seconds,
-            series=counts.get(each.name, SourceCounts()).series,
+            name=exporter.name,
+            state=_state(exporter),
+            why=exporter.why,
+            last_success_seconds=exporter.last_success_seconds,
+            series=counts.get(exporter.name, SourceCounts()).series,
         )
-        for each in running
+        for exporter in running
     ]
-    found += [ExporterView(name=name, state="down", why="it could not be started: see the log") for name in broken]
-    return sorted(found, key=lambda each: each.name)
+    views += [ExporterView(name=name, state="down", why="it could not be started: see the log") for name in broken]
+    return sorted(views, key=lambda exporter: exporter.name)
 
 
-def _state(each: Running) -> str:
-    if not each.looked:
+def _state(exporter: Running) -> str:
+    if not exporter.looked:
         return "starting"
-    if not each.ok:
+    if not exporter.ok:
         return "down"
-    return "up" if each.present else "absent"
+    return "up" if exporter.present else "absent"

@@ -17,26 +17,28 @@ IN_SPITE_SECONDS = 120.0
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
     """Return the part; findings that do not count are in the file, and blame no rank."""
     known = snapshot()
-    failed = [each for each in known.entries if each.finding.state is CheckState.FAILED]
+    failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [
-        Word(view.label.rank, "hardware", f"runs on hardware that has failed: {_what(each)}"[:MAX_TEXT], blames=True)
+        Word(view.label.rank, "hardware", f"runs on hardware that has failed: {_what(entry)}"[:MAX_TEXT], blames=True)
         for view in known.ranks.ranks
         if view.label.job_id == wanted.job_id
-        for each in _failed_and_counted(known)
-        if each.subject in subjects_of(view)
+        for entry in _failed_and_counted(known)
+        if entry.subject in subjects_of(view)
     ]
-    events = [Event(each.finding.since_seconds, "", f"{_what(each)} failed"[:MAX_TEXT], "hardware") for each in failed]
+    events = [
+        Event(entry.finding.since_seconds, "", f"{_what(entry)} failed"[:MAX_TEXT], "hardware") for entry in failed
+    ]
     rows = [
         {
-            "kind": each.subject.kind,
-            "name": each.subject.name,
-            "check": each.check,
-            "state": each.finding.state,
-            "since": each.finding.since_seconds,
-            "latched": each.finding.latched,
-            "source": each.source,
+            "kind": entry.subject.kind,
+            "name": entry.subject.name,
+            "check": entry.check,
+            "state": entry.finding.state,
+            "since": entry.finding.since_seconds,
+            "latched": entry.finding.latched,
+            "source": entry.source,
         }
-        for each in known.entries
+        for entry in known.entries
     ]
     return Offered({"ledger.json": msgspec.json.format(msgspec.json.encode(rows)) + b"\n"}, words, events)
 

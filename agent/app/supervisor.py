@@ -52,7 +52,9 @@ class Supervisor:
         self.counted: frozenset[str] = frozenset()
         self.evidence_file = self._lender.evidence.file
         self._lender.evidence.of("health").offer(partial(health_part, self.health_snapshot))
-        self._past = ShownPast(clock, lambda: [each.source for each in self.running.values() if each.spec.keeps_past])
+        self._past = ShownPast(
+            clock, lambda: [exporter.source for exporter in self.running.values() if exporter.spec.keeps_past]
+        )
         self._lender.evidence.of("past").offer(self._past.part)
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)

@@ -44,16 +44,16 @@ class WebTerms:
         if self.path is None:
             return
         stamp = _stamp_of([self.path])
-        found = parse(read_config(self.path), str(self.path))
+        web_file = parse(read_config(self.path), str(self.path))
         folder = self.path.parent
-        self._known_files = tuple(found.files(folder))  # also of a file that is refused: they may be on their way
+        self._known_files = tuple(web_file.files(folder))  # also of a file that is refused: they may be on their way
         stamp += _stamp_of(self._known_files)
-        if self._file is None and not (found.tls_server_config or found.basic_auth_users):
+        if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
-        if self._file is not None and (gone := found.opens(self._file)):
+        if self._file is not None and (gone := web_file.opens(self._file)):
             raise ConfigError(f"{self.path}: {gone} would open what is closed: restart the agent if that is meant")
-        terms = self._terms_of(found, folder)
-        self.terms, self._file, self._stamp = terms, found, stamp
+        terms = self._terms_of(web_file, folder)
+        self.terms, self._file, self._stamp = terms, web_file, stamp
 
     async def watch(self) -> None:
         """Take what changes into use, for as long as the agent runs."""
@@ -79,26 +79,26 @@ class WebTerms:
             self.refused = ""
             self._log.info("web configuration taken into use", path=str(path))
 
-    def _terms_of(self, found: WebFile, folder: Path) -> Secured:
+    def _terms_of(self, web_file: WebFile, folder: Path) -> Secured:
         tls = None
-        if found.tls_server_config is not None:
+        if web_file.tls_server_config is not None:
             from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL, for those who need it
 
-            allowed = frozenset(found.tls_server_config.client_allowed_sans)
+            allowed = frozenset(web_file.tls_server_config.client_allowed_sans)
             try:
-                context = context_of(found.tls_server_config, folder)
+                context = context_of(web_file.tls_server_config, folder)
             except ValueError as error:
                 raise ConfigError(f"{self.path}: {error}") from error
             tls = TlsTerms(context, lambda certificate: has_allowed_name(certificate, allowed))
-        passwords = self._passwords_of(found)
-        headers = found.http_server_config.headers
-        return Secured(passwords, headers, found.rate_limit, self._clock.monotonic, tls)
+        passwords = self._passwords_of(web_file)
+        headers = web_file.http_server_config.headers
+        return Secured(passwords, headers, web_file.rate_limit, self._clock.monotonic, tls)
 
-    def _passwords_of(self, found: WebFile) -> Passwords | None:
+    def _passwords_of(self, web_file: WebFile) -> Passwords | None:
         """Those before, with what they remember, where the users are the same: scrapers are let in as they were."""
-        if not found.basic_auth_users:
+        if not web_file.basic_auth_users:
             return None
-        if self._passwords is None or self._file is None or self._file.basic_auth_users != found.basic_auth_users:
+        if self._passwords is None or self._file is None or self._file.basic_auth_users != web_file.basic_auth_users:
             import bcrypt  # noqa: PLC0415  # likewise
 
             def matches(password: bytes, hashed: bytes) -> bool:
@@ -107,7 +107,7 @@ class WebTerms:
                 except ValueError:  # a password that bcrypt does not take, with a NUL
                     return False
 
-            self._passwords = Passwords(found.basic_auth_users, self._checks, self._clock.monotonic, matches)
+            self._passwords = Passwords(web_file.basic_auth_users, self._checks, self._clock.monotonic, matches)
         return self._passwords
 
 
@@ -120,18 +120,18 @@ def local_socket(environ: Mapping[str, str]) -> Path | None:
 def parse(text: str, source: str) -> WebFile:
     """Return the parsed file. Raise ConfigError with the mistake and its line."""
     document = Document(text, source)
-    found: WebFile = document.convert({} if document.value is None else document.value, WebFile, "$")
-    return found
+    web_file: WebFile = document.convert({} if document.value is None else document.value, WebFile, "$")
+    return web_file
 
 
 def _stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     """When each file was changed, and which it is; zeros for one that is not there."""
-    found = []
+    stamps = []
     for path in paths:
         try:
             status = os.stat(path)
         except (OSError, ValueError):  # of a path with a NUL
-            found.append((0, 0, 0))
+            stamps.append((0, 0, 0))
         else:
-            found.append((status.st_mtime_ns, status.st_ino, status.st_size))
-    return tuple(found)
+            stamps.append((status.st_mtime_ns, status.st_ino, status.st_size))
+    return tuple(stamps)

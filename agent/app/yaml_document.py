@@ -55,7 +55,9 @@ class Document:
             path = (prefix + below).replace("[...]", "")
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 key = unknown.group(1)
-                known = [field.encode_name for each in _at(type_, below) for field in getattr(each, "fields", ())]
+                known = [
+                    field.encode_name for type_found in _at(type_, below) for field in getattr(type_found, "fields", ())
+                ]
                 hint = nearest(key, known) if known else ""
                 raise self.error(f"{path}.{key}", f"unknown key{hint}") from None
             raise self.error(path, _with_choices(type_, below, message)) from None
@@ -137,7 +139,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 def _with_choices(type_: type[Any], path: str, message: str) -> str:
     """Return msgspec's message on what is at ``path``, with the values that are allowed where it is none of them."""
-    allowed = [str(value) for each in _at(type_, path) for value in _values(each)]
+    allowed = [str(value) for type_found in _at(type_, path) for value in _values(type_found)]
     if message.startswith("Invalid enum value") and allowed:
         return f"{message.removeprefix('Invalid enum value ')[:80]} is none of {', '.join(allowed)}"
     return message
@@ -145,30 +147,30 @@ def _with_choices(type_: type[Any], path: str, message: str) -> str:
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:
     """Return the types that may stand at a path, each of a union by itself; none where it leads nowhere."""
-    found = _apart(inspect.type_info(type_))
+    types = _apart(inspect.type_info(type_))
     for match in _PART.finditer(path):
-        found = [each for one in found for below in _below(one, match[1]) for each in _apart(below)]
-    return found
+        types = [kind for parent in types for below in _below(parent, match[1]) for kind in _apart(below)]
+    return types
 
 
-def _apart(found: inspect.Type) -> list[inspect.Type]:
-    return list(found.types) if isinstance(found, inspect.UnionType) else [found]
+def _apart(kind: inspect.Type) -> list[inspect.Type]:
+    return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
 
 
-def _below(found: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
-    match found:
+def _below(kind: inspect.Type, name: str | None) -> Iterator[inspect.Type]:
+    match kind:
         case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item) if name is None:
             yield item
         case inspect.DictType(value_type=value) if name is not None:
             yield value
         case inspect.StructType():
-            yield from (field.type for field in found.fields if field.encode_name == name)
+            yield from (field.type for field in kind.fields if field.encode_name == name)
 
 
-def _values(found: inspect.Type) -> list[object]:
-    match found:
+def _values(kind: inspect.Type) -> list[object]:
+    match kind:
         case inspect.LiteralType(values=values):
             return list(values)
         case inspect.EnumType(cls=cls):
-            return [each.value for each in cls]
+            return [member.value for member in cls]
     return []

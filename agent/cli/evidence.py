@@ -22,41 +22,42 @@ def when(seconds: float) -> str:
     return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 10)}"
 
 
-def listed(found: Iterable[tuple[str, Summary]]) -> str:
+def listed(summaries: Iterable[tuple[str, Summary]]) -> str:
     """Return a line for each bundle, the newest first."""
     rows = [
-        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(each.taken_at))}  job {each.job_id}  {name}  {each.because}"
-        for name, each in found
+        f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(summary.taken_at))}  job {summary.job_id}  {name}  "
+        f"{summary.because}"
+        for name, summary in summaries
     ]
     return "\n".join(map(plain, reversed(rows))) or "no bundles"
 
 
-def shown(name: str, found: Summary) -> str:
+def shown(name: str, summary: Summary) -> str:
     """Return the summary: suspects and why, the time line, the ranks, the parts."""
     lines = [
-        f"{name}: job {found.job_id} on {found.node}, "
-        f"{time.strftime('%Y-%m-%d', time.gmtime(found.taken_at))} {when(found.taken_at)} UTC, "
-        f"because {found.because}",
+        f"{name}: job {summary.job_id} on {summary.node}, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime(summary.taken_at))} {when(summary.taken_at)} UTC, "
+        f"because {summary.because}",
         "",
         "Suspects",
-        *(_suspects(found) or ["  none that this node knows of"]),
+        *(_suspects(summary) or ["  none that this node knows of"]),
         "",
         "Time line (UTC)",
-        *_events(found),
+        *_events(summary),
         "",
         "Ranks here",
-        *_ranks(found),
+        *_ranks(summary),
         "",
         "Parts",
-        *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in found.parts),
+        *(f"  {part.name}: {part.failed or f'{part.size_bytes} bytes'}" for part in summary.parts),
     ]
     return "\n".join(map(plain, lines))
 
 
-def _suspects(found: Summary) -> list[str]:
+def _suspects(summary: Summary) -> list[str]:
     return [
-        f"  rank {rank}: {_words([word for word in found.words if word.rank == rank and word.blames])}"
-        for rank in found.suspects[:SHOWN_RANKS]
+        f"  rank {rank}: {_words([word for word in summary.words if word.rank == rank and word.blames])}"
+        for rank in summary.suspects[:SHOWN_RANKS]
     ]
 
 
@@ -64,34 +65,35 @@ def _words(words: Sequence[Word]) -> str:
     return "; ".join(f"{word.says} ({word.witness.replace('_', ' ')})" for word in words)
 
 
-def _events(found: Summary) -> list[str]:
-    events = found.timeline
+def _events(summary: Summary) -> list[str]:
+    events = summary.timeline
     half = SHOWN_EVENTS // 2
     lines = [
-        f"  {when(each.at)}  {f'rank {each.rank}: ' if each.rank else ''}{each.what} ({each.source})" for each in events
+        f"  {when(event.at)}  {f'rank {event.rank}: ' if event.rank else ''}{event.what} ({event.source})"
+        for event in events
     ]
     if len(lines) <= SHOWN_EVENTS:
         return lines or ["  nothing"]
     return [*lines[:half], f"  ... {len(lines) - SHOWN_EVENTS} more ...", *lines[-half:]]
 
 
-def _ranks(found: Summary) -> list[str]:
+def _ranks(summary: Summary) -> list[str]:
     lines = [
         "  "
         + ", ".join(
             text
             for text in (
-                f"rank {each.rank}",
-                f"pid {each.pid}",
-                each.state,
-                each.how,
-                f"GPU {each.gpu}" if each.gpu else "",
-                "" if each.quiet_seconds is None else f"quiet for {each.quiet_seconds:.0f} s",
-                each.last_operation,
+                f"rank {rank.rank}",
+                f"pid {rank.pid}",
+                rank.state,
+                rank.how,
+                f"GPU {rank.gpu}" if rank.gpu else "",
+                "" if rank.quiet_seconds is None else f"quiet for {rank.quiet_seconds:.0f} s",
+                rank.last_operation,
             )
             if text
         )
-        for each in found.ranks
+        for rank in summary.ranks
     ]
     rest = len(lines) - SHOWN_RANKS
     return lines[:SHOWN_RANKS] + ([f"  ... {rest} more ..."] if rest > 0 else [])
@@ -130,7 +132,7 @@ def _show(path: Path, asked: str) -> None:
         path, asked = Path(asked).parent, Path(asked).name
     name = asked.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
     if name not in folder.bundles(path):
-        of_job = [each for each, summary in folder.summaries(path) if summary.job_id == asked]
+        of_job = [name for name, summary in folder.summaries(path) if summary.job_id == asked]
         if not of_job:
             raise ValueError(f"no bundle and no job {asked} in {path}")
         name = of_job[-1]

@@ -71,7 +71,7 @@ def lemons(failures: Iterable[Sample]) -> list[Lemon]:
 def _table(chosen: Sequence[Lemon]) -> str:
     if not chosen:
         return "no node has that many points"
-    rows = ((one.node, one.cluster or "-", str(one.points), str(one.jobs), str(one.users)) for one in chosen)
+    rows = ((row.node, row.cluster or "-", str(row.points), str(row.jobs), str(row.users)) for row in chosen)
     return "\n".join(columns(("NODE", "CLUSTER", "POINTS", "JOBS", "USERS"), rows, 0, colour=False))
 
 

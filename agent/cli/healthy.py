@@ -43,18 +43,18 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
     own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
-    place: own_agent.AgentPlace | str = "the agent"
+    agent: own_agent.AgentPlace | str = "the agent"
     try:
         with _ended_after(ASK_SECONDS):
-            place = own_agent.place_of(flags)
-            text = own_agent.read(place, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
+            agent = own_agent.place_of(flags)
+            text = own_agent.read(agent, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
         answer = judge(text_string_to_metric_families(text), flags.job)
     except ConfigError as error:
         answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
-        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {place}: {error}")
+        answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {agent}: {error}")
     except Exception as error:  # noqa: BLE001  # uncaught it would leave with the status of a node that is not healthy
-        answer = Answer(CANNOT_TELL, f"cannot tell: what {place} says cannot be read: {error!r}")
+        answer = Answer(CANNOT_TELL, f"cannot tell: what {agent} says cannot be read: {error!r}")
     say(plain(answer.text))
     return answer.status
 
@@ -89,8 +89,8 @@ def _order(labels: dict[str, str]) -> tuple[bool, str, str]:
 
 def _failed(labels: dict[str, str]) -> str:
     """A check that has failed, and where: ``nvlink down on gpu GPU-1``."""
-    place = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
-    return f"{labels['check'].replace('_', ' ')}{place}"
+    hardware = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
+    return f"{labels['check'].replace('_', ' ')}{hardware}"
 
 
 @contextmanager

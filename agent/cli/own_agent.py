@@ -72,14 +72,14 @@ def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKE
         return DEFAULT_PLACE
 
 
-def read(place: AgentPlace, path: str, seconds: float) -> bytes:
-    """What the agent that listens at ``place`` answers at ``path``, its query included.
+def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
+    """What ``agent`` answers at ``path``, its query included.
 
     ``seconds``: how long it may be silent. Raise OSError where it does not answer, or not with 200, or an ordinary
-    user has the default port; ValueError where ``place`` is no address. It uses no proxy: clusters set http_proxy for
+    user has the default port; ValueError where its address is no address. It uses no proxy: clusters set http_proxy for
     all users, and no proxy reaches this node.
     """
-    connection = _connection(place, seconds)
+    connection = _connection(agent, seconds)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -112,12 +112,12 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connection(place: AgentPlace, seconds: float) -> http.client.HTTPConnection:
-    if place.address.startswith(_UNIX):
-        return _LocalConnection(place.address.removeprefix(_UNIX), seconds)
-    address = parse_listen_address(place.address)
-    if not place.is_given and (uid := stranger_at(address.port)) is not None:
-        raise OSError(f"the port is user {uid}'s; if that is the agent, say --web.listen-address={place}")
+def _connection(agent: AgentPlace, seconds: float) -> http.client.HTTPConnection:
+    if agent.address.startswith(_UNIX):
+        return _LocalConnection(agent.address.removeprefix(_UNIX), seconds)
+    address = parse_listen_address(agent.address)
+    if not agent.is_given and (uid := stranger_at(address.port)) is not None:
+        raise OSError(f"the port is user {uid}'s; if that is the agent, say --web.listen-address={agent}")
     return http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=seconds)
 
 

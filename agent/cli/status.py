@@ -33,13 +33,13 @@ def main(arguments: Sequence[str]) -> int:
     form.add_argument("--watch", action="store_true", help=f"again and again, every {WATCH_SECONDS:g} s")
     flags = parser.parse_args(list(arguments))
     try:
-        place = own_agent.place_of(flags)
+        agent = own_agent.place_of(flags)
         if flags.watch:
-            return _watch(place, flags.job)
-        whole = _ask(place)
+            return _watch(agent, flags.job)
+        whole = _ask(agent)
         document = of_job(whole, flags.job)
     except (OSError, ValueError) as error:
-        where = "" if isinstance(error, ConfigError) else f"no answer from {place}: "
+        where = "" if isinstance(error, ConfigError) else f"no answer from {agent}: "
         return refuse("status", f"{where}{error}")
     if flags.json:
         say(as_json(document))
@@ -66,8 +66,8 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
     """Return the ranks as lines of text, those in trouble first; then what is not known, and what helps."""
     notes = [plain(note) for note in document.notes]
     # exporters in other states have no source
-    exporters = [each for each in document.exporters if each.why and each.state in ("up", "down")]
-    notes += [plain(f"exporter {each.name}: {each.why}") for each in exporters]
+    exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]
+    notes += [plain(f"exporter {exporter.name}: {exporter.why}") for exporter in exporters]
     if document.configuration.refused:
         notes.append(f"configuration refused, the one before stays: {plain(document.configuration.refused)}")
     if document.ranks_left_out:
@@ -89,7 +89,7 @@ def brief(document: NodeDocument) -> str:
     ) or ("no ranks")
 
 
-def _watch(place: own_agent.AgentPlace, job_id: str | None) -> int:
+def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
     """Show the table until the user ends it; on a terminal on a screen of its own. Returns the exit status."""
     terminal = sys.stdout.isatty()
     write = sys.stdout.write
@@ -97,7 +97,7 @@ def _watch(place: own_agent.AgentPlace, job_id: str | None) -> int:
         if terminal:
             write(_OTHER_SCREEN)
         while True:
-            write(_screen(place, job_id) if terminal else f"{_told(place, job_id, colour=False)}\n\n")
+            write(_screen(agent, job_id) if terminal else f"{_text_of(agent, job_id, colour=False)}\n\n")
             sys.stdout.flush()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
@@ -110,27 +110,27 @@ def _watch(place: own_agent.AgentPlace, job_id: str | None) -> int:
             write(_OWN_SCREEN)
 
 
-def _screen(place: own_agent.AgentPlace, job_id: str | None) -> str:
+def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
     """One screen: as many lines as there is room for."""
     size = shutil.get_terminal_size()  # of a terminal that does not say: 80 x 24
-    lines = _told(place, job_id, colour=has_colours()).splitlines()
+    lines = _text_of(agent, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
         lines = [*lines[: size.lines - 2], f"and {len(lines) - size.lines + 2} lines more: rankwatch status"]
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
 
 
-def _told(place: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -> str:
+def _text_of(agent: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -> str:
     try:
-        document = of_job(_ask(place), job_id)
+        document = of_job(_ask(agent), job_id)
     except (OSError, ValueError) as error:
-        return f"{time.strftime('%H:%M:%S')}  no answer from {place}: {plain(str(error))}"
+        return f"{time.strftime('%H:%M:%S')}  no answer from {agent}: {plain(str(error))}"
     sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
     return "\n".join([f"{clock}  {plain(document.hostname)}", *sentences, table(document, colour=colour)])
 
 
-def _ask(place: own_agent.AgentPlace) -> NodeDocument:
-    return read(own_agent.read(place, PATH, TIMEOUT_SECONDS))
+def _ask(agent: own_agent.AgentPlace) -> NodeDocument:
+    return read(own_agent.read(agent, PATH, TIMEOUT_SECONDS))
 
 
 def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:

@@ -20,13 +20,15 @@ _ODD_COLOUR = "33"
 
 def plain(text: str) -> str:
     """``text`` of a job's user, or of who answers in another's place, with all that a terminal obeys made to ``?``."""
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def as_json(value: object) -> str:
     """Return ``value`` as JSON, with all in its strings that a terminal obeys escaped."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+    return "".join(
+        character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1] for character in text
+    )
 
 
 def say(text: str) -> None:
@@ -66,9 +68,9 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, c
 
 def rank_set(ranks: Iterable[str]) -> str:
     """Ranks in sets of numbers, as ``0-3,7``; those without a number follow, by name."""
-    found = set(ranks)
-    numbered = {rank for rank in found if rank.isascii() and rank.isdecimal()}
-    return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(map(plain, found - numbered)))))
+    names = set(ranks)
+    numbered = {rank for rank in names if rank.isascii() and rank.isdecimal()}
+    return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(map(plain, names - numbered)))))
 
 
 def has_colours(environ: Callable[[str], str | None] = os.environ.get) -> bool:

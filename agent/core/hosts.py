@@ -27,10 +27,10 @@ def expand_hosts(text: str) -> tuple[str, ...]:
     return tuple(hosts)
 
 
-def ranges(found: Iterable[int]) -> str:
+def ranges(numbers: Iterable[int]) -> str:
     """Return the list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
     parts: list[list[int]] = []
-    for number in sorted(set(found)):
+    for number in sorted(set(numbers)):
         if parts and parts[-1][-1] == number - 1:
             parts[-1][1:] = [number]
         else:

@@ -204,11 +204,11 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
     }
     if record.exc_info and record.exc_info[1]:
         fields["error"] = record.exc_info[1]
-    own: dict[str, object] | None = getattr(record, "fields", None)
-    if not own:
+    own_fields: dict[str, object] | None = getattr(record, "fields", None)
+    if not own_fields:
         return fields
-    fields["msg"] = _NAMED_FIELD.sub(lambda match: _word(own, match), record.getMessage())
-    return fields | own
+    fields["msg"] = _NAMED_FIELD.sub(lambda match: _word(own_fields, match), record.getMessage())
+    return fields | own_fields
 
 
 def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
@@ -228,8 +228,8 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 def _error_text(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
-    place = None if isinstance(error, OSError) else _last_frame(error.__traceback__)
-    return f"{text} ({Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno})" if place else text
+    frame = None if isinstance(error, OSError) else _last_frame(error.__traceback__)
+    return f"{text} ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else text
 
 
 def _last_frame(traceback: TracebackType | None) -> TracebackType | None:

@@ -49,8 +49,8 @@ class _Result(msgspec.Struct):
 def samples(url: str, expression: str, at_seconds: float | None = None) -> list[Sample]:
     """What an instant query gives now, or at a time; series that are no number are left out. Errors as ``get``."""
     at = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
-    found = _query(url, "query", {"query": expression, **at})
-    return [Sample(each.labels, each.points[0][1]) for each in found if each.points]
+    answer = _query(url, "query", {"query": expression, **at})
+    return [Sample(line.labels, line.points[0][1]) for line in answer if line.points]
 
 
 def lines(url: str, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
@@ -61,9 +61,9 @@ def lines(url: str, expression: str, start_seconds: float, end_seconds: float, s
 
 def _query(url: str, path: str, query: Mapping[str, str]) -> list[Line]:
     made = []
-    for each in msgspec.convert(get(url, f"/api/v1/{path}", query), type=_Result).result:
-        points = ((at, float(value)) for at, value in each.values or [each.value])
-        made.append(Line(each.metric, tuple(point for point in points if math.isfinite(point[1]))))
+    for line in msgspec.convert(get(url, f"/api/v1/{path}", query), type=_Result).result:
+        points = ((at, float(value)) for at, value in line.values or [line.value])
+        made.append(Line(line.metric, tuple(point for point in points if math.isfinite(point[1]))))
     return made
 
 

@@ -48,7 +48,7 @@ class Offers(Leased["EvidenceBoard"]):
         super().__init__(board)
         self.source = source
         self.make: Offer | None = None
-        self.told: Stalls = dict
+        self.read_stalls: Stalls = dict
         self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
@@ -58,20 +58,20 @@ class Offers(Leased["EvidenceBoard"]):
 
     def all(self) -> dict[str, Offer]:
         """Return the parts that all exporters offer now, by the exporter that makes them."""
-        return {each.source: each.make for each in self._table.offers if each.make is not None}
+        return {offers.source: offers.make for offers in self._table.offers if offers.make is not None}
 
     def tell_stalls(self, stalls: Stalls) -> None:
         """Tell from now on which jobs stand still."""
         self.check()
-        self.told = stalls
+        self.read_stalls = stalls
 
     def stalls(self) -> dict[str, float]:
         """The jobs that stand still by any exporter, and for how many seconds by the one that saw it for longest."""
-        found: dict[str, float] = {}
+        longest: dict[str, float] = {}
         for offers in self._table.offers:
-            for job_id, seconds in offers.told().items():
-                found[job_id] = max(seconds, found.get(job_id, seconds))
-        return found
+            for job_id, seconds in offers.read_stalls().items():
+                longest[job_id] = max(seconds, longest.get(job_id, seconds))
+        return longest
 
     def serve(self, files: Files) -> None:
         """Give files of bundles from now on to who may have them."""
@@ -84,7 +84,7 @@ class Offers(Leased["EvidenceBoard"]):
 
     def close(self) -> None:
         """Withdraw what it offers and tells."""
-        self._table.offers = [each for each in self._table.offers if each is not self]
+        self._table.offers = [offers for offers in self._table.offers if offers is not self]
         super().close()
 
 
@@ -106,6 +106,6 @@ class EvidenceBoard:
     async def file(self, name: str) -> bytes | None:
         """A file of a bundle by its name; None where there is none, or none are served."""
         for offers in self.offers:
-            if offers.files is not None and (found := await offers.files(name)) is not None:
-                return found
+            if offers.files is not None and (content := await offers.files(name)) is not None:
+                return content
         return None

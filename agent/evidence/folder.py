@@ -62,7 +62,7 @@ def read_file(folder: Path, name: str) -> bytes | None:
 
     Raises OSError.
     """
-    suffix = next((each for each in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(each)), "")
+    suffix = next((ending for ending in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(ending)), "")
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None
     try:

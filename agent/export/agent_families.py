@@ -53,17 +53,17 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
 
 def self_source(read: Callable[[], SelfSnapshot]) -> Source:
     """Return the agent as a source of series."""
-    own = psutil.Process()
-    return Source("agent", 10_000, read, lambda snapshot: families(snapshot, own))
+    process = psutil.Process()
+    return Source("agent", 10_000, read, lambda snapshot: families(snapshot, process))
 
 
-def families(snapshot: SelfSnapshot, own: psutil.Process) -> Iterable[Metric]:
+def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric]:
     """Render what the agent says of itself, and read what its process uses, which blocks for a moment."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric
     yield START_AGE.single(snapshot.age_seconds)
-    yield from usage_families.render_own(own)
+    yield from usage_families.render_own(process)
     yield from exporter_families.render(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
     yield from usage_families.render_helpers(snapshot.helpers)

@@ -75,9 +75,9 @@ class TextExporter(Generic[S, T]):
         """Take in the next lines."""
         self.keep(texts.turn(ranks), ranks)
 
-    def keep(self, found: Iterable[JobLines], ranks: RankSnapshot) -> None:
+    def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
         """Take in lines, and forget jobs without ranks here. An error costs the lines of one file."""
-        for lines in found:
+        for lines in jobs:
             self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
         if not self.ctx.once:
             self.forget(ranks.job_ids)
@@ -112,7 +112,7 @@ class SysfsExporter(Generic[C, T]):
         """Read the source (blocking, in the thread); NoData or FileNotFoundError when it is not there."""
 
     @abstractmethod
-    def render(self, found: T) -> Iterable[Metric]:
+    def render(self, snapshot: T) -> Iterable[Metric]:
         """Turn what ``read`` returned into metric families: pure, on the render thread."""
 
     async def start(self, ctx: Context) -> None:

@@ -59,9 +59,9 @@ class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
             self._collector = self._make(**self.config.arguments)
         return converted(self._collector.collect())
 
-    def render(self, found: tuple[Metric, ...]) -> Iterable[Metric]:
+    def render(self, metrics: tuple[Metric, ...]) -> Iterable[Metric]:
         """Return the metrics of the last call; they are never changed."""
-        return found
+        return metrics
 
 
 def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:

@@ -59,11 +59,11 @@ class ExporterStatus(msgspec.Struct, frozen=True):
 
 
 _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = (
-    (EXPORTER_UP, lambda each: float(each.up)),
-    (EXPORTER_PRESENT, lambda each: None if each.present else 0.0),
-    (EXPORTER_DURATION, lambda each: each.duration_seconds if each.present or not each.up else None),
-    (EXPORTER_LATE, lambda each: each.late if each.present or not each.up or each.late else None),
-    (EXPORTER_SKIPPED, lambda each: each.skipped or None),
+    (EXPORTER_UP, lambda exporter: float(exporter.up)),
+    (EXPORTER_PRESENT, lambda exporter: None if exporter.present else 0.0),
+    (EXPORTER_DURATION, lambda exporter: exporter.duration_seconds if exporter.present or not exporter.up else None),
+    (EXPORTER_LATE, lambda exporter: exporter.late if exporter.present or not exporter.up or exporter.late else None),
+    (EXPORTER_SKIPPED, lambda exporter: exporter.skipped or None),
 )
 """The value of each family for an exporter; None: no series."""
 
@@ -71,9 +71,11 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
     """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
     for family, value_of in _UPDATES:
-        yield family.by_label({each.name: value for each in exporters if (value := value_of(each)) is not None})
-    failures = Counter({each.name: each.failures for each in exporters})
-    failures.update({name: each.failures for name, each in counts.items()})
+        yield family.by_label(
+            {exporter.name: value for exporter in exporters if (value := value_of(exporter)) is not None}
+        )
+    failures = Counter({exporter.name: exporter.failures for exporter in exporters})
+    failures.update({name: source.failures for name, source in counts.items()})
     yield EXPORTER_FAILED.by_label({name: count for name, count in sorted(failures.items()) if count})
-    yield EXPORTER_SERIES.by_label({name: each.series for name, each in sorted(counts.items())})
-    yield EXPORTER_DROPPED.by_label({name: each.dropped for name, each in sorted(counts.items())})
+    yield EXPORTER_SERIES.by_label({name: source.series for name, source in sorted(counts.items())})
+    yield EXPORTER_DROPPED.by_label({name: source.dropped for name, source in sorted(counts.items())})

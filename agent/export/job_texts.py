@@ -64,7 +64,7 @@ class JobTexts:
         self._proc = ProcFS(ctx.roots.proc)
         self.claim: Claim = lambda _path, _job_id: None
         self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once)
-        self._ours: dict[tuple[int, int], str] = {(one.device, one.inode): "" for one in resume}
+        self._ours: dict[tuple[int, int], str] = {(position.device, position.inode): "" for position in resume}
         self._resumed = set(self._ours)
         self._known: list[FollowedFile] = []
         self._look_at = self._ask_at = float("-inf")
@@ -94,7 +94,9 @@ class JobTexts:
 
     def positions(self) -> list[Position]:
         """Return the positions in this node's files for the checkpoint: those of the newest MAX_POSITIONS files."""
-        positions = (one for one in self._files.positions() if (one.device, one.inode) in self._ours)
+        positions = (
+            position for position in self._files.positions() if (position.device, position.inode) in self._ours
+        )
         return list(positions)[-MAX_POSITIONS:]
 
     def files(self, ranks: RankSnapshot) -> list[tuple[str, FollowedFile]]:

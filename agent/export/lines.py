@@ -87,9 +87,9 @@ class Heads:
 
 def _line(family: Family, suffix: str) -> str:
     """Return the head of a series whose name has this suffix, with places for the label values."""
-    shown = [place for place, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
+    shown = [index for index, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
     order = sorted(shown, key=family.labels.__getitem__)
-    labels = ",".join(f'{family.labels[place]}="{{{place}}}"' for place in order)
+    labels = ",".join(f'{family.labels[index]}="{{{index}}}"' for index in order)
     return f"{family.name}{suffix}{{{{{labels}}}}} " if labels else f"{family.name}{suffix} "
 
 
@@ -117,12 +117,12 @@ class KeptHeads:
     def keep_families(self, source: str, names: Collection[str]) -> None:
         """Forget the families of ``source`` but those named."""
         families = self._by_source.get(source, {})
-        for name in [each for each in families if each not in names]:
+        for name in [family for family in families if family not in names]:
             del families[name]
 
     def keep_sources(self, names: Collection[str]) -> None:
         """Forget all sources but those named."""
-        for name in [each for each in self._by_source if each not in names]:
+        for name in [source for source in self._by_source if source not in names]:
             del self._by_source[name]
 
 

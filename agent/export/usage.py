@@ -43,11 +43,11 @@ class HelperStatus(msgspec.Struct, frozen=True):
     calls: Mapping[CallResult, int]
 
 
-def render_own(own: psutil.Process) -> Iterable[Metric]:
+def render_own(process: psutil.Process) -> Iterable[Metric]:
     """Read and render what a process uses, which blocks for a moment; what cannot be read is absent."""
     for family, read in _READS:
         with suppress(psutil.Error, OSError):
-            yield family.single(read(own))
+            yield family.single(read(process))
     python = PYTHON_INFO.rows()
     version = (platform.python_version(), platform.python_implementation(), *platform.python_version_tuple())
     python.add(version, 1.0)

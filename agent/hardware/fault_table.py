@@ -51,7 +51,7 @@ def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultS
 
 def recent(known: Iterable[FaultSeen], now_seconds: float) -> list[FaultSeen]:
     """Return the errors that were seen within MAX_AGE_SECONDS before ``now_seconds`` (epoch)."""
-    return [each for each in known if now_seconds - each.last_seconds <= MAX_AGE_SECONDS]
+    return [fault_seen for fault_seen in known if now_seconds - fault_seen.last_seconds <= MAX_AGE_SECONDS]
 
 
 def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
@@ -63,23 +63,23 @@ def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
     for source in sources:
         for pci, seen in source.items():
             by_pci.setdefault(pci, []).extend(seen)
-    return {pci: _first(_told_best(_last(seen))) for pci, seen in by_pci.items()}
+    return {pci: _first(_best_known(_last(seen))) for pci, seen in by_pci.items()}
 
 
 def rows(faults: Iterable[GpuFault]) -> Metric:
     """Return the family GPU_FAULT with one series for each error."""
     shown = GPU_FAULT.rows()
-    for each in faults:
-        labels = (each.gpu, each.gpu_uuid, each.pci, *msgspec.structs.astuple(each.seen.fault))
-        shown.add(labels, each.seen.last_seconds)
+    for fault in faults:
+        labels = (fault.gpu, fault.gpu_uuid, fault.pci, *msgspec.structs.astuple(fault.seen.fault))
+        shown.add(labels, fault.seen.last_seconds)
     return shown.metric
 
 
 def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
     """Return each error once, with the time when it was last seen."""
     last: dict[Fault, float] = {}
-    for each in seen:
-        last[each.fault] = max(each.last_seconds, last.get(each.fault, each.last_seconds))
+    for fault_seen in seen:
+        last[fault_seen.fault] = max(fault_seen.last_seconds, last.get(fault_seen.fault, fault_seen.last_seconds))
     return [FaultSeen(fault, seconds) for fault, seconds in last.items()]
 
 
@@ -91,14 +91,23 @@ def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 
 
-def _told_best(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
+def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
     """Return the errors without those known by number alone, if the line of the same error is also known."""
-    by_number = {each.fault for each in seen if each.fault == judge("nvidia", Told(each.fault.code)).fault}
-    lines = {each.fault.code: each.last_seconds for each in sorted(seen, key=_age) if each.fault not in by_number}
+    by_number = {
+        fault_seen.fault
+        for fault_seen in seen
+        if fault_seen.fault == judge("nvidia", Told(fault_seen.fault.code)).fault
+    }
+    lines = {
+        fault_seen.fault.code: fault_seen.last_seconds
+        for fault_seen in sorted(seen, key=_age)
+        if fault_seen.fault not in by_number
+    }
     return [
-        each
-        for each in seen
-        if each.fault not in by_number or each.last_seconds - lines.get(each.fault.code, float("-inf")) > SAME_SECONDS
+        fault_seen
+        for fault_seen in seen
+        if fault_seen.fault not in by_number
+        or fault_seen.last_seconds - lines.get(fault_seen.fault.code, float("-inf")) > SAME_SECONDS
     ]
 
 

@@ -78,29 +78,29 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _UNKNOWN = _Row("nvidia", "", "", "", "gpu", "root", "", "not known to this version", "see the vendor's list")
 
 
-def judge(maker: Maker, told: Told) -> Judged:
+def judge(maker: Maker, report: Told) -> Judged:
     """Return the meaning of an error. An error that the table does not have fails no check."""
-    row = _row(maker, told)
-    if told.cause:
+    row = _row(maker, report)
+    if report.cause:
         clean_up = _row("nvidia", Told(CLEAN_UP))
-        meaning, action = f"clean-up after Xid {told.cause}", f"see Xid {told.cause}"
+        meaning, action = f"clean-up after Xid {report.cause}", f"see Xid {report.cause}"
         row = msgspec.structs.replace(clean_up, meaning=meaning, action=action)
-    words = {"link": told.link, "unit": told.unit or "GPU", "place": told.place}
+    words = {"link": report.link, "unit": report.unit or "GPU", "place": report.place}
     meaning = " ".join(row.meaning.format_map(words).split())
-    unit, link = told.unit[:MAX_WORD], told.link
-    return Judged(Fault(told.code, unit, link, told.severity, meaning, row.hurts, row.role, row.action), row.check)
+    unit, link = report.unit[:MAX_WORD], report.link
+    return Judged(Fault(report.code, unit, link, report.severity, meaning, row.hurts, row.role, row.action), row.check)
 
 
-def _row(maker: Maker, told: Told) -> _Row:
+def _row(maker: Maker, report: Told) -> _Row:
     """Return the row that fits best.
 
     First the rows with the severity are tried: for the unit, for the unit that it is a part of, for no unit. Then the
     row of the unit without a severity, and the row without both.
     """
     table = read_table()
-    units = (told.unit, told.unit.partition("/")[0], "")
-    for key in [*((unit, told.severity) for unit in units), (told.unit, ""), ("", "")]:
-        row = table.get((maker, told.code, *key))
+    units = (report.unit, report.unit.partition("/")[0], "")
+    for key in [*((unit, report.severity) for unit in units), (report.unit, ""), ("", "")]:
+        row = table.get((maker, report.code, *key))
         if row is not None:
             return row
     return _UNKNOWN
@@ -109,13 +109,13 @@ def _row(maker: Maker, told: Told) -> _Row:
 @cache
 def read_table() -> dict[tuple[str, str, str, str], _Row]:
     """Return the rows by maker, code, unit and severity. The first call reads the file: make it in a thread."""
-    found: dict[tuple[str, str, str, str], _Row] = {}
+    rows: dict[tuple[str, str, str, str], _Row] = {}
     for line in Path(__file__).with_suffix(".tsv").read_text().splitlines():
         if line.startswith("#"):
             continue
         values = ("" if value == _EMPTY else value for value in line.split("\t"))
         row = dict(zip(_COLUMNS, values, strict=True))
         for code in row["code"].split(","):
-            each = msgspec.convert({**row, "code": code}, _Row)
-            found[each.maker, each.code, each.unit, each.severity] = each
-    return found
+            fault_row = msgspec.convert({**row, "code": code}, _Row)
+            rows[fault_row.maker, fault_row.code, fault_row.unit, fault_row.severity] = fault_row
+    return rows

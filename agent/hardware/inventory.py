@@ -97,9 +97,9 @@ class Hardware:
         """Return the last errors of all GPUs, in the order of their PCI addresses."""
         names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
         return tuple(
-            GpuFault(*names.get(pci, ("", "")), pci, each)
+            GpuFault(*names.get(pci, ("", "")), pci, fault)
             for pci, seen in sorted(merged(observed.faults for observed in self._of.values()).items())
-            for each in seen
+            for fault in seen
         )
 
     def gpus(self) -> list[Gpu]:
@@ -129,7 +129,7 @@ class Hardware:
 
     def nic_of(self, gpu: Gpu) -> str:
         """Return the name of the NIC near a GPU; empty if none is known."""
-        return next((each.nic for each in self._affinities if each.gpu.uuid == gpu.uuid), "")
+        return next((affinity.nic for affinity in self._affinities if affinity.gpu.uuid == gpu.uuid), "")
 
 
 class HardwareSource(Leased[Hardware]):

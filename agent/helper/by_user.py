@@ -27,13 +27,13 @@ class ByUser(Generic[R, A]):
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
         """Answer each request, None for one whose file system did not within the grace, which is for all together."""
         others_bytes = threading.stack_size(STACK_BYTES)
-        found: list[A | None] = [None] * len(requests)
+        results: list[A | None] = [None] * len(requests)
         self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}
         begun = []
         for uid in dict.fromkeys(request.uid for request in requests):
             if uid in self._waiting or len(self._waiting) >= self._max_waiting:
                 continue
-            thread = threading.Thread(target=self._read_all, args=(requests, uid, found), daemon=True)
+            thread = threading.Thread(target=self._read_all, args=(requests, uid, results), daemon=True)
             self._waiting[uid] = thread
             thread.start()
             begun.append(thread)
@@ -41,9 +41,9 @@ class ByUser(Generic[R, A]):
         until = time.monotonic() + grace_seconds
         for thread in begun:
             thread.join(max(until - time.monotonic(), 0.0))
-        return list(found)
+        return list(results)
 
-    def _read_all(self, requests: Sequence[R], uid: int, found: list[A | None]) -> None:
+    def _read_all(self, requests: Sequence[R], uid: int, results: list[A | None]) -> None:
         for number, request in enumerate(requests):
             if request.uid == uid:
-                found[number] = self._read(request)
+                results[number] = self._read(request)

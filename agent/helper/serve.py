@@ -37,9 +37,9 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
     except BrokenPipeError:  # the agent has gone
         return 0
     except Exception as error:  # noqa: BLE001  # whatever the target raises; the agent logs and counts it
-        *_, (place, line) = traceback.walk_tb(error.__traceback__)
+        *_, (last_frame, line) = traceback.walk_tb(error.__traceback__)
         text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
-        name = Path(place.f_code.co_filename).name
+        name = Path(last_frame.f_code.co_filename).name
         print(f"{text} ({name}:{line})", file=sys.stderr)  # noqa: T201  # the agent logs it
         return 1
     return 0

@@ -24,14 +24,14 @@ def ranks(
     speed_of: Callable[[RankLabel], SpeedView],
 ) -> list[Rank]:
     """Every rank, those in trouble first, then by job and number. ``counted``: the checks that make one unhealthy."""
-    failed = [each for each in entries if each.finding.state is CheckState.FAILED and each.check in counted]
+    failed = [entry for entry in entries if entry.finding.state is CheckState.FAILED and entry.check in counted]
     return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
 
 
-def jobs(views: Iterable[RankView], found: Iterable[Rank], now_seconds: float) -> list[JobView]:
-    """The jobs of ``found``, those with ranks in trouble first; what their processes say of them is in ``views``."""
+def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) -> list[JobView]:
+    """The jobs of ``judged``, those with ranks in trouble first; what their processes say of them is in ``views``."""
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
-    for rank in found:
+    for rank in judged:
         by_job[rank.job_id].append(rank)
     facts: dict[str, RankView] = {}
     for view in views:
@@ -47,8 +47,8 @@ def sentence(members: Sequence[Rank], now_seconds: float) -> str:
     runs = counts["alive"]
     if runs:
         said.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
-    left = {"finished": "finished", "exited": "left"}
-    said += [f"{counts[state]} {word}" for state, word in left.items() if counts[state]]
+    words = {"finished": "finished", "exited": "left"}
+    said += [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
     return "; ".join(filter(None, said))
 
 
@@ -137,7 +137,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None, process.exception)
         if has_exited
         else None,
-        unhealthy=tuple(sorted({each.check for each in failed if each.subject in subjects})),
+        unhealthy=tuple(sorted({entry.check for entry in failed if entry.subject in subjects})),
     )
 
 

@@ -131,8 +131,8 @@ def _without_surrogates(value: Any) -> Any:
         case str():
             return value.encode("utf-8", "replace").decode()
         case dict():
-            return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
+            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
         case list() | tuple():
-            return [_without_surrogates(each) for each in value]
+            return [_without_surrogates(item) for item in value]
         case _:
             return value

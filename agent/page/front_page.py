@@ -69,13 +69,15 @@ def _title(document: NodeDocument) -> str:
 
 
 def _nav(hostname: str, links: SiteLinks) -> str:
-    found = []
+    addresses = []
     if links.dashboards:
-        found.append((f"{links.dashboards}/d/rankwatch-node?var-node={quote(_valid(hostname), safe='')}", "Dashboard"))
+        addresses.append(
+            (f"{links.dashboards}/d/rankwatch-node?var-node={quote(_valid(hostname), safe='')}", "Dashboard")
+        )
     if links.runbooks:
-        found.append((links.runbooks, "Runbooks"))
-    found += [(path.lstrip("/"), path) for path in ("/metrics", "/api/v1/ranks")]
-    return " ".join(f'<a href="{escape(address)}">{_text(name)}</a>' for address, name in found)
+        addresses.append((links.runbooks, "Runbooks"))
+    addresses += [(path.lstrip("/"), path) for path in ("/metrics", "/api/v1/ranks")]
+    return " ".join(f'<a href="{escape(address)}">{_text(name)}</a>' for address, name in addresses)
 
 
 def _refused(why: str) -> str:
@@ -110,7 +112,7 @@ def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, links: Sit
     kind = "bad" if _BAD & job.states.keys() else "calm"
     rows = [_rank_cells(rank, ranks, document.now_seconds) for rank in ranks]
     return (
-        f"<section><h2>{name} <small>{' &middot; '.join(_text(each) for each in facts if each)}</small></h2>"
+        f"<section><h2>{name} <small>{' &middot; '.join(_text(fact) for fact in facts if fact)}</small></h2>"
         f'<p aria-live="polite" class="{kind}">{_text(job.sentence)}</p>\n'
         f"{_table(_RANK_COLUMNS, rows, f'ranks of job {_text(job.job_id)}')}</section>\n"
     )
@@ -152,7 +154,7 @@ def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":
         return _ago(idle)
-    blamed = [each.rank for each in others if each.state in _BAD]
+    blamed = [other.rank for other in others if other.state in _BAD]
     return f"waits for rank {blamed[0]}, {age_text(idle)}" if len(blamed) == 1 else f"none for {age_text(idle)}"
 
 
@@ -169,18 +171,18 @@ _EXPORTER_COLUMNS: tuple[Column, ...] = (
 
 
 def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
-    down = sum(each.state == "down" for each in exporters)
-    ordered = sorted(exporters, key=lambda each: (each.state != "down", each.name))
-    cells = [_exporter_cells(each, now) for each in ordered]
+    down = sum(exporter.state == "down" for exporter in exporters)
+    ordered = sorted(exporters, key=lambda exporter: (exporter.state != "down", exporter.name))
+    cells = [_exporter_cells(exporter, now) for exporter in ordered]
     what = f"{len(exporters)} exporters" + (f", {_mark(f'{down} down', 'bad')}" if down else "")
     table = _table(_EXPORTER_COLUMNS, cells[:MAX_ROWS], "exporters")
     return f"<details{' open' if down else ''}><summary>{what}</summary>{table}</details>"
 
 
-def _exporter_cells(each: ExporterView, now: float) -> tuple[str, ...]:
-    age = None if each.last_success_seconds is None else now - each.last_success_seconds
-    mark = _mark(_text(each.state), {"up": "good", "down": "bad"}.get(each.state, "calm"))
-    return _text(each.name), mark, _ago(age), str(each.series), _text(each.why)
+def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
+    age = None if exporter.last_success_seconds is None else now - exporter.last_success_seconds
+    mark = _mark(_text(exporter.state), {"up": "good", "down": "bad"}.get(exporter.state, "calm"))
+    return _text(exporter.name), mark, _ago(age), str(exporter.series), _text(exporter.why)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:

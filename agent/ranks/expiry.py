@@ -70,13 +70,13 @@ def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> Pro
     held = Counter(process.owner.key for process in processes.values())
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))
     loser = newcomer if held[newcomer] >= held[most] else most
-    own = [(key, process) for key, process in processes.items() if process.owner.key == loser]
-    exited = [(is_dead(p), p.exited_at, key) for key, p in own if p.exited_at is not None]
+    crowded = [(key, process) for key, process in processes.items() if process.owner.key == loser]
+    exited = [(is_dead(p), p.exited_at, key) for key, p in crowded if p.exited_at is not None]
     if loser == newcomer:
         return min(exited)[2] if exited else None
     if harmless := [record for record in exited if not record[0]]:
         return min(harmless)[2]
-    running = [(process.found_at, key) for key, process in own if process.exited_at is None]
+    running = [(process.found_at, key) for key, process in crowded if process.exited_at is None]
     return max(running)[1] if running else None
 
 

@@ -92,7 +92,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
 
 
 def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
-    up, state, start, left = RANK_UP.rows(), RANK_STATE.rows(), RANK_START.rows(), RANK_EXIT.rows()
+    up, state, start, exits = RANK_UP.rows(), RANK_STATE.rows(), RANK_START.rows(), RANK_EXIT.rows()
     info, progress, ended = RANK_INFO.rows(), RANK_PROGRESS.rows(), RANK_EXIT_INFO.rows()
     for view in ranks:
         process, label = view.process, view.label
@@ -105,9 +105,9 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         if runs:
             info.add(_info(view), 1.0)
         else:
-            left.add(label, process.exited_seconds)
+            exits.add(label, process.exited_seconds)
             ended.add((*label, *ending(process.exit)), 1.0)
-    return [rows.metric for rows in (up, state, info, start, left, ended, progress)]
+    return [rows.metric for rows in (up, state, info, start, exits, ended, progress)]
 
 
 def _info(view: RankView) -> tuple[str, ...]:
@@ -117,10 +117,10 @@ def _info(view: RankView) -> tuple[str, ...]:
     gpu, uuid, pci, nic = (
         ",".join(words)
         for words in (
-            [str(each.index) for each in gpus],
-            [each.uuid for each in gpus],
-            [each.pci for each in gpus],
-            dict.fromkeys(each.nic for each in gpus if each.nic),
+            [str(gpu.index) for gpu in gpus],
+            [gpu.uuid for gpu in gpus],
+            [gpu.pci for gpu in gpus],
+            dict.fromkeys(gpu.nic for gpu in gpus if gpu.nic),
         )
     )
     return (*view.label, local_rank, gpu, uuid, pci, nic, str(facts.key.pid), facts.user, facts.pod, facts.container)

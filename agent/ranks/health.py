@@ -62,18 +62,18 @@ def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset
 
 def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     """Render the roll-up."""
-    failed = [each for each in snapshot.entries if each.finding.state is CheckState.FAILED]
-    counting = [each for each in failed if each.check in snapshot.counted]
+    failed = [entry for entry in snapshot.entries if entry.finding.state is CheckState.FAILED]
+    counting = [entry for entry in failed if entry.check in snapshot.counted]
     yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
     if snapshot.entries:
         yield NODE_HEALTHY.single(float(not counting))
-    well = dict.fromkeys((each.check for each in snapshot.entries), 1.0)
-    well.update((each.check, 0.0) for each in failed)
+    well = dict.fromkeys((entry.check for entry in snapshot.entries), 1.0)
+    well.update((entry.check, 0.0) for entry in failed)
     since = CHECK_FAILED.rows()
     first: dict[tuple[str, ...], float] = {}
-    for each in failed:  # two sources may report one fault
-        place = (each.check, *each.subject)
-        first[place] = min(first.get(place, each.finding.since_seconds), each.finding.since_seconds)
+    for entry in failed:  # two sources may report one fault
+        key = (entry.check, *entry.subject)
+        first[key] = min(first.get(key, entry.finding.since_seconds), entry.finding.since_seconds)
     for failed_at, seconds in first.items():
         since.add(failed_at, seconds)
     yield NODE_CHECK.by_label(dict(sorted(well.items())))
@@ -83,12 +83,12 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
 
 def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Collection[Entry]) -> Iterable[Metric]:
     healthy, unhealthy = RANK_HEALTHY.rows(), RANK_UNHEALTHY.rows()
-    known = {each.subject for each in entries}
+    known = {entry.subject for entry in entries}
     for view in ranks:
         stands_on = subjects_of(view)
         if not known.intersection(stands_on):
             continue
-        reasons = {each.check for each in counting if each.subject in stands_on}
+        reasons = {entry.check for entry in counting if entry.subject in stands_on}
         healthy.add(view.label, float(not reasons))
         for reason in sorted(reasons):
             unhealthy.add((*view.label, reason), 1.0)
@@ -97,9 +97,9 @@ def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Coll
 
 def subjects_of(view: RankView) -> set[Subject]:
     """What a rank stands on: the node, its GPUs and the NICs near them."""
-    found = {NODE}
+    subjects = {NODE}
     for gpu in view.gpus():
-        found.add(Subject("gpu", gpu.uuid))
+        subjects.add(Subject("gpu", gpu.uuid))
         if gpu.nic:
-            found.add(Subject("nic", gpu.nic))
-    return found
+            subjects.add(Subject("nic", gpu.nic))
+    return subjects

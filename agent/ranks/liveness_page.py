@@ -66,8 +66,8 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     """Render the page from the rank table."""
     expected, left_rows = JOB_EXPECTED.rows(), JOB_RESTARTS_LEFT.rows()
     for job_id, members in by_job(snapshot.ranks).items():
-        if (left := _restarts_left(members)) is not None:
-            left_rows.add((job_id,), left)
+        if (restarts := _restarts_left(members)) is not None:
+            left_rows.add((job_id,), restarts)
         live = [process for process in members if process.exited_at is None]
         for source, size in (expected_ranks(live) if live else {}).items():
             expected.add((job_id, source), size)
@@ -97,15 +97,15 @@ def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     The number of tasks counts ranks only if each task here is one process.
     """
     is_shared = any(p.has_anothers_environment() for p in live)
-    found = {
+    sizes = {
         "environment": 0 if is_shared else max((p.world_size or 0 for p in live), default=0),
         "communicator": max((m.size for p in live for m in p.members.values()), default=0),
     }
     steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}
     [(in_all, here), *others] = steps
     if not others and in_all and here == len(live) == len({p.claim.task for p in live}):
-        found["tasks"] = in_all
-    return {source: size for source, size in found.items() if size}
+        sizes["tasks"] = in_all
+    return {source: size for source, size in sizes.items() if size}
 
 
 def _lines(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:

@@ -32,8 +32,8 @@ class RankView(msgspec.Struct, frozen=True):
 
     def gpus(self) -> tuple[RankGpu, ...]:
         """The rank's own GPUs: of a process of several ranks with as many GPUs each rank has one, in their order."""
-        found, slots = self.process.gpus, self.process.slots or ()
-        return (found[self.slot],) if len(found) == len(slots) > 1 else found
+        gpus, slots = self.process.gpus, self.process.slots or ()
+        return (gpus[self.slot],) if len(gpus) == len(slots) > 1 else gpus
 
 
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):

@@ -78,8 +78,8 @@ class RankWriter(Leased[RankTable]):
         if len(table.processes) >= MAX_PROCESSES and not table.make_room(facts.owner.key):
             table.refused += 1
             return False
-        proven, place = (facts.owner.job_id, facts.owner.scheduler), facts.place(table.hostname)
-        claim = read_claim(facts.environment or {}, place, table.job_id_variables, proven)
+        proven, host = (facts.owner.job_id, facts.owner.scheduler), facts.loopback_host(table.hostname)
+        claim = read_claim(facts.environment or {}, host, table.job_id_variables, proven)
         if facts.environment is not None:
             names = frozenset[str]().union(*table.variables.values())
             facts = msgspec.structs.replace(facts, environment=kept_settings(facts.environment, names))

@@ -125,7 +125,7 @@ def whole(least: int) -> Callable[[str], int]:
 
 def ranks(text: str) -> tuple[int, ...]:
     """Convert ``1,2,5`` to ranks."""
-    return tuple(whole(0)(each) for each in text.split(","))
+    return tuple(whole(0)(number) for number in text.split(","))
 
 
 def amount(text: str) -> float:
@@ -185,7 +185,7 @@ def find_mistake(job: Job) -> str | None:
         make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     except ValueError as error:
         return str(error)
-    named = {each for each in (job.straggler, job.slow_link, job.stuck) if each is not None}
+    named = {accident for accident in (job.straggler, job.slow_link, job.stuck) if accident is not None}
     strangers = sorted((named | {*job.kill_ranks, *job.exit_ranks, *job.slow_sigterm_ranks}) - {*range(job.ranks)})
     refusals = (
         (job.host_index >= job.hosts, f"--host-index {job.host_index} is not one of {job.hosts} hosts (from 0)"),

@@ -23,7 +23,7 @@ JOB_ID_VARIABLE = {"slurm": "SLURM_JOB_ID", "torchrun": "TORCHELASTIC_RUN_ID", "
 FOREIGN_PREFIXES = ("SLURM_", "PBS_", "LSB_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
-KNOWN_SIGNALS = {each.name.removeprefix("SIG"): each for each in signal.Signals}
+KNOWN_SIGNALS = {known.name.removeprefix("SIG"): known for known in signal.Signals}
 
 
 class Launcher:
@@ -44,8 +44,8 @@ class Launcher:
 
     def run(self) -> int:
         """Run the job to its end; return 0 when every rank here exited with status 0, else 1."""
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(each, lambda number, _frame: self._asked.add(number))
+        for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+            signal.signal(signal_number, lambda number, _frame: self._asked.add(number))
         self._event("launcher", pid=os.getpid(), job_dir=self._job.job_dir, dump_dir=self._job.dump_dir)
         try:
             for index, ranks in enumerate(self._groups):
@@ -106,7 +106,7 @@ class Launcher:
     def _notice_ready(self, now: float) -> None:
         if self._ready_at is None and self._board.initialised():
             self._ready_at = now
-            children = {str(self._groups[index][0]): _children(each.pid) for index, each in self._running.items()}
+            children = {str(self._groups[index][0]): _children(process.pid) for index, process in self._running.items()}
             self._event("ready", data_loaders=children)
             if self._job.duration_seconds:
                 self._give_up_at = now + self._job.duration_seconds + self._end_takes_seconds()
@@ -201,7 +201,9 @@ def _how_it_left(status: int) -> dict[str, int | str]:
     """Return the exit status or the signal's name for a return code of Popen."""
     if status >= 0:
         return {"code": status}
-    return {"signal": next((f"SIG{name}" for name, each in KNOWN_SIGNALS.items() if each == -status), f"SIG{-status}")}
+    return {
+        "signal": next((f"SIG{name}" for name, known in KNOWN_SIGNALS.items() if known == -status), f"SIG{-status}")
+    }
 
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -214,6 +216,6 @@ def _prepare_rank() -> None:
 
 def _children(pid: int) -> list[int]:
     try:
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:  # gone already
         return []

@@ -68,7 +68,12 @@ class Layout(NamedTuple):
 
     def of(self, rank: int) -> list[SimulatedCommunicator]:
         """Return the communicators that ``rank`` is in, in the order of their creation: world, tp, dp."""
-        return [each for group in self.communicators.values() for each in group if rank in each.members]
+        return [
+            communicator
+            for group in self.communicators.values()
+            for communicator in group
+            if rank in communicator.members
+        ]
 
 
 def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layout:

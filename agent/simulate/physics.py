@@ -79,7 +79,9 @@ def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: A
     """
     operations = len(layout.step)
     wanted_us = 1e6 / records_per_second
-    transfers_us = sum(transfer_us(each, layout.communicators[each.kind][0]) for each in layout.step) / operations
+    transfers_us = (
+        sum(transfer_us(planned, layout.communicators[planned.kind][0]) for planned in layout.step) / operations
+    )
     compute_us = max(LEAST_COMPUTE_US, wanted_us - transfers_us - COMPUTE_JITTER_US)
     jitter_us = min(COMPUTE_JITTER_US, compute_us)
     healthy = TimingPlan(layout, seed, compute_us, jitter_us, Accidents(), 1.0)

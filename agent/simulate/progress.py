@@ -27,13 +27,13 @@ class Timeline:
 
     def at(self, operation: int) -> tuple[float, OperationTimes]:
         """Return the start of the step (us since the job's start) and the times of operation number ``operation``."""
-        step, place = divmod(operation, self._length)
+        step, index = divmod(operation, self._length)
         while step >= self._first + len(self._steps):
             times = step_times(self._plan, self._first + len(self._steps))
             self._steps.append((self._next_start_us, times))
             self._next_start_us += times.duration_us
         start_us, times = self._steps[step - self._first]
-        return start_us, times.operations[place]
+        return start_us, times.operations[index]
 
     def forget_before(self, operation: int) -> None:
         """Drop the steps that end before ``operation``."""
@@ -88,7 +88,7 @@ class RankProgress:
         self._join([log.communicator.made_anew() for log in self.logs])
 
     def _join(self, communicators: Sequence[SimulatedCommunicator]) -> None:
-        self.logs = [CommunicatorLog(each, self.rank) for each in communicators]
+        self.logs = [CommunicatorLog(communicator, self.rank) for communicator in communicators]
         of_kind = {log.communicator.kind: log for log in self.logs}
         self._log_at = [of_kind[operation.kind] for operation in self._step]
         self._sequences: Counter[tuple[str, str]] = Counter()
@@ -109,8 +109,8 @@ class RankProgress:
         return behind_seconds >= 0.0
 
     def _complete(self) -> None:
-        place = self.completed % len(self._step)
-        operation, log = self._step[place], self._log_at[place]
+        index = self.completed % len(self._step)
+        operation, log = self._step[index], self._log_at[index]
         _, times = self._timeline.at(self.completed)
         key = (operation.kind, operation.collective)
         # The plugin floors the GPU's nanoseconds and never prints a zero (it drops such operations).

@@ -47,13 +47,13 @@ class SimulatedRank:
 
     def run(self) -> int:
         """Be the ranks until their end; return the exit status, or die by SIGTERM when that was requested."""
-        for each in self._ranks:
-            self._board.show(each.rank, 0)
+        for rank in self._ranks:
+            self._board.show(rank.rank, 0)
         while not self._board.initialised() and not self._must_leave():
             time.sleep(POLL_SECONDS)
         started = time.monotonic()
-        for each in self._ranks:
-            each.start(started)
+        for rank in self._ranks:
+            rank.start(started)
         status = self._train(started)
         self._write_summary()
         if self._terminated_at is not None:
@@ -63,7 +63,7 @@ class SimulatedRank:
 
     def _train(self, started: float) -> int:
         job = self._job
-        leaves_at = started + job.exit_at_seconds if {each.rank for each in self._ranks} & {*job.exit_ranks} else None
+        leaves_at = started + job.exit_at_seconds if {rank.rank for rank in self._ranks} & {*job.exit_ranks} else None
         next_dump = started
         while not self._must_leave():
             now = time.monotonic()
@@ -71,13 +71,13 @@ class SimulatedRank:
                 return job.exit_code
             end = self._end_operation(now - started)
             stop = min((at for at in (end, self._recreate_at) if at is not None), default=None)
-            for each in self._ranks:
-                each.advance(now, stop)
-            self._timeline.forget_before(min(each.completed for each in self._ranks))
+            for rank in self._ranks:
+                rank.advance(now, stop)
+            self._timeline.forget_before(min(rank.completed for rank in self._ranks))
             if now >= next_dump:
                 self._dump()
                 next_dump = now + job.dump_interval_us / 1e6
-            if all(each.completed == stop for each in self._ranks):
+            if all(rank.completed == stop for rank in self._ranks):
                 self._destroy()
                 if stop == end:
                     return 0
@@ -99,8 +99,8 @@ class SimulatedRank:
             time.sleep(POLL_SECONDS)
         if self._must_leave():
             return
-        for each in self._ranks:
-            each.recreate()
+        for rank in self._ranks:
+            rank.recreate()
         self._recreate_at = self._ranks[0].completed + self._job.recreate_every_steps * self._step_operations
         self._file = self._open_file()
 
@@ -108,7 +108,7 @@ class SimulatedRank:
         return InspectorFile(self._job.dump_dir, os.uname().nodename, os.getpid())
 
     def _dump(self) -> None:
-        self._file.dump([log for each in self._ranks for log in each.logs])
+        self._file.dump([log for rank in self._ranks for log in rank.logs])
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
         """Return the operation to end at; rank 0 chooses it when the time is up or an end was requested."""
@@ -126,7 +126,7 @@ class SimulatedRank:
 
     def _linger(self) -> None:
         """Take the time that a rank with a slow SIGTERM handler takes."""
-        if self._terminated_at is not None and {each.rank for each in self._ranks} & {*self._job.slow_sigterm_ranks}:
+        if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*self._job.slow_sigterm_ranks}:
             time.sleep(max(0.0, self._terminated_at + self._job.slow_sigterm_seconds - time.monotonic()))
 
     def _note_sigterm(self, _signal: int, _frame: object) -> None:
@@ -138,22 +138,22 @@ class SimulatedRank:
         return RankProgress(rank, plan, self._timeline, self._board, stuck_at)
 
     def _write_summary(self) -> None:
-        for each in self._ranks:
+        for rank in self._ranks:
             records = [
                 {"comm": log.communicator.id, "collective": collective, "size_bytes": size, "records": count}
-                for log in each.past_logs + each.logs
+                for log in rank.past_logs + rank.logs
                 for (collective, size), count in sorted(log.written.items())
             ]
             summary = {
-                "rank": each.rank,
+                "rank": rank.rank,
                 "pid": os.getpid(),
                 "file": self._file.path,
                 "file_bytes": self._file.bytes_written,
-                "completed": each.completed,
-                "overflowed": sum(log.overflowed for log in each.past_logs + each.logs),
+                "completed": rank.completed,
+                "overflowed": sum(log.overflowed for log in rank.past_logs + rank.logs),
                 "records": records,
             }
-            Path(self._job.job_dir, f"written-{each.rank}.json").write_text(json.dumps(summary))
+            Path(self._job.job_dir, f"written-{rank.rank}.json").write_text(json.dumps(summary))
 
 
 def plan_of(job: Job) -> TimingPlan:

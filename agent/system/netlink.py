@@ -70,14 +70,14 @@ def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Net
 
     With ``timeout_seconds`` 0 a question never blocks: for protocols whose answer is there when the question was sent.
     """
-    found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
-        found.settimeout(timeout_seconds)
-        found.bind((0, 0))
+        channel.settimeout(timeout_seconds)
+        channel.bind((0, 0))
     except OSError:
-        found.close()
+        channel.close()
         raise
-    return Netlink(found)
+    return Netlink(channel)
 
 
 class Netlink:
@@ -101,8 +101,8 @@ class Netlink:
 
     def ask(self, kind: int, payload: bytes) -> bytes:
         """Return the payload of the one message that answers."""
-        for found in self._answers(kind, REQUEST, payload):
-            return found
+        for answer in self._answers(kind, REQUEST, payload):
+            return answer
         raise OSError("the kernel's answer is empty")
 
     def dump(self, kind: int) -> list[bytes]:
@@ -113,17 +113,17 @@ class Netlink:
         """Yield payloads until the answer is whole. What answers an earlier question, given up, is passed over."""
         self._number += 1
         self._channel.send(message(kind, flags, self._number, payload))
-        left = MAX_ANSWER_BYTES
+        remaining_bytes = MAX_ANSWER_BYTES
         while raw := self._channel.recv(MAX_MESSAGE_BYTES):
-            left -= len(raw)
-            if left < 0:
+            remaining_bytes -= len(raw)
+            if remaining_bytes < 0:
                 raise OSError("the kernel's answer is too long")
-            for found in messages(raw):
-                if found.number == self._number:
-                    if found.kind in (_ERROR, _DONE):
-                        _check(found.payload)
+            for part in messages(raw):
+                if part.number == self._number:
+                    if part.kind in (_ERROR, _DONE):
+                        _check(part.payload)
                         return
-                    yield found.payload
+                    yield part.payload
         raise OSError("the kernel's answer is cut")
 
 

@@ -33,7 +33,7 @@ class Outputs:
         ``forwards``: files by its other descriptors too, since it writes the output of others. Waits where a file
         system hangs.
         """
-        found = []
+        files = []
         for number in self._descriptors(pid) if forwards else NUMBERS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
@@ -42,15 +42,15 @@ class Outputs:
                 continue
             file = OpenFile(int(number), target, info.st_dev, info.st_ino)
             if stat.S_ISREG(info.st_mode) and target.startswith("/") and self._procfs.may_write(pid, file):
-                found.append(file)
-        return found
+                files.append(file)
+        return files
 
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
         """Which of ``paths`` some process has for its standard output or error, or a srun has open.
 
         Only links are read, which waits for no file system.
         """
-        found = set()
+        open_paths = set()
         for pid in self._procfs.pids():
             if self._procfs.is_in_exec(pid):
                 continue
@@ -58,8 +58,8 @@ class Outputs:
             forwards = known is not None and known.comm == FORWARDER
             for number in self._descriptors(pid) if forwards else NUMBERS:
                 with suppress(OSError):
-                    found.add(os.readlink(f"{self._root}/{pid}/fd/{number}"))
-        return frozenset(found & set(paths))
+                    open_paths.add(os.readlink(f"{self._root}/{pid}/fd/{number}"))
+        return frozenset(open_paths & set(paths))
 
     def _descriptors(self, pid: int) -> list[str]:
         try:

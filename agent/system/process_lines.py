@@ -120,8 +120,8 @@ def parse_status(text: str) -> Status | None:
 
 
 def _cpu_list(text: str) -> str:
-    found = text.strip()
-    return found if len(found) <= MAX_CPU_LIST else ""
+    cpus = text.strip()
+    return cpus if len(cpus) <= MAX_CPU_LIST else ""
 
 
 def parse_schedstat(text: str) -> int | None:

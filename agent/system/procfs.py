@@ -63,8 +63,8 @@ class ProcFS:
     def stat(self, pid: int) -> Stat | None:
         """Return the process' stat line, or None when it is gone."""
         text = self._text(f"{pid}/stat")
-        found = None if text is None else parse_stat(text)
-        return found if found is not None and found.pid == pid else None
+        stat = None if text is None else parse_stat(text)
+        return stat if stat is not None and stat.pid == pid else None
 
     def status(self, pid: int) -> Status | None:
         """Return the process' status, or None when it is gone."""
@@ -96,8 +96,8 @@ class ProcFS:
 
     def threads(self, pid: int) -> list[Stat]:
         """Return the stat lines of the process' threads, the main one first, MAX_THREADS_READ at most."""
-        found = (self.thread_stat(pid, tid) for tid in self.thread_ids(pid))
-        return [stat for stat in found if stat is not None]
+        stats = (self.thread_stat(pid, tid) for tid in self.thread_ids(pid))
+        return [stat for stat in stats if stat is not None]
 
     def run_queue_wait(self, pid: int, tid: int) -> int | None:
         """Nanoseconds that one thread was ready and waited for a CPU; None when it is gone, or the kernel is silent."""
@@ -129,7 +129,7 @@ class ProcFS:
     def mounts(self, pid: int) -> dict[int, str]:
         """Return the types of the file systems in the process' mount namespace, by the ids of their mounts."""
         raw = self._bytes_if_any(f"{pid}/mountinfo", MAX_MOUNTS_BYTES) or b""
-        return {int(found[1]): found[2].decode("ascii", "replace") for found in _MOUNT.finditer(raw)}
+        return {int(match[1]): match[2].decode("ascii", "replace") for match in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
         """Return False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""
@@ -180,12 +180,12 @@ class ProcFS:
 
     def cgroup(self, pid: int) -> dict[str, str]:
         """The process' cgroup path by controller list ('' is the unified hierarchy)."""
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for line in (self._text(f"{pid}/cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
-            found[controllers] = path
-        return found
+            paths[controllers] = path
+        return paths
 
     def maps_library(self, pid: int, names: re.Pattern[bytes]) -> bool | None:
         """Return True when a mapped file's path matches ``names``; None when the maps may not be read."""
@@ -277,10 +277,10 @@ class ProcFS:
         fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             pieces = []
-            left = limit
-            while left > 0 and (piece := os.read(fd, min(left, _PIECE_BYTES))):
+            remaining_bytes = limit
+            while remaining_bytes > 0 and (piece := os.read(fd, min(remaining_bytes, _PIECE_BYTES))):
                 pieces.append(piece)
-                left -= len(piece)
+                remaining_bytes -= len(piece)
             return b"".join(pieces)
         finally:
             os.close(fd)

@@ -99,7 +99,7 @@ class Walk:
         Of each of ``chosen`` as many entries are looked at as its share is: what one leaves is shared out among the
         others.
         """
-        found: list[Subdirectory] = []
+        inner: list[Subdirectory] = []
 
         def enter(below: str, descriptor: int) -> Callable[[os.DirEntry[str]], None]:
             directory = _directory(f"{prefix}/{below}" if below else prefix, descriptor)
@@ -108,7 +108,7 @@ class Walk:
                 is_taken, is_entered = files(entry.name), directories(entry.name)
                 if (is_taken or is_entered) and entry.is_dir(follow_symlinks=False):
                     if is_entered:
-                        self._gather(found, below, entry.name, descriptor)
+                        self._gather(inner, below, entry.name, descriptor)
                 elif is_taken:
                     self._take(
                         directory, FoundEntry(entry.name, entry.inode(), partial(entry.stat, follow_symlinks=False))
@@ -121,29 +121,29 @@ class Walk:
         for _ in range(MAX_ROUNDS):
             if room < len(taken) or not taken:
                 break
-            of_user = Counter(one.uid for one in taken)
-            shares = {one: max(1, room // len(of_user) // of_user[one.uid]) for one in taken}
-            for one, share in shares.items():
-                seen, whole = self._scan(base, one, taken[one], min(room, share), enter)
+            of_user = Counter(subdirectory.uid for subdirectory in taken)
+            shares = {subdirectory: max(1, room // len(of_user) // of_user[subdirectory.uid]) for subdirectory in taken}
+            for subdirectory, share in shares.items():
+                seen, whole = self._scan(base, subdirectory, taken[subdirectory], min(room, share), enter)
                 room -= seen
-                taken[one] += seen
+                taken[subdirectory] += seen
                 if whole:
-                    del taken[one]
+                    del taken[subdirectory]
         self._skipped["entry_limit"] += len(taken)
-        below = fairly_chosen(found, self._limits.directories)
-        self._skipped["directory_limit"] += len(found) - len(below)
+        below = fairly_chosen(inner, self._limits.directories)
+        self._skipped["directory_limit"] += len(inner) - len(below)
         return below
 
-    def _scan(self, base: int, one: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
+    def _scan(self, base: int, subdirectory: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
         """Look at ``count`` entries from the ``start``-th on.
 
         Return how many there were, and whether they were the last ones (or no more can be had).
         """
         seen = 0
         try:
-            directory = opened_below(base, one.name)
+            directory = opened_below(base, subdirectory.name)
             with closing(directory):
-                see = enter(one.name, directory)
+                see = enter(subdirectory.name, directory)
                 with os.scandir(directory) as entries:
                     for entry in islice(entries, start, start + count + 1):
                         if seen == count:
@@ -154,14 +154,14 @@ class Walk:
             self.skip(error)
         return seen, True
 
-    def _gather(self, found: list[Subdirectory], below: str, name: str, descriptor: int) -> None:
+    def _gather(self, subdirectories: list[Subdirectory], below: str, name: str, descriptor: int) -> None:
         try:
             status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         except OSError as error:
             self.skip(error)
             return
         path = f"{below}/{name}" if below else name
-        found.append(Subdirectory(path, status.st_uid, min(self._now_ns, status.st_mtime_ns)))
+        subdirectories.append(Subdirectory(path, status.st_uid, min(self._now_ns, status.st_mtime_ns)))
 
 
 class Listing(Walk):
@@ -194,11 +194,15 @@ def no_name(_name: str) -> bool:
     return False
 
 
-def fairly_chosen(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
+def fairly_chosen(subdirectories: list[Subdirectory], limit: int) -> list[Subdirectory]:
     """As many directories as there may be: each user's in turn, those first in which files were made last."""
-    if len(found) <= limit:
-        return found
-    return in_turns(sorted(found, key=lambda one: -one.modified_ns), lambda one: one.uid, limit)
+    if len(subdirectories) <= limit:
+        return subdirectories
+    return in_turns(
+        sorted(subdirectories, key=lambda subdirectory: -subdirectory.modified_ns),
+        lambda subdirectory: subdirectory.uid,
+        limit,
+    )
 
 
 def opened_below(base: int, path: str) -> int:

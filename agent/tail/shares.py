@@ -21,7 +21,7 @@ def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | 
         owner = owner_of(item)
         turns[owner] += 1
         numbered.append((turns[owner], item))
-    return [item for _, item in sorted(numbered, key=lambda one: one[0])[:most]]
+    return [item for _, item in sorted(numbered, key=lambda numbered_item: numbered_item[0])[:most]]
 
 
 class Share(NamedTuple):
@@ -101,9 +101,9 @@ class Holdings:
             return share
         if most.uid != share.uid and self._users.of(most.uid) > self._users.of(share.uid) + 1:
             return most
-        own = self._directories.get(share.uid)
-        largest = None if own is None else own.most()
-        if own is None or largest is None or own.of(largest) <= own.of(share.directory) + 1:
+        of_user = self._directories.get(share.uid)
+        largest = None if of_user is None else of_user.most()
+        if of_user is None or largest is None or of_user.of(largest) <= of_user.of(share.directory) + 1:
             return share
         return Share(share.uid, largest)
 

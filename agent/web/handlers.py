@@ -65,8 +65,8 @@ class Pages:
                 return HttpResponse(200, JSON, self.document(), _JSON_HEADERS)
             case path if path.startswith(EVIDENCE):
                 return await self._evidence_file(request)
-            case path if (found := self.static.get(path)) is not None:
-                return found
+            case path if (response := self.static.get(path)) is not None:
+                return response
             case _:
                 return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
 

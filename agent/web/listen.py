@@ -110,16 +110,16 @@ def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.soc
     if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
         raise ValueError("--web.systemd-socket: systemd hands over no socket; is rankwatch.socket started?")
     first = 3  # SD_LISTEN_FDS_START
-    found = [socket.socket(fileno=fd) for fd in range(first, first + int(count))]
-    for opened in found:
+    listeners = [socket.socket(fileno=fd) for fd in range(first, first + int(count))]
+    for opened in listeners:
         opened.set_inheritable(False)
         if opened.type != socket.SOCK_STREAM:
             raise ValueError("--web.systemd-socket: a socket of rankwatch.socket is no ListenStream=")
-    return found
+    return listeners
 
 
 def _targets(address: ListenAddress) -> list[tuple[socket.AddressFamily, str]]:
     if not address.host:
         return [(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "")]
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
+    resolved = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in resolved))

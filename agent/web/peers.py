@@ -34,15 +34,15 @@ class Peers:
         self._channel: Netlink | None = None
         self._may_ask = True
 
-    def of(self, peer: object, own: object) -> str:
-        """Return the peer at the socket name ``peer``, connected to ``own``; empty for a socket without addresses.
+    def of(self, peer: object, own_end: object) -> str:
+        """Return the peer at the socket name ``peer``, connected to ``own_end``; empty for a socket without addresses.
 
         An IPv6 host can use all addresses of its /64 network, so that network is one peer.
         """
-        if not isinstance(peer, tuple) or not isinstance(own, tuple):
+        if not isinstance(peer, tuple) or not isinstance(own_end, tuple):
             return ""
-        address, own_address = _address(peer[0]), _address(own[0])
-        uid = self._uid(address, peer[1], own_address, own[1])  # a user can connect from any address of the node
+        address, own_address = _address(peer[0]), _address(own_end[0])
+        uid = self._uid(address, peer[1], own_address, own_end[1])  # a user can connect from any address of the node
         if uid is not None:
             return f"uid {uid}"
         if address.is_loopback or own_address.is_loopback or address == own_address:
@@ -55,7 +55,7 @@ class Peers:
             self._channel.close()
             self._channel = None
 
-    def _uid(self, address: _Address, port: int, own: _Address, own_port: int) -> int | None:
+    def _uid(self, address: _Address, port: int, own_address: _Address, own_port: int) -> int | None:
         """Return the user of the client's socket, if that is on this node; None if the kernel does not name it."""
         if not self._may_ask:
             return None
@@ -67,7 +67,7 @@ class Peers:
             return None
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
-        ends = _SOCKET.pack(port, own_port, address.packed.ljust(16, b"\0"), own.packed.ljust(16, b"\0"))
+        ends = _SOCKET.pack(port, own_port, address.packed.ljust(16, b"\0"), own_address.packed.ljust(16, b"\0"))
         try:
             answer = self._channel.ask(_BY_FAMILY, request + ends + _ANY_INTERFACE_AND_COOKIE)
             connected, uid, inode = _OWNER.unpack_from(answer)

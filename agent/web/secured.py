@@ -164,5 +164,5 @@ class Secured:
         """Return the answer with the file's headers, which take the place of those of the same name."""
         if not self._headers:
             return response
-        kept = tuple(each for each in response.headers if each[0] not in self._headers)
+        kept = tuple(header for header in response.headers if header[0] not in self._headers)
         return replace(response, headers=(*kept, *self._headers.items()))

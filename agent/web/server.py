@@ -109,21 +109,21 @@ class WebServer:
 
     def _victim(self, newcomer: Connection) -> Connection:
         """Which connection is closed for another: one of a peer with most."""
-        counts = Counter(one.peer for one in self._connections)
+        counts = Counter(connection.peer for connection in self._connections)
         most = max(counts.values())
         queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)
-        return next(one for queue in queues for one in queue if counts[one.peer] == most)
+        return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
         """Close connections until the newcomer's answer has room among those not read yet, or is the only one."""
         while self._writing:
-            bodies = {id(one.held): len(one.held) for one in (newcomer, *self._writing)}
+            bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:
                 return
             shares: Counter[str] = Counter()
-            for one in (newcomer, *self._writing):
-                shares[one.peer] += len(one.held)
-            self._close(max(self._writing, key=lambda one: shares[one.peer]), "evicted")
+            for connection in (newcomer, *self._writing):
+                shares[connection.peer] += len(connection.held)
+            self._close(max(self._writing, key=lambda connection: shares[connection.peer]), "evicted")
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close at once, whatever is unsent; its task then ends by itself, or is cancelled while the handler runs."""
@@ -232,9 +232,9 @@ class WebServer:
             async with asyncio.timeout(LINGER_SECONDS):
                 if connection.writer.can_write_eof():
                     connection.writer.write_eof()
-                left = LINGER_BYTES
-                while left > 0 and (data := await connection.reader.read(left)):
-                    left -= len(data)
+                remaining_bytes = LINGER_BYTES
+                while remaining_bytes > 0 and (data := await connection.reader.read(remaining_bytes)):
+                    remaining_bytes -= len(data)
         except OSError:  # a TimeoutError too: it had its chance
             pass
         raise Closed(reason)

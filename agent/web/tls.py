@@ -26,7 +26,7 @@ def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
         context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     else:
         context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-    if suites := [CIPHERS[each] for each in config.cipher_suites if each in CIPHERS]:
+    if suites := [CIPHERS[suite] for suite in config.cipher_suites if suite in CIPHERS]:
         context.set_ciphers(":".join(suites))
     for curve in config.curve_preferences:
         context.set_ecdh_curve(CURVES[curve])

@@ -67,34 +67,36 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _contradictions(self) -> list[str]:
         given = {name: (getattr(self, name), getattr(self, f"{name}_file")) for name in ("cert", "key", "client_ca")}
-        found = [f"{name} and {name}_file exclude each other" for name, both in given.items() if all(both)]
-        found += [f"{name}_file is missing" for name in ("cert", "key") if not any(given[name])]
+        mistakes = [f"{name} and {name}_file exclude each other" for name, both in given.items() if all(both)]
+        mistakes += [f"{name}_file is missing" for name in ("cert", "key") if not any(given[name])]
         has_ca = bool(self.client_ca or self.client_ca_file)
         verifies = self.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
         if has_ca and self.client_auth_type == "NoClientCert":
-            found.append("client_ca_file without client_auth_type: say RequireAndVerifyClientCert")
+            mistakes.append("client_ca_file without client_auth_type: say RequireAndVerifyClientCert")
         if verifies and not has_ca:
-            found.append(f"client_auth_type {self.client_auth_type} needs client_ca_file")
+            mistakes.append(f"client_auth_type {self.client_auth_type} needs client_ca_file")
         if self.client_allowed_sans and not verifies:
-            found.append("client_allowed_sans needs client_auth_type RequireAndVerifyClientCert")
+            mistakes.append("client_allowed_sans needs client_auth_type RequireAndVerifyClientCert")
         if self.min_version > self.max_version:
-            found.append("min_version is above max_version")
-        return found
+            mistakes.append("min_version is above max_version")
+        return mistakes
 
     def _impossible(self) -> list[str]:
-        found = []
+        mistakes = []
         if self.client_auth_type in ("RequestClientCert", "RequireAnyClientCert"):
-            found.append(f"client_auth_type {self.client_auth_type} is not supported: certificates are always verified")
+            mistakes.append(
+                f"client_auth_type {self.client_auth_type} is not supported: certificates are always verified"
+            )
         if self.max_version < "TLS12" or self.min_version < "TLS12":
-            found.append("TLS10 and TLS11 are not supported: say TLS12 or TLS13")
-        unknown = [each for each in self.cipher_suites if each not in CIPHERS and each not in TLS13_CIPHERS]
+            mistakes.append("TLS10 and TLS11 are not supported: say TLS12 or TLS13")
+        unknown = [suite for suite in self.cipher_suites if suite not in CIPHERS and suite not in TLS13_CIPHERS]
         if unknown:
-            found.append(f"cipher_suites: {unknown[0]} is none of {', '.join(sorted({*CIPHERS, *TLS13_CIPHERS}))}")
+            mistakes.append(f"cipher_suites: {unknown[0]} is none of {', '.join(sorted({*CIPHERS, *TLS13_CIPHERS}))}")
         if len(self.curve_preferences) > 1:
-            found.append("curve_preferences: one curve is supported, or none for those of OpenSSL")
+            mistakes.append("curve_preferences: one curve is supported, or none for those of OpenSSL")
         if self.curve_preferences and self.curve_preferences[0] not in CURVES:
-            found.append(f"curve_preferences: {self.curve_preferences[0]} is none of {', '.join(CURVES)}")
-        return found
+            mistakes.append(f"curve_preferences: {self.curve_preferences[0]} is none of {', '.join(CURVES)}")
+        return mistakes
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -75,7 +75,7 @@ READS = {
     },
     "state": {"restore"},
     "hardware": {"gpus", "nics", "gpu_users"},
-    "evidence": {"all", "stalls", "struck", "told"},
+    "evidence": {"all", "stalls", "struck", "read_stalls"},
 }  # fmt: skip
 """Calls that only read, which go on: what they return is theirs, or cannot be changed."""
 

@@ -305,7 +305,8 @@ def test_hostile_words() -> None:
     happened = (Happened(0.0, "log", evil, evil, evil, evil),)
     known = Details(happened, tuple(said), alerts=(evil,), advice=(evil,), left_out=(evil,))
     runbooks, judgement = {evil: 'javascript:alert(1)"'}, judge(said, is_hang=False)
-    page = story.told(KnownJob(evil, (evil,)), [incident], known, judgement, Cost(1.0, 1.0, 1.0, 1.0, True), runbooks)  # noqa: FBT003
+    spent = Cost(1.0, 1.0, 1.0, 1.0, True)  # noqa: FBT003
+    page = story.page_of(KnownJob(evil, (evil,)), [incident], known, judgement, spent, runbooks)
     assert all(line.isprintable() for line in as_text(page).splitlines())
     assert "<script>" not in as_html(page)
     assert "href" not in as_html(page)

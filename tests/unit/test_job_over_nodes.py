@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from http_answers import answering
 
-from agent.cli.job.command import main, told
+from agent.cli.job.command import as_text, main
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
 from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
@@ -66,21 +66,21 @@ def test_the_whole_job_in_trouble() -> None:
     assert (by_rank["b", "9"].late_share, by_rank["b", "9"].why) == (0.31, ("data loader",))
     assert by_rank["c", "11"].state == UNSEEN
     assert ("z", "0") not in by_rank, "it runs on another node now"
-    text = told(facts).splitlines()
+    text = as_text(facts).splitlines()
     assert text[0] == "job 4711 (pretrain, alice): 6 ranks on 3 nodes, bus bandwidth 180.0 GB/s"
     assert text[1] == "now: 2 dead, 1 not seen any more, 3 alive, 1 late"
     assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min ago", text[2])
     assert text[3:6] == ["not seen any more: 11 on c", "never seen in the last hour: 10 of 16 ranks", "page: RankDead"]
     assert [line.split()[0] for line in text[8:12]] == ["2", "3", "11", "9"], "the worst first, then by number"
     assert text[-1] == "2 ranks without trouble are not listed (--all)"
-    assert "10    b " in told(facts, every=True)
+    assert "10    b " in as_text(facts, every=True)
 
 
 def test_without_the_rules() -> None:
     """The agents' own states are shown, and that nothing is known of late ranks."""
     facts = asked(asking({"rankwatch_rank_state": [of("0", "a", state="alive")]}), "1", None)
     assert not facts.has_rules
-    assert "now: 1 alive\nthe shipped rules say nothing of this job" in told(facts)
+    assert "now: 1 alive\nthe shipped rules say nothing of this job" in as_text(facts)
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
@@ -88,7 +88,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     both = [of("0", "a", state="dead", cluster="x"), of("0", "a", state="alive", cluster="y")]
     facts = asked(asking({"rankwatch_rank_state": both}), "1", None)
     assert facts.ranks == ()
-    assert told(facts) == "clusters x, y each have a job 1: choose one by --cluster"
+    assert as_text(facts) == "clusters x, y each have a job 1: choose one by --cluster"
 
 
 def test_hostile_names() -> None:
@@ -96,7 +96,7 @@ def test_hostile_names() -> None:
     assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
     rank = JobRank("a", "\x1b[2J", "dead", user="\x07")
     facts = JobFacts("\x1b]0;", NOW, ("c",), ranks=(rank,), alerts=(FiringAlert("\x9b", "page"),))
-    assert told(facts).isprintable() or all(line.isprintable() for line in told(facts).splitlines())
+    assert as_text(facts).isprintable() or all(line.isprintable() for line in as_text(facts).splitlines())
 
 
 @pytest.fixture

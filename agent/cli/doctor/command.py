@@ -41,8 +41,8 @@ def note(check: str, text: str, remedy: str) -> Diagnosis:
 
 def examine(facts: Facts) -> list[Diagnosis]:
     """All that is not right, what has to be mended first."""
-    found = [finding for check in CHECKS for finding in check(facts)]
-    return sorted(found, key=lambda finding: finding.level != "wrong")
+    diagnoses = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(diagnoses, key=lambda finding: finding.level != "wrong")
 
 
 def _configuration(facts: Facts) -> Iterator[Diagnosis]:
@@ -72,7 +72,7 @@ def _agent(facts: Facts) -> Iterator[Diagnosis]:
 
 
 def _address(facts: Facts) -> Iterator[Diagnosis]:
-    if facts.addresses and all(each.startswith(_LOOPBACK) for each in facts.addresses):
+    if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
             f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
@@ -116,9 +116,9 @@ _SERIES: tuple[tuple[str, Diagnosis], ...] = (
 
 
 def _series(facts: Facts) -> Iterator[Diagnosis]:
-    for name, found in _SERIES:
+    for name, diagnosis in _SERIES:
         if count := _value(facts, name):
-            yield found._replace(text=found.text.format(count=f"{count:.0f}"))
+            yield diagnosis._replace(text=diagnosis.text.format(count=f"{count:.0f}"))
     for labels, up in facts.samples.get("rankwatch_helper_up", []):
         if not up:
             yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
@@ -158,11 +158,13 @@ def _inspector(facts: Facts) -> Iterator[Diagnosis]:
 
 def _exporters(facts: Facts) -> Iterator[Diagnosis]:
     document = facts.document
-    for each in document.exporters if document is not None else ():
-        if each.state == "down":
-            yield wrong("exporter", f"{each.name} fails: {each.why or 'see the log'}", "journalctl -u rankwatch")
-        elif each.state == "up" and each.why:
-            yield note("rights", f"{each.name}: {each.why}", "rankwatch-setup --with-hardware")
+    for exporter in document.exporters if document is not None else ():
+        if exporter.state == "down":
+            yield wrong(
+                "exporter", f"{exporter.name} fails: {exporter.why or 'see the log'}", "journalctl -u rankwatch"
+            )
+        elif exporter.state == "up" and exporter.why:
+            yield note("rights", f"{exporter.name}: {exporter.why}", "rankwatch-setup --with-hardware")
     if document is not None and facts.nvidia_device and _state(document, "nvml") == "absent":
         yield wrong("nvml", "there are GPUs of NVIDIA, and the agent sees none", "rankwatch-setup --with-hardware")
 
@@ -241,7 +243,7 @@ def _value(facts: Facts, name: str) -> float:
 
 
 def _state(document: NodeDocument, name: str) -> str:
-    return next((each.state for each in document.exporters if each.name == name), "")
+    return next((exporter.state for exporter in document.exporters if exporter.name == name), "")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -255,18 +257,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the findings as JSON: check, level, text, remedy")
     flags = parser.parse_args(list(arguments))
     try:
-        place = own_agent.place_of(flags)
+        agent = own_agent.place_of(flags)
     except ConfigError:  # said by the configuration's own check
-        place = own_agent.DEFAULT_PLACE
-    diagnoses = examine(gather(place, flags.config_file, flags.prometheus))
-    say(as_json([each._asdict() for each in diagnoses]) if flags.json else as_text(diagnoses))
-    return 1 if any(each.level == "wrong" for each in diagnoses) else 0
+        agent = own_agent.DEFAULT_PLACE
+    diagnoses = examine(gather(agent, flags.config_file, flags.prometheus))
+    say(as_json([diagnosis._asdict() for diagnosis in diagnoses]) if flags.json else as_text(diagnoses))
+    return 1 if any(diagnosis.level == "wrong" for diagnosis in diagnoses) else 0
 
 
-def as_text(found: Sequence[Diagnosis]) -> str:
+def as_text(diagnoses: Sequence[Diagnosis]) -> str:
     """Return the findings as lines of text, each with its remedy."""
     lines = [
-        f"{each.level.upper():5}  {each.check}: {plain(each.text)}\n       -> {plain(each.remedy)}" for each in found
+        f"{diagnosis.level.upper():5}  {diagnosis.check}: {plain(diagnosis.text)}\n       -> {plain(diagnosis.remedy)}"
+        for diagnosis in diagnoses
     ]
-    faults = sum(each.level == "wrong" for each in found)
+    faults = sum(diagnosis.level == "wrong" for diagnosis in diagnoses)
     return "\n".join([*lines, f"{faults} to mend" if faults else "all is well"])

@@ -83,7 +83,7 @@ class Facts:
     watcher: Watcher | None = None
 
 
-def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
+def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Ask everything; what does not answer is said in the facts.
 
     ``config_file``: None is the file that the running agent uses, else the default one.
@@ -95,12 +95,12 @@ def gather(place: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     )
     used = ""
     try:
-        document = read(own_agent.read(place, PATH, ASK_SECONDS))
+        document = read(own_agent.read(agent, PATH, ASK_SECONDS))
         used = document.configuration.file
-        text = own_agent.read(place, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
+        text = own_agent.read(agent, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
         facts = replace(facts, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
-        facts = replace(facts, agent_error=f"{place}: {error}")
+        facts = replace(facts, agent_error=f"{agent}: {error}")
     candidates = (Path(used or own_agent.CONFIG_FILE), own_agent.CONFIG_FILE)
     path = config_file or next((candidate for candidate in candidates if _may_be_there(candidate)), None)
     try:
@@ -150,11 +150,11 @@ def _directory(path: str) -> DumpDirectory:
 
 
 def _samples(text: str) -> Samples:
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    samples: dict[str, list[tuple[dict[str, str], float]]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            found.setdefault(sample.name, []).append((sample.labels, sample.value))
-    return found
+            samples.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return samples
 
 
 _UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
@@ -171,17 +171,19 @@ def ask_prometheus(url: str) -> Watcher:
         groups = prometheus.get(url, "/api/v1/rules", {})["groups"]
         managers = prometheus.get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
         targets = prometheus.get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
-        own = [each for each in targets if str(each["labels"].get("job", "")).startswith("rankwatch")]
-        ours = [each for each in own if _is_here(each, node)]
+        rankwatch_targets = [
+            target for target in targets if str(target["labels"].get("job", "")).startswith("rankwatch")
+        ]
+        ours = [target for target in rankwatch_targets if _is_here(target, node)]
         clock = prometheus.samples(url, _AHEAD)
         loaded = {str(rule["name"]) for group in groups for rule in group["rules"]}
         return Watcher(
             prometheus.shown(url),
-            targets={str(each["labels"]["job"]): each["health"] == "up" for each in ours},
-            rule_groups=sum(str(each["name"]).startswith("rankwatch") for each in groups),
+            targets={str(target["labels"]["job"]): target["health"] == "up" for target in ours},
+            rule_groups=sum(str(group["name"]).startswith("rankwatch") for group in groups),
             alertmanagers=len(managers),
-            unsent=sum(each.value for each in prometheus.samples(url, _UNSENT)),
-            clock_ahead_seconds=_of_node(clock, {str(each["labels"]["instance"]) for each in ours}),
+            unsent=sum(sample.value for sample in prometheus.samples(url, _UNSENT)),
+            clock_ahead_seconds=_of_node(clock, {str(target["labels"]["instance"]) for target in ours}),
             rules_missing=tuple(sorted(_shipped_rules() - loaded)),
             verdict=_numbers_of(rule for group in groups for rule in group["rules"]),
             shows_password=prometheus.shows_password(url),
@@ -203,12 +205,12 @@ def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 def _shipped_rules() -> set[str]:
     """Return the names of the rules that the package has on this machine; none without it."""
-    found: set[str] = set()
+    names: set[str] = set()
     for folder in SHARED_RULES:
         with suppress(OSError):
             for path in sorted(folder.glob("*.yml")):
-                found.update(_RULE.findall(path.read_text("utf-8", "replace")))
-    return found
+                names.update(_RULE.findall(path.read_text("utf-8", "replace")))
+    return names
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
@@ -220,9 +222,9 @@ def _is_here(target: Mapping[str, Any], node: str) -> bool:
 def _own_addresses() -> set[str]:
     import psutil  # noqa: PLC0415  # asked with --prometheus alone
 
-    return {"localhost"} | {each.address for found in psutil.net_if_addrs().values() for each in found}
+    return {"localhost"} | {address.address for interface in psutil.net_if_addrs().values() for address in interface}
 
 
 def _of_node(result: Iterable[prometheus.Sample], instances: set[str]) -> float | None:
-    ours = [each.value for each in result if each.labels.get("instance") in instances]
+    ours = [sample.value for sample in result if sample.labels.get("instance") in instances]
     return max(ours, key=abs, default=None)

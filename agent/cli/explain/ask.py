@@ -66,8 +66,8 @@ class Ask:
 
     def runbooks(self) -> Mapping[str, str]:
         """By alert: where its runbook is, as the rules that are loaded say."""
-        found = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
-        rules = (rule for group in found.groups for rule in group.rules)
+        answer = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
+        rules = (rule for group in answer.groups for rule in group.rules)
         return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
 
 
@@ -82,15 +82,15 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
     every, chosen = matcher(job_id, None), matcher(job_id, cluster)
     by_rules = ask.at(f"count by (cluster) (last_over_time(job:rankwatch_ranks_live:sum{{{every}}}{back}))", end)
     known = by_rules or ask.at(f"count by (cluster) (last_over_time(rankwatch_job_ranks{{{every}}}{back}))", end)
-    names = sorted({each.labels.get("cluster", "") for each in known})
+    names = sorted({sample.labels.get("cluster", "") for sample in known})
     if cluster is not None:
         names = [name for name in names if name == cluster]
     if len(names) != 1:
         return KnownJob(job_id, tuple(names))
     nodes: dict[str, set[str]] = {}
     seen = "group by (cluster, node) (last_over_time(rankwatch_job_ranks{{{}}}{}))"
-    for each in ask.at(seen.format(every, back), end):
-        nodes.setdefault(each.labels.get("cluster", ""), set()).add(each.labels.get("node", ""))
+    for sample in ask.at(seen.format(every, back), end):
+        nodes.setdefault(sample.labels.get("cluster", ""), set()).add(sample.labels.get("node", ""))
     here = nodes.pop(names[0], set())
     elsewhere = frozenset().union(*nodes.values()) - here
     info = ask.at(f"topk(1, last_over_time(rankwatch_job_info{{{chosen}}}{back}))", end)
@@ -111,7 +111,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
         tuple(sorted(here)),
         elsewhere,
         started[0].value if started else None,
-        {each.labels.get("node", ""): each.value for each in clocks},
+        {sample.labels.get("node", ""): sample.value for sample in clocks},
     )
 
 
@@ -148,8 +148,8 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
         *_spans("unresponsive", points(f"count({UNRESPONSIVE.format(labels)})"), step),
         *(
             span
-            for each in silent
-            for span in _spans("silent", points(each), step, lambda first, long: max(first - long, start))
+            for sample in silent
+            for span in _spans("silent", points(sample), step, lambda first, long: max(first - long, start))
         ),
     ]
     age = f"rankwatch_job_progress_age_seconds{{{labels}}}"
@@ -231,9 +231,9 @@ def ended(labels: Mapping[str, str]) -> str:
     return how_ended(rank_end(labels, 0.0))
 
 
-def believed(told: float, seen: float) -> float:
-    """``told``, unless a wrong clock said it: then ``seen``, when Prometheus saw it first."""
-    return told if seen - OLDEST_SECONDS <= told <= seen else seen
+def believed(stamp: float, seen: float) -> float:
+    """``stamp``, unless a wrong clock said it: then ``seen``, when Prometheus saw it first."""
+    return stamp if seen - OLDEST_SECONDS <= stamp <= seen else seen
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
@@ -259,16 +259,16 @@ def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
                 seen[-1] = (seen[-1][0]._replace(end=min(at, value + OLDEST_SECONDS)), line)
             else:
                 seen.append((Span("died", min(value, at), at), line))
-    found = []
+    deaths = []
     first = -math.inf
-    for span, line in sorted(seen, key=lambda each: each[0].start):
+    for span, line in sorted(seen, key=lambda death: death[0].start):
         said = ended(line.labels)
         if span.start - first > EPISODE_SECONDS:
             first = span.start
             said += f": {which}"
         rank, node = line.labels.get("rank", ""), line.labels.get("node", "")
-        found.append((span, Happened(span.start, "died", rank, node, said, "verdict")))
-    return found
+        deaths.append((span, Happened(span.start, "died", rank, node, said, "verdict")))
+    return deaths
 
 
 def _log(lines: Iterable[Line]) -> list[tuple[Span, Happened]]:

@@ -35,7 +35,7 @@ def read(folder: Path, job_id: str) -> Read:
     failed = []
     if len(names) > MAX_FILES:
         failed.append(f"{len(names) - MAX_FILES} files: more than {MAX_FILES} are not read")
-    found: dict[tuple[str, float], Summary] = {}
+    summaries: dict[tuple[str, float], Summary] = {}
     for name in names[-MAX_FILES:]:
         try:
             summary = parsed_summary(folder / name)
@@ -43,10 +43,10 @@ def read(folder: Path, job_id: str) -> Read:
             failed.append(f"{name}: {error}")
             continue
         if summary.job_id == job_id:
-            found.setdefault((summary.node, summary.taken_at), summary)
+            summaries.setdefault((summary.node, summary.taken_at), summary)
     if len(failed) > MAX_NAMED:
         failed = [*failed[:MAX_NAMED], f"{len(failed) - MAX_NAMED} more files"]
-    return Read(tuple(sorted(found.values(), key=lambda each: (each.taken_at, each.node))), tuple(failed))
+    return Read(tuple(sorted(summaries.values(), key=lambda summary: (summary.taken_at, summary.node))), tuple(failed))
 
 
 def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Details:
@@ -71,9 +71,9 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> De
             why = f"evidence bundle taken ({summary.trigger}: {summary.because})"
             happened.append(Happened(taken, "other", "", summary.node, why, "evidence"))
     ends = {
-        (each.node, rank.rank): rank.since - job.offsets.get(each.node, 0.0)
-        for each in used
-        for rank in each.ranks
+        (summary.node, rank.rank): rank.since - job.offsets.get(summary.node, 0.0)
+        for summary in used
+        for rank in summary.ranks
         if rank.state == "dead" and rank.since > 0
     }
     first = min(ends.values(), default=0.0)
@@ -88,7 +88,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> De
 def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
     """Its words; a process that ended after the first (``followed``: by node and rank) is not blamed for its end."""
     suspects = set(summary.suspects[:MAX_WORDS])
-    node = {each.rank: summary.node for each in summary.ranks}
+    node = {rank.rank: summary.node for rank in summary.ranks}
     words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]
     return [
         Said(
@@ -105,9 +105,12 @@ def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]
 
 def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
     suspects = {*summary.suspects[:MAX_WORDS], ""}
-    mine = [each for each in summary.timeline if start <= each.at - offset <= summary.taken_at - offset + 1]
+    mine = [event for event in summary.timeline if start <= event.at - offset <= summary.taken_at - offset + 1]
     chosen = sorted(mine, key=lambda event: (event.rank not in suspects, event.at))[:MAX_WORDS]
-    return [Happened(each.at - offset, _kind(each), each.rank, summary.node, each.what, each.source) for each in chosen]
+    return [
+        Happened(event.at - offset, _kind(event), event.rank, summary.node, event.what, event.source)
+        for event in chosen
+    ]
 
 
 def _kind(event: Event) -> Kind:

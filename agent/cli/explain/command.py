@@ -56,7 +56,7 @@ def explain(
     most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
     job = ask.job(asker, job_id, cluster, end, most)
     if len(job.clusters) > 1:
-        names = ", ".join(each or "(none)" for each in job.clusters)
+        names = ", ".join(cluster_name or "(none)" for cluster_name in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
         listed = ", ".join(_recent_jobs(asker, end, most)) or "none"
@@ -66,20 +66,20 @@ def explain(
         start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))
     labels = ask.matcher(job_id, cluster)
     course = ask.course(asker, labels, start, end)
-    found = incidents(course)
-    by_bundles = not found and bool(read.summaries)
+    found_incidents = incidents(course)
+    by_bundles = not found_incidents and bool(read.summaries)
     if by_bundles:
-        found = [_of_bundles(read, job)]
-    if not found:
+        found_incidents = [_of_bundles(read, job)]
+    if not found_incidents:
         return story.no_incident(job, course.start, end), ""
-    known = Details() if by_bundles else details(asker, job, labels, found[-1], course)
-    return _page(asker, job, course, found, known, read), ""
+    known = Details() if by_bundles else details(asker, job, labels, found_incidents[-1], course)
+    return _page(asker, job, course, found_incidents, known, read), ""
 
 
 def _page(
-    asker: ask.Ask, job: KnownJob, course: Course, found: list[Incident], known: Details, read: bundles.Read
+    asker: ask.Ask, job: KnownJob, course: Course, found_incidents: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
-    evidence = bundles.weigh(read.summaries, job, found[-1])
+    evidence = bundles.weigh(read.summaries, job, found_incidents[-1])
     whole = Details(
         (*known.happened, *evidence.happened),
         (*known.said, *evidence.said),
@@ -88,17 +88,19 @@ def _page(
         known.advice,
         (*read.failed, *evidence.left_out),
     )
-    judgement = judge(whole.said, is_hang=found[-1].what == "hung")
+    judgement = judge(whole.said, is_hang=found_incidents[-1].what == "hung")
     runbooks = asker.runbooks() if whole.alerts else {}
-    return story.told(job, found, whole, judgement, cost(course, found[-1], job.ranks), runbooks)
+    return story.page_of(job, found_incidents, whole, judgement, cost(course, found_incidents[-1], job.ranks), runbooks)
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
     """Return the incident that the last bundles are of, where metrics know none."""
-    times = [each.taken_at - job.offsets.get(each.node, 0.0) for each in read.summaries]
+    times = [summary.taken_at - job.offsets.get(summary.node, 0.0) for summary in read.summaries]
     last = max(times)
-    first = min(each for each in times if last - each <= bundles.LATE_SECONDS)
-    is_death = any(each.trigger == "dead" for each in read.summaries if last - each.taken_at <= bundles.LATE_SECONDS)
+    first = min(taken_at for taken_at in times if last - taken_at <= bundles.LATE_SECONDS)
+    is_death = any(
+        summary.trigger == "dead" for summary in read.summaries if last - summary.taken_at <= bundles.LATE_SECONDS
+    )
     return Incident(first, last, first, None, "died" if is_death else "hung")
 
 

@@ -47,9 +47,9 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)
     by_rank: dict[str, set[Witness]] = {}
-    for each in words:
-        if each.blames and each.rank:
-            by_rank.setdefault(each.rank, set()).add(each.witness)
+    for word in words:
+        if word.blames and word.rank:
+            by_rank.setdefault(word.rank, set()).add(word.witness)
     if not by_rank:
         return WeighedWords(None, other=tuple(words))
 
@@ -59,30 +59,32 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     best = min(by_rank.values(), key=weight)
     ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=rank_order)[:MAX_CULPRITS]
     blame = Blame(tuple(ranks), tuple(sorted(best, key=trust.index)))
-    mine = tuple(each for each in words if each.blames and each.rank in ranks)
-    against = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness not in best)
+    mine = tuple(word for word in words if word.blames and word.rank in ranks)
+    against = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness not in best)
     # A witness of the culprits that blames more ranks does not disagree: it is shown last.
-    more = tuple(each for each in words if each.blames and each.rank not in ranks and each.witness in best)
-    return WeighedWords(blame, mine, against, (*more, *(each for each in words if not each.blames)))
+    more = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness in best)
+    return WeighedWords(blame, mine, against, (*more, *(word for word in words if not word.blames)))
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
     """Return the words, those of bundles without blame where metrics have the same witness blame other ranks."""
     whole: dict[Witness, set[str]] = {}
-    for each in said:
-        if each.blames and each.source == "metrics":
-            whole.setdefault(each.witness, set()).add(each.rank)
-    return [each if each.rank in whole.get(each.witness, {each.rank}) else each._replace(blames=False) for each in said]
+    for word in said:
+        if word.blames and word.source == "metrics":
+            whole.setdefault(word.witness, set()).add(word.rank)
+    return [word if word.rank in whole.get(word.witness, {word.rank}) else word._replace(blames=False) for word in said]
 
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
     """What each witness says of a rank, once by metrics and once by bundles, where that is another text."""
     kept: dict[tuple[str, str, bool, bool], Said] = {}
     texts: set[tuple[str, str, str]] = set()
-    for each in sorted(said, key=lambda word: (word.source != "metrics", word)):
-        if (each.rank, each.witness, each.says) not in texts:
-            kept.setdefault((each.rank, each.witness, each.blames, each.source == "metrics"), each)
-        texts.add((each.rank, each.witness, each.says))
+    for said_word in sorted(said, key=lambda word: (word.source != "metrics", word)):
+        if (said_word.rank, said_word.witness, said_word.says) not in texts:
+            kept.setdefault(
+                (said_word.rank, said_word.witness, said_word.blames, said_word.source == "metrics"), said_word
+            )
+        texts.add((said_word.rank, said_word.witness, said_word.says))
     return sorted(
         kept.values(),
         key=lambda word: (

@@ -46,7 +46,7 @@ class _Window:
         self.start = incident.start - AROUND_SECONDS
         self.end = min(incident.end + AROUND_SECONDS, course.end)
         self._back = math.ceil(self.end - self.start)
-        self.happened = [each for each in course.happened if self.start <= each.at <= self.end]
+        self.happened = [event for event in course.happened if self.start <= event.at <= self.end]
         self.said: list[Said] = []
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
@@ -60,33 +60,35 @@ class _Window:
             "start": f"{self.start:.0f}",
             "any": _any(any_of),
         }
-        return self._ask.at(_PLACE.sub(lambda found: words[found[1]], expression), self.end)
+        return self._ask.at(_PLACE.sub(lambda match: words[match[1]], expression), self.end)
 
-    def tell(self, found: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
+    def tell(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
         """Add samples, at their values, to the time line."""
-        self.happened += [Happened(each.value, kind, _rank(each), _node(each), what(each), source) for each in found]
+        self.happened += [
+            Happened(sample.value, kind, _rank(sample), _node(sample), what(sample), source) for sample in samples
+        ]
 
-    def say(self, found: Sequence[Sample], witness: Witness, says: _Wording) -> None:
+    def say(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
         """Add words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
-        blames = len(found) <= MAX_SERIES
+        blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
-        self.said += [Said(_rank(each), _node(each), witness, says(each) + more, blames) for each in found]
+        self.said += [Said(_rank(sample), _node(sample), witness, says(sample) + more, blames) for sample in samples]
 
 
 def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
     """All that metrics know of it."""
     window = _Window(ask, labels, incident, course)
     # Deaths that the rules call the first: their word is the verdict's. In a crash loop the first of them counts.
-    deaths = sorted(each for each in window.happened if each.kind == "died")
-    window.said += [Said(each.rank, each.node, "verdict", each.what, blames=True) for each in deaths[:1]]
+    deaths = sorted(death for death in window.happened if death.kind == "died")
+    window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for tell in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
         tell(window)
     alerts = _alerts(window)
     marks = window.ask("bottomk(<most>, last_over_time(rankwatch_job_mark_timestamp_seconds{<job>}[<back>]))")
-    window.tell(marks, "other", "marks", lambda each: f"mark of the job's owner: {each.labels.get('text', '')}")
-    ranks = sorted({each.rank for each in window.said if each.blames})[: 2 * MAX_SERIES]
+    window.tell(marks, "other", "marks", lambda sample: f"mark of the job's owner: {sample.labels.get('text', '')}")
+    ranks = sorted({word.rank for word in window.said if word.blames})[: 2 * MAX_SERIES]
     return Details(
-        tuple(each for each in window.happened if window.start <= each.at <= window.end),
+        tuple(event for event in window.happened if window.start <= event.at <= window.end),
         tuple(window.said),
         _places(window, ranks),
         alerts,
@@ -98,7 +100,7 @@ def _ends(window: _Window) -> None:
     """Ranks that ended after the first: part of the story, and no blame."""
     exits = 'rank:rankwatch_exit:time{<job>, class!="ok"}'
     first = window.ask(f"bottomk({MAX_ENDS}, last_over_time({exits}[<back>]) >= <start>)")
-    window.tell(first, "died", "verdict", lambda each: ended(each.labels))
+    window.tell(first, "died", "verdict", lambda sample: ended(sample.labels))
     ends = "last_over_time(rankwatch_rank_exit_timestamp_seconds{<job>}[<back>]) >= <start>"
     for count, last in zip(window.ask(f"count({ends})"), window.ask(f"max({ends})"), strict=False):
         if count.value > len(first):
@@ -108,36 +110,36 @@ def _ends(window: _Window) -> None:
 
 def _unresponsive(window: _Window) -> None:
     state = UNRESPONSIVE.format(_JOB)
-    found = window.ask(f"bottomk(<most>, min by (rank, node) (min_over_time(timestamp({state})[<back>:15s])))")
-    window.tell(found, "unresponsive", "verdict", lambda _: "becomes unresponsive")
+    unresponsive = window.ask(f"bottomk(<most>, min by (rank, node) (min_over_time(timestamp({state})[<back>:15s])))")
+    window.tell(unresponsive, "unresponsive", "verdict", lambda _: "becomes unresponsive")
     what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
-    window.say(found, "verdict", lambda _: what)
+    window.say(unresponsive, "verdict", lambda _: what)
 
 
 def _hardware(window: _Window) -> None:
     checks = f"min_over_time(timestamp({struck(_JOB)})[<back>:15s])"
-    found = window.ask(f"bottomk(<most>, min by (rank, node, reason) ({checks}))")
-    window.tell(found, "hardware", "hardware", lambda each: f"check {each.labels.get('reason', '')} fails")
-    window.say(found, "hardware", lambda each: f"the check {each.labels.get('reason', '')} failed under it")
+    failures = window.ask(f"bottomk(<most>, min by (rank, node, reason) ({checks}))")
+    window.tell(failures, "hardware", "hardware", lambda sample: f"check {sample.labels.get('reason', '')} fails")
+    window.say(failures, "hardware", lambda sample: f"the check {sample.labels.get('reason', '')} failed under it")
 
 
 def _faults(window: _Window) -> None:
     """Driver reports about GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
 
-    def what(each: Sample) -> str:
-        of = each.labels
+    def what(sample: Sample) -> str:
+        of = sample.labels
         code = f"Xid {of['code']} " if of.get("code", "").isdecimal() else ""
         return f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
 
-    found = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
-    window.tell(found, "hardware", "kernel_log", what)
+    faults = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
+    window.tell(faults, "hardware", "kernel_log", what)
 
 
 def _lost_nodes(window: _Window) -> None:
-    found = window.ask(f"bottomk(<most>, min_over_time(({lost_nodes(_JOB)})[<back>:15s]))")
-    first = min((each.value for each in found), default=0.0)
-    nodes = sorted({_node(each) for each in found if each.value <= first + TOGETHER_SECONDS})
-    window.tell(found, "node_lost", "verdict", lambda _: "node lost")
+    lost = window.ask(f"bottomk(<most>, min_over_time(({lost_nodes(_JOB)})[<back>:15s]))")
+    first = min((sample.value for sample in lost), default=0.0)
+    nodes = sorted({_node(sample) for sample in lost if sample.value <= first + TOGETHER_SECONDS})
+    window.tell(lost, "node_lost", "verdict", lambda _: "node lost")
     if not nodes:
         return
     started = "last_over_time(rankwatch_rank_start_timestamp_seconds{<job>, node=~<any>}[<back>])"
@@ -153,25 +155,25 @@ def _late(window: _Window) -> None:
     )
     since: dict[str, Sample] = {}
     causes: dict[str, set[str]] = {}
-    for each in window.ask(f"bottomk(<most>, min by (rank, why) (min_over_time(timestamp({alerts})[<back>:15s])))"):
-        since[_rank(each)] = min(each, since.get(_rank(each), each), key=lambda one: one.value)
-        causes.setdefault(_rank(each), set()).add(each.labels.get("why", "").replace("_", " "))
+    for sample in window.ask(f"bottomk(<most>, min by (rank, why) (min_over_time(timestamp({alerts})[<back>:15s])))"):
+        since[_rank(sample)] = min(sample, since.get(_rank(sample), sample), key=lambda late: late.value)
+        causes.setdefault(_rank(sample), set()).add(sample.labels.get("why", "").replace("_", " "))
     why = {rank: f" ({', '.join(sorted(texts))})" for rank, texts in causes.items()}
     window.happened += [
-        Happened(each.value, "late", _rank(each), "", f"late{why.get(_rank(each), '')}", "records")
-        for each in since.values()
+        Happened(sample.value, "late", _rank(sample), "", f"late{why.get(_rank(sample), '')}", "records")
+        for sample in since.values()
     ]
     window.say(
         late,
         "records",
-        lambda each: f"kept the others waiting {each.value:.0%} of the time{why.get(_rank(each), '')}",
+        lambda sample: f"kept the others waiting {sample.value:.0%} of the time{why.get(_rank(sample), '')}",
     )
 
 
 def _log_words(window: _Window) -> None:
     root = window.ask(first_root(_JOB, _BACK))
     before = len(window.said)
-    window.say(root, "job_log", lambda each: f"its log has {each.labels.get('category', '').replace('_', ' ')}")
+    window.say(root, "job_log", lambda sample: f"its log has {sample.labels.get('category', '').replace('_', ' ')}")
     completed, enqueued = (
         f'last_over_time(rankwatch_job_log_last_work{{<job>, what="{what}"}}[<back>])'
         for what in ("completed", "enqueued")
@@ -182,68 +184,71 @@ def _log_words(window: _Window) -> None:
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
     window.say(behind, "job_log", lambda _: "NCCL watchdog logs: the others were waiting for it")
-    window.said[before:] = [each for each in window.said[before:] if each.rank.isdecimal()]  # else the launcher, say
+    window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # else the launcher, say
 
 
 def _ras(window: _Window) -> None:
     suspects = "last_over_time(rank:rankwatch_suspect:bool{<job>}[<back>])"
-    found = window.ask(f"topk(<most>, max by (rank, host, gpu, reason) ({suspects}))")
+    blamed = window.ask(f"topk(<most>, max by (rank, host, gpu, reason) ({suspects}))")
     lags = window.ask(
         "topk(<most>, max by (rank) (last_over_time(rankwatch_communicator_rank_lag{<job>}[<back>]) "
         f"and on (cluster, job_id, rank) {suspects}))"
     )
-    lag = {_rank(each): each.value for each in lags}
+    lag = {_rank(sample): sample.value for sample in lags}
 
-    def says(each: Sample) -> str:
-        reason = each.labels.get("reason", "")
+    def says(sample: Sample) -> str:
+        reason = sample.labels.get("reason", "")
         return {
-            "behind": f"{lag.get(_rank(each), 1.0):.0f} launches behind the others, which wait for it",
+            "behind": f"{lag.get(_rank(sample), 1.0):.0f} launches behind the others, which wait for it",
             "missing": "does not answer RAS, and the others wait for it",
             "left": "left a communicator that the others wait in",
         }.get(reason, reason)
 
-    window.say(found, "ras", says)
+    window.say(blamed, "ras", says)
 
 
 def _flight_recorder(window: _Window) -> None:
-    found = window.ask("topk(<most>, last_over_time(rank:rankwatch_flight_recorder_behind:sequence{<job>}[<back>]))")
+    behind = window.ask("topk(<most>, last_over_time(rank:rankwatch_flight_recorder_behind:sequence{<job>}[<back>]))")
 
-    def says(each: Sample) -> str:
-        of = each.labels
+    def says(sample: Sample) -> str:
+        of = sample.labels
         what = {"differs": "waited in another call than the others,", "not_begun": "had not begun"}
         operation = of.get("operation", "").removeprefix("_").removesuffix("_base")
         group = of.get("description") or of.get("process_group", "")
-        return f"{what.get(of.get('what', ''), 'had not finished')} {operation} no. {each.value:.0f} of group {group}"
+        return f"{what.get(of.get('what', ''), 'had not finished')} {operation} no. {sample.value:.0f} of group {group}"
 
-    window.say(found, "flight_recorder", says)
+    window.say(behind, "flight_recorder", says)
 
 
 def _alerts(window: _Window) -> tuple[str, ...]:
     firing = 'min_over_time(timestamp(ALERTS{<of>, alertstate="firing"})[<back>:15s])'
     of_node = f'alertname=~"{NODE_ALERTS}"'
-    found = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
-    found += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + f" {_SEEN}"))
+    alerts = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
+    alerts += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + f" {_SEEN}"))
     window.tell(
-        found,
+        alerts,
         "alert",
         "alerts",
-        lambda each: f"{each.labels.get('severity') or 'alert'} {each.labels.get('alertname', '')}",
+        lambda sample: f"{sample.labels.get('severity') or 'alert'} {sample.labels.get('alertname', '')}",
     )
-    return tuple(sorted({each.labels.get("alertname", "") for each in found}))
+    return tuple(sorted({sample.labels.get("alertname", "") for sample in alerts}))
 
 
 def _advice(window: _Window) -> list[str]:
-    found = []
-    for each in window.ask(first_root(_JOB, _BACK)):
-        text = ADVICE.get(each.labels.get("advice", ""))
+    advice = []
+    for sample in window.ask(first_root(_JOB, _BACK)):
+        text = ADVICE.get(sample.labels.get("advice", ""))
         if text is not None:
-            found.append(text)
+            advice.append(text)
     faults = window.ask(
         f"bottomk(4, min_over_time(({_FAULTS})[<back>:15s]) and on (cluster, node) "
         "last_over_time(rankwatch_rank_unhealthy{<job>}[<back>]))"
     )
-    found += [f"GPU {each.labels.get('gpu', '')} of {_node(each)}: {each.labels.get('action', '')}." for each in faults]
-    return sorted(set(found))
+    advice += [
+        f"GPU {sample.labels.get('gpu', '')} of {_node(sample)}: {sample.labels.get('action', '')}."
+        for sample in faults
+    ]
+    return sorted(set(advice))
 
 
 def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
@@ -251,10 +256,10 @@ def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
     if not wanted:
         return {}
     places: dict[str, str] = {}
-    for each in window.ask(f"last_over_time(rankwatch_rank_info{{<job>, rank=~{_any(wanted)}}}[<back>])"):
-        of = each.labels
-        words = (_node(each), *(f"{name} {of[key]}" for name, key in (("GPU", "gpu"), ("pid", "pid")) if of.get(key)))
-        places[_rank(each)] = max(places.get(_rank(each), ""), ", ".join(words))
+    for sample in window.ask(f"last_over_time(rankwatch_rank_info{{<job>, rank=~{_any(wanted)}}}[<back>])"):
+        of = sample.labels
+        words = (_node(sample), *(f"{name} {of[key]}" for name, key in (("GPU", "gpu"), ("pid", "pid")) if of.get(key)))
+        places[_rank(sample)] = max(places.get(_rank(sample), ""), ", ".join(words))
     return places
 
 
@@ -264,7 +269,14 @@ def _any(texts: Iterable[str]) -> str:
 
 
 def _literal(text: str) -> str:
-    return "".join(each if each.isalnum() or each in "_-" else f"\\{each}" if each.isascii() else each for each in text)
+    return "".join(
+        character
+        if character.isalnum() or character in "_-"
+        else f"\\{character}"
+        if character.isascii()
+        else character
+        for character in text
+    )
 
 
 def _rank(sample: Sample) -> str:

@@ -17,37 +17,37 @@ _HOUR = 3600.0
 
 def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
     """From when to when there were points, where they come every ``step`` seconds: one missing ends nothing."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for at, _ in points:
-        if found and at - found[-1][1] <= 2.5 * step:
-            found[-1] = (found[-1][0], at)
+        if joined and at - joined[-1][1] <= 2.5 * step:
+            joined[-1] = (joined[-1][0], at)
         else:
-            found.append((at, at))
-    return found
+            joined.append((at, at))
+    return joined
 
 
 def incidents(course: Course) -> list[Incident]:
     """Return the incidents of the range, in order of time."""
     made: list[list[Span]] = []
     last = 0.0
-    for each in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):
-        if made and each.start - last <= APART_SECONDS:
-            made[-1].append(each)
-            last = max(last, each.end)
+    for symptom in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):
+        if made and symptom.start - last <= APART_SECONDS:
+            made[-1].append(symptom)
+            last = max(last, symptom.end)
         else:
-            made.append([each])
-            last = each.end
-    return [_incident(course, group) for group in made if any(each.kind != "log" for each in group)]
+            made.append([symptom])
+            last = symptom.end
+    return [_incident(course, group) for group in made if any(span.kind != "log" for span in group)]
 
 
 def _incident(course: Course, group: Sequence[Span]) -> Incident:
-    start = min(each.start for each in group)
-    end = max(each.end for each in group)
-    stops = [each for each in group if each.kind not in ("late", "hardware", "log")]
+    start = min(span.start for span in group)
+    end = max(span.end for span in group)
+    stops = [span for span in group if span.kind not in ("late", "hardware", "log")]
     if not stops:  # it goes on, if slowly
         back = None if end >= course.end - 2 * course.step else end
         return Incident(start, end, start, back, "went_on")
-    stopped = min(each.start for each in stops)
+    stopped = min(stop.start for stop in stops)
     deaths = [at for at in course.deaths if start - 1 <= at <= end]
     before = [value for _, value in course.progress if value <= stopped]
     # A hang's symptom is seen late: the last progress is when work stopped.
@@ -57,9 +57,9 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
     back = _back(course, stops, max([stopped, *deaths]))
     first = min(deaths, default=None)
     waited = first is not None and first - since >= HANG_SECONDS
-    held = first is None or any(each.kind in ("silent", "unresponsive") and each.start < first - 5 for each in group)
+    held = first is None or any(span.kind in ("silent", "unresponsive") and span.start < first - 5 for span in group)
     what: What = "hung" if waited or held else "died"
-    if any(each.kind == "node_lost" and each.start <= since + NODE_SECONDS for each in group):
+    if any(span.kind == "node_lost" and span.start <= since + NODE_SECONDS for span in group):
         what = "node_lost"
     return Incident(min(start, since), max(end, back or end), since, back, what, bool(before))
 
@@ -69,8 +69,8 @@ def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
 
     What survivors of a death still complete is no progress: it comes while the death is shown.
     """
-    over = max(each.end for each in stops)
-    after = max([after, *(each.start for each in stops)])
+    over = max(span.end for span in stops)
+    after = max([after, *(span.start for span in stops)])
     starts = [value for _, value in course.running_since if value > after]
     seen = [value for at, value in course.progress if at > after]
     if starts:
@@ -104,7 +104,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     is_guess = not gpus
     last = incident.end
     if gpus:  # they end by themselves when they are given back
-        last = max(each.start + each.seconds for each in gpus)
+        last = max(holding.start + holding.seconds for holding in gpus)
     else:
         gpus = [HeldGpus(course.start, course.end - course.start, float(ranks or 0))]
     until = min(last if incident.back is None else incident.back, course.end)
@@ -127,7 +127,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
 def held(gpus: Sequence[HeldGpus], start: float, end: float) -> float:
     """GPU-hours that the job held between two times."""
     total = 0.0
-    for each in gpus:
-        overlap = min(end, each.start + each.seconds) - max(start, each.start)
-        total += max(overlap, 0.0) * each.number
+    for holding in gpus:
+        overlap = min(end, holding.start + holding.seconds) - max(start, holding.start)
+        total += max(overlap, 0.0) * holding.number
     return total / _HOUR

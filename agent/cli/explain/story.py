@@ -54,16 +54,16 @@ def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
     return StoryPage(_title(job), (nothing, *_rules(job)), ())
 
 
-def told(
+def page_of(
     job: KnownJob,
-    found: Sequence[Incident],
+    incidents: Sequence[Incident],
     details: Details,
     judgement: WeighedWords,
     spent: Cost,
     runbooks: Mapping[str, str],
 ) -> StoryPage:
-    """Return the page of the last incident of ``found``."""
-    incident = found[-1]
+    """Return the page of the last incident of ``incidents``."""
+    incident = incidents[-1]
     sections = [
         PageSection("Who", _who(details, judgement)),
         *_words("Disagrees", judgement.against),
@@ -73,24 +73,26 @@ def told(
         PageSection("What to do", _to_do(details, judgement, runbooks)),
     ]
     if details.left_out:
-        sections.append(PageSection("Not used", tuple((each,) for each in details.left_out)))
+        sections.append(PageSection("Not used", tuple((reason,) for reason in details.left_out)))
     return StoryPage(
-        _title(job), (*_sentences(job, incident, found), *_rules(job)), tuple(each for each in sections if each.rows)
+        _title(job),
+        (*_sentences(job, incident, incidents), *_rules(job)),
+        tuple(section for section in sections if section.rows),
     )
 
 
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
     """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
     kept: list[Happened] = []
-    for each in sorted(set(happened), key=lambda each: (each.at, KINDS.index(each.kind), each)):
+    for each in sorted(set(happened), key=lambda one: (one.at, KINDS.index(one.kind), one)):
         double = next((number for number, other in enumerate(kept) if _same(each, other)), None)
         if double is None:
             kept.append(each)
         elif ": first" in each.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
             kept[double] = each
     rows = [
-        (_clock(each.at), f"rank {each.rank}" if each.rank else "", each.node, each.what, _source(each))
-        for each in kept
+        (_clock(event.at), f"rank {event.rank}" if event.rank else "", event.node, event.what, _source(event))
+        for event in kept
     ]
     if len(rows) > MAX_TIMELINE:
         half = MAX_TIMELINE // 2
@@ -102,12 +104,12 @@ def _source(happened: Happened) -> str:
     return NAMES.get(happened.source, happened.source)
 
 
-def _same(one: Happened, other: Happened) -> bool:
+def _same(event: Happened, other: Happened) -> bool:
     """Return whether both are one thing, which two queries or a bundle and the metrics tell."""
-    if one.kind == other.kind and one.kind in ("died", "unresponsive"):
-        return one.rank == other.rank and abs(one.at - other.at) < SAME_SECONDS
-    return (one.rank, one.node, one.what) == (other.rank, other.node, other.what) and (
-        abs(one.at - other.at) < SAME_SECONDS
+    if event.kind == other.kind and event.kind in ("died", "unresponsive"):
+        return event.rank == other.rank and abs(event.at - other.at) < SAME_SECONDS
+    return (event.rank, event.node, event.what) == (other.rank, other.node, other.what) and (
+        abs(event.at - other.at) < SAME_SECONDS
     )
 
 
@@ -125,7 +127,7 @@ def _rules(job: KnownJob) -> list[str]:
     return ["the shipped rules say nothing of this job: are they loaded? (without them metrics tell no incident)"]
 
 
-def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> list[str]:
+def _sentences(job: KnownJob, incident: Incident, incidents: Sequence[Incident]) -> list[str]:
     what = WHAT[incident.what]
     over = ""
     if not job.has_rules:
@@ -133,8 +135,11 @@ def _sentences(job: KnownJob, incident: Incident, found: Sequence[Incident]) -> 
     elif incident.stopped:
         over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
     said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{over}"]
-    if len(found) > 1:
-        said.append("earlier ones, each told with --until: " + ", ".join(_moment(each.end) for each in found[:-1][-8:]))
+    if len(incidents) > 1:
+        said.append(
+            "earlier ones, each told with --until: "
+            + ", ".join(_moment(earlier.end) for earlier in incidents[:-1][-8:])
+        )
     return said
 
 
@@ -143,9 +148,9 @@ def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ..
         return (("no witness blames a rank", "", ""),)
     ranks, witnesses = judgement.culprit
     of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
-    nodes = sorted({each.node for each in judgement.for_them if each.node})
+    nodes = sorted({word.node for word in judgement.for_them if word.node})
     position = of or ", ".join(nodes[:4])
-    against = len({each.witness for each in judgement.against})
+    against = len({word.witness for word in judgement.against})
     all_of = len(witnesses) + against
     votes = f"{len(witnesses)} of {all_of} witnesses" if all_of > 1 else "the only witness that blames a rank"
     head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}, by {votes}"
@@ -159,9 +164,9 @@ def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
     """Return rows of witness, ranks and sentence; ranks with the same sentence of a witness share a row."""
     together: dict[tuple[str, str, str], list[str]] = {}
-    for each in said:
-        source = "" if each.source == "metrics" else f" (bundle of {each.source})"
-        together.setdefault((NAMES[each.witness], each.says, source), []).append(each.rank)
+    for word in said:
+        source = "" if word.source == "metrics" else f" (bundle of {word.source})"
+        together.setdefault((NAMES[word.witness], word.says, source), []).append(word.rank)
     rows = [
         (f"  {name}", f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}" if any(ranks) else "", says + source)
         for (name, says, source), ranks in together.items()
@@ -198,7 +203,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
 
 
 def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    rows = [(each, "") for each in details.advice]
+    rows = [(advice, "") for advice in details.advice]
     rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
     if not rows and judgement.culprit is not None:
         rows.append(("no alert fired: docs/runbooks.md has what each witness means", ""))
@@ -238,7 +243,7 @@ def as_html(page: StoryPage) -> str:
         "<!DOCTYPE html>",
         f'<html lang="en"><head><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style></head><body>',
         f"<h1>{title}</h1>",
-        *(f"<p>{html.escape(plain(each))}</p>" for each in page.sentences),
+        *(f"<p>{html.escape(plain(sentence))}</p>" for sentence in page.sentences),
     ]
     for section in page.sections:
         parts += [f"<h2>{html.escape(plain(section.heading))}</h2>", "<table>"]

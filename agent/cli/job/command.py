@@ -27,19 +27,19 @@ _WELL = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 
 
-def told(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
+def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
     """Return the job as lines of text; ``every``: also the ranks that are well."""
     if len(facts.clusters) > 1:
-        names = ", ".join(plain(each) or "(none)" for each in facts.clusters)
+        names = ", ".join(plain(cluster) or "(none)" for cluster in facts.clusters)
         return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
     if not facts.ranks:
         return f"job {plain(facts.job_id)}: no rank was seen in the last hour"
     lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
     if not facts.has_rules:
         lines.append("the shipped rules say nothing of this job: are they loaded? (late ranks are not known without)")
-    rows = sorted((each for each in facts.ranks if every or _in_trouble(each)), key=_order)
+    rows = sorted((rank for rank in facts.ranks if every or _in_trouble(rank)), key=_order)
     if rows:
-        cells = (_cells(each, facts.now_seconds) for each in rows)
+        cells = (_cells(rank, facts.now_seconds) for rank in rows)
         lines += ["", *columns(_HEAD, cells, _HEAD.index("STATE"), colour=colour)]
     left_out = len(facts.ranks) - len(rows)
     if left_out:
@@ -50,8 +50,8 @@ def told(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
 def _title(facts: JobFacts) -> str:
     info = facts.info or {}
     said = [info.get("name", ""), info.get("user", ""), info.get("partition", "")]
-    named = ", ".join(plain(each) for each in said if each)
-    nodes = len({each.node for each in facts.ranks})
+    named = ", ".join(plain(word) for word in said if word)
+    nodes = len({rank.node for rank in facts.ranks})
     speed = facts.bus_bandwidth_bytes_per_second
     return (
         f"job {plain(facts.job_id)}{f' ({named})' if named else ''}: {count(len(facts.ranks), 'rank')} on "
@@ -60,9 +60,9 @@ def _title(facts: JobFacts) -> str:
 
 
 def _states(facts: JobFacts) -> list[str]:
-    counts = Counter(each.state for each in facts.ranks)
+    counts = Counter(rank.state for rank in facts.ranks)
     said = [f"{counts[state]} {'not seen any more' if state == UNSEEN else state}" for state in _known(counts)]
-    late = sum(each.late_share is not None for each in facts.ranks)
+    late = sum(rank.late_share is not None for rank in facts.ranks)
     return ["now: " + ", ".join([*said, *([f"{late} late"] if late else [])])]
 
 
@@ -71,10 +71,10 @@ def _known(counts: Iterable[str]) -> list[str]:
 
 
 def _first(facts: JobFacts) -> list[str]:
-    dead = [each for each in facts.ranks if each.state == "dead" and each.ended is not None]
+    dead = [rank for rank in facts.ranks if rank.state == "dead" and rank.ended is not None]
     if not dead:
         return []
-    first = min(dead, key=lambda each: each.ended.at_seconds if each.ended else 0.0)
+    first = min(dead, key=lambda rank: rank.ended.at_seconds if rank.ended else 0.0)
     assert first.ended is not None  # noqa: S101  # for mypy: chosen above
     clock = time.strftime("%H:%M:%S", time.localtime(first.ended.at_seconds))
     return [
@@ -85,18 +85,18 @@ def _first(facts: JobFacts) -> list[str]:
 
 def _missing(facts: JobFacts) -> list[str]:
     unseen: dict[str, list[str]] = {}
-    for each in facts.ranks:
-        if each.state == UNSEEN:
-            unseen.setdefault(each.node, []).append(each.rank)
+    for rank in facts.ranks:
+        if rank.state == UNSEEN:
+            unseen.setdefault(rank.node, []).append(rank.rank)
     lines = [f"not seen any more: {rank_set(ranks)} on {plain(node)}" for node, ranks in sorted(unseen.items())]
-    numbers = {each.rank for each in facts.ranks}
+    numbers = {rank.rank for rank in facts.ranks}
     if facts.expected is not None and facts.expected > len(numbers):
         lines.append(f"never seen in the last hour: {facts.expected - len(numbers)} of {facts.expected} ranks")
     return lines
 
 
 def _alerts(facts: JobFacts) -> list[str]:
-    alerts = Counter((each.severity, each.name) for each in facts.alerts)
+    alerts = Counter((alert.severity, alert.name) for alert in facts.alerts)
     return [
         f"{plain(severity) or 'alert'}: {plain(name)}{f' ({count})' if count > 1 else ''}"
         for (severity, name), count in sorted(alerts.items())
@@ -149,6 +149,6 @@ def main(arguments: Sequence[str]) -> int:
         facts = gather(flags.prometheus, flags.job, flags.cluster)
     except NO_ANSWER as error:
         return no_answer("job", flags.prometheus, error)
-    say(as_json(asdict(facts)) if flags.json else told(facts, every=flags.all, colour=has_colours()))
-    is_well = facts.ranks and not any(each.state in _BAD for each in facts.ranks)
+    say(as_json(asdict(facts)) if flags.json else as_text(facts, every=flags.all, colour=has_colours()))
+    is_well = facts.ranks and not any(rank.state in _BAD for rank in facts.ranks)
     return 0 if is_well else 1

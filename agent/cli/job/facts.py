@@ -82,7 +82,7 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     info = f"rankwatch_rank_info{{{job}}}"
     # When each was last seen; 0 of those that lived between two steps.
     seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
-    clusters = tuple(sorted({each.labels.get("cluster", "") for each in (*shown, *seen)}))
+    clusters = tuple(sorted({sample.labels.get("cluster", "") for sample in (*shown, *seen)}))
     if len(clusters) > 1:
         return JobFacts(job_id, now.value, clusters)
     of_job = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
@@ -111,28 +111,32 @@ def quoted(value: str) -> str:
 
 
 def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) -> tuple[JobRank, ...]:
-    states = {_key(each): each.labels.get("state", "") for each in shown}
+    states = {_key(sample): sample.labels.get("state", "") for sample in shown}
     known = {rank for _, rank in states}
     facts: dict[RankKey, Sample] = {}
     gpus: dict[tuple[RankKey, str], set[str]] = {}
-    for each in sorted(seen, key=lambda each: each.value):
+    for each in sorted(seen, key=lambda fact: fact.value):
         facts[_key(each)] = each
         gpus.setdefault((_key(each), each.labels.get("pid", "")), set()).add(each.labels.get("gpu", ""))
         if each.labels.get("rank", "") not in known:
             states.setdefault(_key(each), UNSEEN)
-    at = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))}
-    at |= {_key(each): each.value for each in ask(_of_rank("rank:rankwatch_exit:time", job))}  # by Prometheus' clock
-    ends = {_key(each): each.labels for each in ask(f"rankwatch_rank_exit_info{{{job}}}")}
-    progress = {_key(each): each.value for each in ask(_of_rank("rankwatch_rank_last_progress_timestamp_seconds", job))}
+    at = {_key(sample): sample.value for sample in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))}
+    at |= {
+        _key(sample): sample.value for sample in ask(_of_rank("rank:rankwatch_exit:time", job))
+    }  # by Prometheus' clock
+    ends = {_key(sample): sample.labels for sample in ask(f"rankwatch_rank_exit_info{{{job}}}")}
+    progress = {
+        _key(sample): sample.value for sample in ask(_of_rank("rankwatch_rank_last_progress_timestamp_seconds", job))
+    }
     straggles = f'ALERTS{{{job}, alertname="StragglerRank", alertstate="firing"}}'
     late: dict[str, float] = {}
-    for each in ask(
+    for sample in ask(
         f"max by (rank) (avg_over_time(comm_rank:rankwatch_late:ratio{{{job}}}[3m]) and on (rank) {straggles})"
     ):
-        late[each.labels.get("rank", "")] = each.value
+        late[sample.labels.get("rank", "")] = sample.value
     why: dict[RankKey, list[str]] = {}
-    for each in ask(straggles):
-        why.setdefault(_key(each), []).append(each.labels.get("why", "").replace("_", " "))
+    for sample in ask(straggles):
+        why.setdefault(_key(sample), []).append(sample.labels.get("why", "").replace("_", " "))
 
     def made(key: RankKey, state: str) -> JobRank:
         labels = facts[key].labels if key in facts else {}
@@ -166,13 +170,16 @@ def rank_end(labels: Mapping[str, str] | None, at_seconds: float | None) -> Rank
     """Return how a rank ended, by the labels reason, signal and code; None where it is not known when."""
     if at_seconds is None:
         return None
-    found = labels or {}
-    code = found.get("code", "")
+    known_labels = labels or {}
+    code = known_labels.get("code", "")
     return RankEnd(
-        at_seconds, found.get("reason", "unknown"), found.get("signal", ""), int(code) if code.isdecimal() else None
+        at_seconds,
+        known_labels.get("reason", "unknown"),
+        known_labels.get("signal", ""),
+        int(code) if code.isdecimal() else None,
     )
 
 
-def _alerts(found: Iterable[Sample]) -> tuple[FiringAlert, ...]:
+def _alerts(samples: Iterable[Sample]) -> tuple[FiringAlert, ...]:
     names = ("alertname", "severity", "rank", "node")
-    return tuple(sorted(FiringAlert(*(each.labels.get(name, "") for name in names)) for each in found))
+    return tuple(sorted(FiringAlert(*(sample.labels.get(name, "") for name in names)) for sample in samples))

@@ -69,7 +69,7 @@ class RankBinder:
             return False
         claimants = self._rivals(process)
         waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
-        siblings = [each for each in claimants if are_siblings(process, each)]
+        siblings = [claimant for claimant in claimants if are_siblings(process, claimant)]
         ranks, source = process.ranks(unique=len(claimants) <= 1)
         if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
             settled = waited or self._settle_at_once or process.exited_at is not None
@@ -142,9 +142,9 @@ class RankBinder:
     def _rivals(self, process: RankProcess) -> list[RankProcess]:
         """Return the processes that claim the same rank and live at the same time, this one among them."""
         return [
-            each
-            for each in self._claimants.get(_claimed(process), [])
-            if each.exited_at is None or each.exited_at > process.found_at
+            rival
+            for rival in self._claimants.get(_claimed(process), [])
+            if rival.exited_at is None or rival.exited_at > process.found_at
         ]
 
     def _bind_sibling(
@@ -156,7 +156,7 @@ class RankBinder:
     ) -> bool:
         """Bind a process whose environment names its task's rank: to the first of its names that is free."""
         job_id = self._job_id(process, processes)
-        others = {id(each) for each in siblings if each is not process}
+        others = {id(sibling) for sibling in siblings if sibling is not process}
         for rank, source in candidates(process, siblings):
             label = RankLabel(job_id, rank)
             if id(self.labels.holder(label)) not in others and self.labels.take(label, process, may_regroup=False):
@@ -231,8 +231,8 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
     """Return the processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
-    found: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
+    claimants: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
-        if process.claim.rank is not None and len(same := found[_claimed(process)]) <= MAX_SIBLINGS:
+        if process.claim.rank is not None and len(same := claimants[_claimed(process)]) <= MAX_SIBLINGS:
             same.append(process)
-    return found
+    return claimants

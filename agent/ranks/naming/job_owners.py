@@ -62,7 +62,7 @@ class JobOwners:
             if holder is not None and proven and not holder.proven:
                 self._holders[plain] = _holder(process)
                 return plain, True
-        shown = next((each for each in suffixed(plain, process) if self._is_free(each, process)), plain)
+        shown = next((suffix for suffix in suffixed(plain, process) if self._is_free(suffix, process)), plain)
         self._hold(shown, process)
         return shown, False
 
@@ -89,7 +89,7 @@ class JobOwners:
             return proven or not holder.only_proven
         if suspect or holder.proven or holder.uid != _uid(process):
             return False
-        return not any(each.exited_at is None and each.shown_job_id == plain for each in processes)
+        return not any(other.exited_at is None and other.shown_job_id == plain for other in processes)
 
     def _is_free(self, shown: str, process: RankProcess) -> bool:
         holder = self._holders.get(shown)

@@ -18,18 +18,18 @@ _NO_AXIS = frozenset({"EP"})
 Place = tuple[tuple[str, int], ...]
 
 
-def are_siblings(one: RankProcess, other: RankProcess) -> bool:
+def are_siblings(process: RankProcess, other: RankProcess) -> bool:
     """Return True for processes of one task: the scheduler's, or children of one parent.
 
     A rank's own child is none: it may be a helper that the rank ends as it likes.
     """
-    if one.facts is None or other.facts is None:
+    if process.facts is None or other.facts is None:
         return False
-    if one.facts.parent_pid == other.facts.key.pid or other.facts.parent_pid == one.facts.key.pid:
+    if process.facts.parent_pid == other.facts.key.pid or other.facts.parent_pid == process.facts.key.pid:
         return False
-    if one.claim.task and one.claim.task == other.claim.task:
+    if process.claim.task and process.claim.task == other.claim.task:
         return True
-    return one.facts.parent_pid > 1 and one.facts.parent_pid == other.facts.parent_pid
+    return process.facts.parent_pid > 1 and process.facts.parent_pid == other.facts.parent_pid
 
 
 @lru_cache(maxsize=4096)
@@ -59,12 +59,12 @@ def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterabl
     the order of starts, is counted from the task's number, where that task is its step's only one; else both follow
     that number after a point, or ranks of two nodes would be one.
     """
-    titles = [place_of(each.facts.title if each.facts is not None else "") for each in siblings]
+    titles = [place_of(sibling.facts.title if sibling.facts is not None else "") for sibling in siblings]
     number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)
     task, alone = process.claim.rank or 0, process.claim.world_size == 1
     if number is not None:
         yield str(number) if alone else f"{task}.{number}", "title"
-    in_order = sorted(each.facts.key[::-1] for each in siblings if each.facts is not None)
+    in_order = sorted(sibling.facts.key[::-1] for sibling in siblings if sibling.facts is not None)
     first = in_order.index(process.facts.key[::-1]) if process.facts is not None else 0
     for index in (first, *(index for index in range(len(siblings)) if index != first)):
         yield (str(task + index) if alone or index == 0 else f"{task}.{index}"), "local_index"

@@ -98,7 +98,7 @@ def read_claim(
     if not job_id:
         job_id, scheduler = proven
     name = next((environment[name] for name in _JOB_NAME_VARIABLES if environment.get(name)), "")
-    partition, cluster, nodes, task = (clean_label(environment.get(each, "")) for each in _TEXT_VARIABLES)
+    partition, cluster, nodes, task = (clean_label(environment.get(variable, "")) for variable in _TEXT_VARIABLES)
     return Claim(
         rank=rank,
         local_rank="" if local is None else str(local),
@@ -113,7 +113,9 @@ def read_claim(
         partition=partition,
         cluster=cluster,
         nodes=nodes,
-        restarts=next((clean_label(environment[each]) for each in _RESTART_VARIABLES if environment.get(each)), ""),
+        restarts=next(
+            (clean_label(environment[variable]) for variable in _RESTART_VARIABLES if environment.get(variable)), ""
+        ),
         restarts_left=_restarts_left(environment),
     )
 

@@ -45,7 +45,7 @@ def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[Pr
     with it, the first by ``_order``, which is the first struck one or the first of all. ``exits``: in order.
     """
     struck = [p for p in exits if is_struck(p)]
-    left_at, struck_at = ([left_at_of(p) for p in each] for each in (exits, struck))
+    left_at, struck_at = ([left_at_of(p) for p in group] for group in (exits, struck))
     victims = set()
     for process, at in zip(exits, left_at, strict=True):
         near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)

@@ -70,7 +70,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     session: int = 0
     title: str = ""
 
-    def place(self, hostname: str) -> str:
+    def loopback_host(self, hostname: str) -> str:
         """Where its loopback addresses are: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
         return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname
 

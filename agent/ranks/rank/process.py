@@ -187,9 +187,9 @@ class RankProcess(msgspec.Struct):
 
         A lost GPU stays too: the driver names no process of it any more, even if the process uses other GPUs.
         """
-        if found := hardware.gpus_of(pid):
+        if held := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
-            for gpu in found:
+            for gpu in held:
                 gpus[gpu.uuid] = RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu))
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 

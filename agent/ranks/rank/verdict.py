@@ -41,11 +41,11 @@ class _Job(msgspec.Struct, frozen=True):
 
 def judge_job(processes: Sequence[RankProcess], now: float, numbers: Numbers = NUMBERS) -> list[RankVerdict]:
     """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
-    found = sorted(processes, key=lambda p: p.found_at)
+    by_age = sorted(processes, key=lambda p: p.found_at)
     exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (left_at_of(p), p.key))
     job = _Job(
-        found_at=[p.found_at for p in found],
-        alive_until=list(accumulate((_alive_until(p, now) for p in found), max)),
+        found_at=[p.found_at for p in by_age],
+        alive_until=list(accumulate((_alive_until(p, now) for p in by_age), max)),
         preceded=preceded(exits, numbers),
         torn_down=killed_before_teardown(exits, numbers),
         all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
