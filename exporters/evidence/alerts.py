@@ -9,16 +9,16 @@ from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, A
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
     """Return the open pages on the jobs, or why Prometheus does not answer; no body comes with the request."""
-    jobs = "|".join(re.escape(each) for each in request.job_ids[:MAX_JOBS])
+    jobs = "|".join(re.escape(job_id) for job_id in request.job_ids[:MAX_JOBS])
     matchers = [f"cluster={_quoted(request.cluster)}"] if request.cluster else []
     matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_quoted(jobs)}"]
     try:
-        found = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")
+        firing = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")
     except (OSError, ValueError) as error:
         return AlertsAnswer(error=f"{type(error).__name__}: {error}"[:MAX_LABEL])
     names = ("job_id", "alertname", "rank")
-    alerts = [OpenAlert(*(each.labels.get(name, "")[:MAX_LABEL] for name in names)) for each in found]
-    return AlertsAnswer(in_turns(alerts, lambda one: one.job_id, MAX_ALERTS))
+    alerts = [OpenAlert(*(sample.labels.get(name, "")[:MAX_LABEL] for name in names)) for sample in firing]
+    return AlertsAnswer(in_turns(alerts, lambda alert: alert.job_id, MAX_ALERTS))
 
 
 def _quoted(text: str) -> str:

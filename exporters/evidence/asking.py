@@ -35,14 +35,14 @@ class AlertWatch:
         """Return the bundles that are due by all alerts that are open now."""
         self.open_jobs = jobs = frozenset(alert.job_id for alert in alerts)
         self._known &= jobs
-        found = []
+        occasions = []
         for job_id in sorted(jobs - self._known):
             blamed = {alert.rank for alert in alerts if alert.job_id == job_id and alert.rank.isdigit()}
             rank = chosen_rank([view for view in views if view.label.job_id == job_id], blamed)
             if rank:
-                found.append(Occasion(job_id, "alert", rank))
-        self._known |= {occasion.job_id for occasion in found}
-        return found
+                occasions.append(Occasion(job_id, "alert", rank))
+        self._known |= {occasion.job_id for occasion in occasions}
+        return occasions
 
 
 def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
@@ -78,13 +78,13 @@ class AlertAsker:
 
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
         """Return the bundles that are due by an answer that came, and ask if it is time; ``views``: all ranks here."""
-        found = self._taken_in(views)
+        occasions = self._taken_in(views)
         jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:
             self._due_at = self._ctx.clock.monotonic() + ASK_SECONDS
             request = AlertsRequest(self._config.alerts_url, self._config.alerts_cluster, jobs)
             self._task = asyncio.get_running_loop().create_task(self._helper.call(request, PATIENCE_SECONDS))
-        return found
+        return occasions
 
     async def close(self) -> None:
         """Give up a question under way."""

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from agent.sdk.evidence import folder as place, summary as told
+from agent.sdk.evidence import folder as bundle_files, summary as summaries
 from exporters.evidence.places import Held, evicted
 
 MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; what is longer keeps its end
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_DRAFT = re.compile(rf"\..+({re.escape(place.SUFFIX)}|{re.escape(place.SUMMARY_SUFFIX)})\.part")
+_DRAFT = re.compile(rf"\..+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.part")
 
 
 def bundle_name(job_id: str, taken_at: float, node: str) -> str:
@@ -31,7 +31,7 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
-    for name, data in sorted(files.items(), key=lambda each: (len(each[1]), each[0])):
+    for name, data in sorted(files.items(), key=lambda item: (len(item[1]), item[0])):
         cut = data[-MAX_PART_BYTES:]
         if len(cut) > room:
             left_out.append(name)
@@ -49,7 +49,7 @@ def write(
     folder: Path,
     name: str,
     files: Mapping[str, bytes],
-    summary: told.Summary,
+    summary: summaries.Summary,
     keep: int,
     open_jobs: Container[str] = frozenset(),
 ) -> str:
@@ -61,20 +61,20 @@ def write(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)
-    old = place.bundles(folder)
+    old = bundle_files.bundles(folder)
     numbered = (f"{name}.{number}" for number in range(2, len(old) + 3))
-    name = name if name not in old else next(each for each in numbered if each not in old)
-    held = [*(_held(folder, each, open_jobs) for each in old), Held(summary.user, is_open=True)]
+    name = name if name not in old else next(candidate for candidate in numbered if candidate not in old)
+    held = [*(_held(folder, bundle, open_jobs) for bundle in old), Held(summary.user, is_open=True)]
     while (number := evicted(held, keep)) is not None:
         if number == len(old):
             raise NoPlaceError(f"{len(old)} users have a bundle of an open page here")
         _remove(folder, old.pop(number))
         del held[number]
     packed = _packed(files, summary)
-    told_of = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
+    summary_text = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
     try:  # the bundle last: who sees it finds its summary, too
-        _write_whole(folder / f"{name}{place.SUMMARY_SUFFIX}", told_of)
-        _write_whole(folder / f"{name}{place.SUFFIX}", packed)
+        _write_whole(folder / f"{name}{bundle_files.SUMMARY_SUFFIX}", summary_text)
+        _write_whole(folder / f"{name}{bundle_files.SUFFIX}", packed)
     except OSError:
         _remove(folder, name)
         raise
@@ -83,13 +83,13 @@ def write(
 
 def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:
     try:
-        summary = place.read_summary(folder, name)
+        summary = bundle_files.read_summary(folder, name)
     except (OSError, ValueError):
         return Held("", is_open=False)
     return Held(summary.user, summary.job_id in open_jobs)
 
 
-def _packed(files: Mapping[str, bytes], summary: told.Summary) -> bytes:
+def _packed(files: Mapping[str, bytes], summary: summaries.Summary) -> bytes:
     packed = io.BytesIO()
     whole = {**files, "summary.json": msgspec.json.encode(summary)}
     with (
@@ -104,14 +104,14 @@ def _packed(files: Mapping[str, bytes], summary: told.Summary) -> bytes:
 
 
 def _remove(folder: Path, name: str) -> None:
-    for suffix in (place.SUFFIX, place.SUMMARY_SUFFIX):
+    for suffix in (bundle_files.SUFFIX, bundle_files.SUMMARY_SUFFIX):
         with contextlib.suppress(OSError):
             (folder / f"{name}{suffix}").unlink()
 
 
 def _remove_drafts(folder: Path) -> None:
     """Remove what was being written when the agent was killed."""
-    for path in [each for each in folder.iterdir() if _DRAFT.fullmatch(each.name)]:
+    for path in [draft for draft in folder.iterdir() if _DRAFT.fullmatch(draft.name)]:
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.sdk.evidence import Offered, Wanted, folder as place, summary as told
+from agent.sdk.evidence import Offered, Wanted, folder as bundle_files, summary as summaries
 from agent.sdk.exporter import Context, NoData, Spec
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankView
@@ -91,7 +91,7 @@ class EvidenceExporter:
         alerted = None if asker is None else attempt("which pages are open", lambda: asker.look(views))
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
-        for job_id in await self._writer.call(lambda: place.asked_for(self._folder)):
+        for job_id in await self._writer.call(lambda: bundle_files.asked_for(self._folder)):
             if _of_job(views, job_id):  # a name that is misspelt must not cost another job's bundle its place
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
@@ -151,35 +151,35 @@ class EvidenceExporter:
             *(self._timed(name, work, config.seconds_per_bundle) for name, work in zip(names, works, strict=True))
         )
         files: dict[str, bytes] = {"ranks.json": ranks_file(views)}
-        events: list[told.Event] = []
+        events: list[summaries.Event] = []
         parts = []
         frozen = self._frozen.pop(occasion.job_id, None)
         if frozen is not None:
             files |= {f"at-first-exit/{name}": data for name, data in frozen.files.items()}
         for name, (offered, failed, took) in zip(names, made, strict=True):
-            inside = {each if name == PROCESSES else f"{name}/{each}": data for each, data in offered.files.items()}
+            inside = {file if name == PROCESSES else f"{name}/{file}": data for file, data in offered.files.items()}
             files |= inside
-            words += list(offered.words)[: told.MAX_LISTED]
-            events += list(offered.events)[: told.MAX_LISTED]
-            parts.append(told.Part(name, sum(map(len, inside.values())), round(took, 3), failed))
+            words += list(offered.words)[: summaries.MAX_LISTED]
+            events += list(offered.events)[: summaries.MAX_LISTED]
+            parts.append(summaries.Part(name, sum(map(len, inside.values())), round(took, 3), failed))
             self._failures[name] += bool(failed)
         files, left_out = bundle.fitted(files, config.megabytes_per_bundle * 1024 * 1024)
         if left_out:
-            parts.append(told.Part("left out", 0, 0.0, f"no room: {', '.join(left_out)}"[: told.MAX_TEXT]))
-        summary = told.Summary(
+            parts.append(summaries.Part("left out", 0, 0.0, f"no room: {', '.join(left_out)}"[: summaries.MAX_TEXT]))
+        summary = summaries.Summary(
             format=1,
-            job_id=occasion.job_id[: told.MAX_TEXT],
+            job_id=occasion.job_id[: summaries.MAX_TEXT],
             node=self._ctx.hostname,
             taken_at=taken_at,
             trigger=occasion.trigger,
             because=because(occasion),
-            version=place.VERSION,
-            ranks=[story.of_rank(view, taken_at, words) for view in views][: told.MAX_LISTED],
-            words=words[: told.MAX_LISTED],
+            version=bundle_files.VERSION,
+            ranks=[story.of_rank(view, taken_at, words) for view in views][: summaries.MAX_LISTED],
+            words=words[: summaries.MAX_LISTED],
             suspects=story.suspects(words, left_at),
             timeline=story.time_line(views, self._watch.changes(occasion.job_id), events),
             parts=parts,
-            user=user_of(views)[: told.MAX_TEXT],
+            user=user_of(views)[: summaries.MAX_TEXT],
         )
         name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
         open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
@@ -204,7 +204,7 @@ class EvidenceExporter:
         except TimeoutError:
             failed = f"not there within {seconds:g} s"
         except Exception as error:  # noqa: BLE001  # whatever it is, it costs this part
-            failed = f"{type(error).__name__}: {error}"[: told.MAX_TEXT]
+            failed = f"{type(error).__name__}: {error}"[: summaries.MAX_TEXT]
             self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
         return offered, failed, self._ctx.clock.monotonic() - began
 
@@ -220,17 +220,17 @@ class EvidenceExporter:
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
         if len(self._frozen) > MAX_FROZEN:
-            del self._frozen[list(self._frozen)[gives_way([each.user for each in self._frozen.values()])]]
+            del self._frozen[list(self._frozen)[gives_way([frozen.user for frozen in self._frozen.values()])]]
 
     def _drop_frozen(self) -> None:
         now = self._ctx.clock.monotonic()
-        self._frozen = {job: each for job, each in self._frozen.items() if now - each.at < FROZEN_SECONDS}
+        self._frozen = {job: frozen for job, frozen in self._frozen.items() if now - frozen.at < FROZEN_SECONDS}
         self._begun = {
             job: begun for job, begun in self._begun.items() if now - begun < 60 * self._config.minutes_between
         }
 
     async def _file(self, name: str) -> bytes | None:
-        data = await self._writer.call(lambda: place.read_file(self._folder, name))
+        data = await self._writer.call(lambda: bundle_files.read_file(self._folder, name))
         if data is not None:
             self._ctx.log.info("a file of evidence was given over HTTP", file=name)
         return data
@@ -239,13 +239,13 @@ class EvidenceExporter:
         """Return whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
-    def _existing(self) -> list[tuple[str, told.Summary]]:
+    def _existing(self) -> list[tuple[str, summaries.Summary]]:
         """Make the directory, in which requests are left, if that is possible; return the bundles there. Blocking."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
-        return list(place.summaries(self._folder))
+        return list(bundle_files.summaries(self._folder))
 
-    def _learn(self, bundles: Iterable[tuple[str, told.Summary]]) -> None:
+    def _learn(self, bundles: Iterable[tuple[str, summaries.Summary]]) -> None:
         """Learn from the existing bundles: a restart of the agent takes none of them again."""
         clock = self._ctx.clock
         for _, summary in bundles:

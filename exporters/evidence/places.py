@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.sdk.evidence import folder as place
+from agent.sdk.evidence import folder as bundle_files
 
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 def most_kept(keep: int) -> int:
     """Return the node's limit of bundles; ``keep``: ``keep_bundles``."""
-    return min(MOST_TIMES * keep, place.MAX_LISTED)
+    return min(MOST_TIMES * keep, bundle_files.MAX_LISTED)
 
 
 def evicted(held: Sequence[Held], keep: int) -> int | None:

@@ -36,14 +36,14 @@ def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, byte
     """
     files: dict[str, bytes] = {}
     home = proc / str(pid)
-    place = f"ranks/{rank}"
+    folder = f"ranks/{rank}"
     for name in FILES:
-        _put(files, f"{place}/{name}", home / name)
+        _put(files, f"{folder}/{name}", home / name)
     if threads := _threads(home / "task"):
-        files[f"{place}/threads.tsv"] = threads
-    group = _group(files.get(f"{place}/cgroup", b""))
+        files[f"{folder}/threads.tsv"] = threads
+    group = _group(files.get(f"{folder}/cgroup", b""))
     for name in GROUP_FILES if group else ():
-        _put(files, f"{place}/group/{name}", cgroups / group / name)
+        _put(files, f"{folder}/group/{name}", cgroups / group / name)
     return files
 
 
@@ -61,7 +61,7 @@ def _threads(tasks: Path) -> bytes:
     """A line for each thread: id, name, state, what it waits for in the kernel, CPU time and switches."""
     lines = []
     try:
-        ids = sorted((each.name for each in tasks.iterdir()), key=int)[:MAX_RANK_THREADS]
+        ids = sorted((task.name for task in tasks.iterdir()), key=int)[:MAX_RANK_THREADS]
     except (OSError, ValueError):
         return b""
     for tid in ids:
@@ -83,9 +83,9 @@ def _group(cgroup: bytes) -> str:
     return ""
 
 
-def _put(found: dict[str, bytes], name: str, path: Path) -> None:
+def _put(files: dict[str, bytes], name: str, path: Path) -> None:
     if data := _read(path):
-        found[name] = data
+        files[name] = data
 
 
 def _read(path: Path) -> bytes:
@@ -110,19 +110,19 @@ class ProcessLooks:
         ``pids``: by rank. Ranks about which the kernel does not answer are named in UNREAD. RuntimeError where too
         many looks have not come back.
         """
-        found = await self._on_a_thread(partial(node_files, proc))
+        files = await self._on_a_thread(partial(node_files, proc))
         unread = []
         for rank, pid in list(pids.items())[:MAX_RANKS]:
             try:
                 async with asyncio.timeout(RANK_SECONDS):
-                    found |= await self._on_a_thread(partial(rank_files, proc, cgroups, rank, pid))
+                    files |= await self._on_a_thread(partial(rank_files, proc, cgroups, rank, pid))
             except TimeoutError:
                 unread.append(f"rank {rank}, pid {pid}: no answer within {RANK_SECONDS:g} s\n")
             except RuntimeError as error:
                 unread.append(f"rank {rank}, pid {pid}: {error}\n")
         if unread:
-            found[UNREAD] = "".join(unread).encode()
-        return found
+            files[UNREAD] = "".join(unread).encode()
+        return files
 
     async def _on_a_thread(self, look: Callable[[], _Files]) -> _Files:
         if not self._free:

@@ -41,8 +41,8 @@ WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 def of_rank(view: RankView, now_seconds: float, words: Iterable[summary.Word]) -> summary.RankAtTime:
     """Return a rank as the summary has it; what it did last is what its records say among ``words``."""
-    own = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
-    last = next((says for says in own if says.startswith(COMPLETED)), "")
+    said = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
+    last = next((says for says in said if says.startswith(COMPLETED)), "")
     process = view.process
     state = "unknown" if process.verdict is None else process.verdict.state
     since = process.exited_seconds if process.exited_at is not None else 0.0
@@ -150,8 +150,8 @@ def _facts(view: RankView) -> dict[str, object]:
         "last_progress": process.progress_seconds,
         "gpus": [{"index": gpu.index, "uuid": gpu.uuid, "pci": gpu.pci, "nic": gpu.nic} for gpu in view.gpus()],
         "communicators": [
-            {"comm": each.comm, "name": each.name, "rank": each.comm_rank, "ranks": each.size}
-            for each in process.members.values()
+            {"comm": membership.comm, "name": membership.name, "rank": membership.comm_rank, "ranks": membership.size}
+            for membership in process.members.values()
         ],
         "environment": {name: environment[name] for name in sorted(NAMES & environment.keys())},
     }

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
-from agent.sdk.evidence import Offered, Wanted, summary as told
+from agent.sdk.evidence import Offered, Wanted, summary as summaries
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import in_turns
 from agent.sdk.helper import HelperError, HelperSpec
@@ -241,8 +241,10 @@ class StacksExporter:
 def offered(stacks: Mapping[str, Stack]) -> Offered:
     """Return what a bundle has of these stacks, by rank."""
     elsewhere = others({rank: stack.label for rank, stack in stacks.items()})
-    words: Sequence[told.Word] = [
-        told.Word(rank, "stacks", f"its Python code is in {stack.label}"[: told.MAX_TEXT], blames=rank in elsewhere)
+    words: Sequence[summaries.Word] = [
+        summaries.Word(
+            rank, "stacks", f"its Python code is in {stack.label}"[: summaries.MAX_TEXT], blames=rank in elsewhere
+        )
         for rank, stack in stacks.items()
     ]
     return Offered({f"rank-{rank}.txt": stack.text.encode() for rank, stack in stacks.items()}, words)
