@@ -115,10 +115,10 @@ class JobsExporter:
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
             await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
-        found = await self._thread.call(lambda: self._sources.look(now))
-        if found is None:
+        answer = await self._thread.call(lambda: self._sources.look(now))
+        if answer is None:
             raise NoData
-        self._jobs, refused = found
+        self._jobs, refused = answer
         if refused != self._refused:
             self._refused = refused
             if refused:

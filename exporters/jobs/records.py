@@ -107,9 +107,9 @@ def is_over(file: JobFile, now: float) -> bool:
 
 def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int]:
     """MAX_RUNNING jobs that run and the MAX_ENDED that ended last; and how many that run are left out."""
-    found = list(jobs)
-    running = [job for job in found if job.file.ended is None]
-    ended = [job for job in found if job.file.ended is not None]
+    all_jobs = list(jobs)
+    running = [job for job in all_jobs if job.file.ended is None]
+    ended = [job for job in all_jobs if job.file.ended is not None]
     ended.sort(key=lambda job: (-(job.file.ended or 0), job.file.job_id))
     return (*running[:MAX_RUNNING], *ended[:MAX_ENDED]), max(len(running) - MAX_RUNNING, 0)
 
@@ -142,14 +142,14 @@ def signal_name(number: int) -> str:
 
 def gpu_numbers(text: str) -> tuple[str, ...]:
     """Read a list of GPUs as Slurm writes it ("0,1", "0-3"), MAX_GPUS at most; what is no number is left out."""
-    found: dict[str, None] = {}
+    numbers: dict[str, None] = {}
     for word in text.split(","):
         if among := _GPU_RANGE.fullmatch(word):
             first, last = int(among[1]), int(among[2])
-            found.update((str(number), None) for number in range(first, min(last, first + MAX_GPUS) + 1))
+            numbers.update((str(number), None) for number in range(first, min(last, first + MAX_GPUS) + 1))
         elif is_gpu(word):
-            found[word] = None
-    return tuple(found)[:MAX_GPUS]
+            numbers[word] = None
+    return tuple(numbers)[:MAX_GPUS]
 
 
 def is_gpu(name: str) -> bool:
@@ -168,7 +168,7 @@ def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdF
         stub = JobFile(said.job_id, user=said.user, partition=said.partition, cluster=said.cluster)
         known.setdefault(said.job_id, ScheduledJob(stub))
         gpus.setdefault(said.job_id, {})[gpu] = None
-    for job_id, found in gpus.items():
+    for job_id, of_job in gpus.items():
         if not known[job_id].gpus and known[job_id].ending is None:
-            known[job_id] = msgspec.structs.replace(known[job_id], gpus=tuple(found)[:MAX_GPUS])
+            known[job_id] = msgspec.structs.replace(known[job_id], gpus=tuple(of_job)[:MAX_GPUS])
     return tuple(known.values())

@@ -72,15 +72,15 @@ class TrustedDirectory(Generic[T]):
         wanted = sorted(name for name in names[:MAX_ENTRIES] if self._is_wanted(name))
         self.refused["count"] += max(len(wanted) - MAX_FILES, 0) + (len(names) > MAX_ENTRIES)
         before, self._known = self._known, {}
-        found = {}
+        files = {}
         for name in wanted[:MAX_FILES]:
             try:
-                found[name] = self._file(directory, name, before)
+                files[name] = self._file(directory, name, before)
             except NotBelieved as why:
                 self.refused[str(why)] += 1
             except FileNotFoundError:
                 continue  # it has gone since the names were read
-        return found
+        return files
 
     def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotBelieved]]) -> T:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -118,10 +118,10 @@ class TrustedDirectory(Generic[T]):
         except (ValueError, RecursionError):
             return NotBelieved("content")
 
-    def _is_theirs(self, told: os.stat_result) -> bool:
+    def _is_theirs(self, status: os.stat_result) -> bool:
         """Return True if one of the owners has it and only the owner, root's group and ours may write to it."""
-        by_group = told.st_mode & stat.S_IWGRP and told.st_gid not in (0, os.getegid())
-        return told.st_uid in self._owners and not by_group and not told.st_mode & stat.S_IWOTH
+        by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
+        return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 
 
 MAX_JOBS_PER_GPU = 16  # Of one GPU in dcgm-exporter's mapping
@@ -150,14 +150,16 @@ class JobSources:
         files = list((jobs or {}).values())
         self._note_untimely(files, now)
         over = {file.job_id for file in files if is_over(file, now) or file in self._untimely}
-        own = [job_of(file) for file in files if file.job_id not in over]
+        own_jobs = [job_of(file) for file in files if file.job_id not in over]
         mapped = [(gpu, said) for gpu, several in (dcgm or {}).items() for said in several]
         mapped += (amd or {}).items()
         refused: Counter[str] = Counter()
         for directory in (self._jobs, self._dcgm, self._amd):
             if directory is not None:
                 refused.update(directory.refused)
-        shown, left_out = bounded(with_mappings(own, [each for each in mapped if each[1].job_id not in over]))
+        shown, left_out = bounded(
+            with_mappings(own_jobs, [mapping for mapping in mapped if mapping[1].job_id not in over])
+        )
         refused["count"] += left_out
         return shown, +refused
 

@@ -52,7 +52,7 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class KernelEvent(NamedTuple):
     """A line's category, and the code, PCI address (as sysfs writes it), pid and part that the line names.
 
-    ``pid`` may be the number of a thread. ``part`` is the name of a server or a file system. ``told``: the GPU error in
+    ``pid`` may be the number of a thread. ``part`` is the name of a server or a file system. ``gpu_error``: the one in
     the line, None without one. ``user``: the process's user id, -1 if unknown.
     """
 
@@ -61,7 +61,7 @@ class KernelEvent(NamedTuple):
     pci: str
     pid: int
     part: str
-    told: Told | None = None
+    gpu_error: Told | None = None
     user: int = -1
 
 
@@ -93,8 +93,8 @@ def patterns(category: str) -> tuple[re.Pattern[str], ...]:
 def _compiled() -> tuple[_Compiled, ...]:
     return tuple(
         _Compiled(name, word.lower(), patterns(name))
-        for name, each in categories().items()
-        for word in ([each.contains] if isinstance(each.contains, str) else each.contains)
+        for name, category in categories().items()
+        for word in ([category.contains] if isinstance(category.contains, str) else category.contains)
     )
 
 
@@ -106,25 +106,27 @@ def _quotes() -> tuple[re.Pattern[str], ...]:
 def classify(text: str) -> KernelEvent | None:
     """Return the event of a line, by the beginning of the line; None for most lines, and for lines that quote users."""
     lowered = text.lower()
-    for each in _compiled():
-        if each.word not in lowered:
+    for compiled in _compiled():
+        if compiled.word not in lowered:
             continue
-        for pattern in each.patterns:
+        for pattern in compiled.patterns:
             if match := pattern.match(text):
                 if any(quote.match(text) for quote in _quotes()):
                     return None
                 named = match.groupdict(default="")
                 address, pid = _address(named.get("pci", "")), int(named.get("pid") or 0)
-                told = _told(categories()[each.name], named, text[match.end("code") :] if "code" in named else "")
-                return KernelEvent(each.name, named.get("code", ""), address, pid, named.get("part", ""), told)
+                gpu_error = _gpu_error(
+                    categories()[compiled.name], named, text[match.end("code") :] if "code" in named else ""
+                )
+                return KernelEvent(compiled.name, named.get("code", ""), address, pid, named.get("part", ""), gpu_error)
     return None
 
 
 def judged(event: KernelEvent) -> Judged | None:
     """Return the meaning of the event's GPU error; None without a GPU error."""
-    if event.told is None:
+    if event.gpu_error is None:
         return None
-    return gpu_faults.judge("nvidia" if categories()[event.category].fault == XID else "amd", event.told)
+    return gpu_faults.judge("nvidia" if categories()[event.category].fault == XID else "amd", event.gpu_error)
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
@@ -136,7 +138,7 @@ def fails(event: KernelEvent, seconds: float) -> str:
     return category.check if error is None else error.check
 
 
-def _told(category: Category, named: Mapping[str, str], rest: str) -> Told | None:
+def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> Told | None:
     """Return the GPU error of a line from its named groups and, for an Xid, the text after its number (``rest``)."""
     if category.fault == XID:
         return read_xid(named["code"], rest)

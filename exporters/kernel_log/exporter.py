@@ -24,7 +24,7 @@ from agent.sdk.ranks import RankLabel
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged, log_events
 from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
-from exporters.kernel_log.mounts import still_told
+from exporters.kernel_log.mounts import still_failed
 from exporters.kernel_log.reader import EventGroup, LogReader
 
 INTERVAL_SECONDS = 1.0
@@ -134,13 +134,13 @@ class KernelLogExporter:
             raise NoData from None
         self._past.last, self._past.lost = self._follower.last, saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
-            self._past.parts[READ_ONLY] = still_told(self._past.parts[READ_ONLY], look.mounted)
+            self._past.parts[READ_ONLY] = still_failed(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
         logged: list[tuple[KernelEvent, dict[str, str], int]] = []
-        for told in look.told:
-            seconds = now - monotonic + told.seconds if self._is_backlog else now
-            take = partial(self._take, told, seconds, logged)
-            self._ctx.guard.attempt("a kernel event", take, category=told.event.category)
+        for group in look.groups:
+            seconds = now - monotonic + group.seconds if self._is_backlog else now
+            take = partial(self._take, group, seconds, logged)
+            self._ctx.guard.attempt("a kernel event", take, category=group.event.category)
         log_events(self._ctx.log, logged)
         self._is_backlog = False
         for check, parts in self._past.parts.items():
@@ -150,29 +150,29 @@ class KernelLogExporter:
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
-    def _take(self, told: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
+    def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
         """Count events of the time ``seconds`` (epoch). Unless they are old, write their checks and log them."""
-        event = told.event
+        event = group.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
         seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
-        seen.count = saved_sum(seen.count, told.times)
+        seen.count = saved_sum(seen.count, group.times)
         seen.last_seconds = seconds
-        rank = self._count_rank(event, told.times)
-        if told.is_old:
+        rank = self._count_rank(event, group.times)
+        if group.is_old:
             return
-        self._report(event, fails(event, told.seconds))
+        self._report(event, fails(event, group.seconds))
         self._note_fault(event, seconds)
-        logged.append((event, rank, told.times))
+        logged.append((event, rank, group.times))
 
     def _note_fault(self, event: KernelEvent, seconds: float) -> None:
         """Save a GPU's error. Fail a check if the programs of several users fail at one place of the GPU."""
         error = judged(event)
-        if error is None or event.told is None or not event.pci:
+        if error is None or event.gpu_error is None or not event.pci:
             return
         errors = self._past.gpu_errors
         errors.see(event.pci, error.fault, seconds)
-        again = errors.repeats(event.pci, event.told, event.user, seconds)
+        again = errors.repeats(event.pci, event.gpu_error, event.user, seconds)
         if again is not None:
             error = gpu_faults.judge("nvidia", again)
             errors.see(event.pci, error.fault, seconds)
@@ -186,8 +186,8 @@ class KernelLogExporter:
                 parts.setdefault(event.part, False)
         elif check:
             self._ctx.checks.latch(self._subject(category, event), check)
-        for each in category.heals if event.part else ():
-            self._past.parts.get(each, {}).pop(event.part, None)
+        for part in category.heals if event.part else ():
+            self._past.parts.get(part, {}).pop(event.part, None)
         if category.heals and event.pci:
             self._ctx.checks.clear(self._subject(category, event), category.heals)
         elif category.heals and not event.part:

@@ -79,7 +79,7 @@ class KernelLogFollower:
         """Return the new records. Raise OSError if the log cannot be opened or read."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        found: list[KernelRecord] = []
+        records: list[KernelRecord] = []
         known: list[KernelRecord] = []
         lost, is_all = 0, False
         for _ in range(MAX_RECORDS):
@@ -101,8 +101,8 @@ class KernelLogFollower:
                     continue
                 lost += record.sequence - self.last - 1 if self.last >= 0 else 0
                 self.last = record.sequence
-                found.append(record)
-        return Batch(found, lost, is_all, known)
+                records.append(record)
+        return Batch(records, lost, is_all, known)
 
     def close(self) -> None:
         """Close the log."""

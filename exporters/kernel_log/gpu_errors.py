@@ -40,15 +40,15 @@ class GpuErrors(msgspec.Struct):
         if pci in self.faults or len(self.faults) < MAX_GPUS:
             self.faults[pci] = fault_table.add(self.faults.get(pci, ()), fault, seconds)
 
-    def repeats(self, pci: str, told: Told, user: int, seconds: float) -> Told | None:
+    def repeats(self, pci: str, error: Told, user: int, seconds: float) -> Told | None:
         """Add the place where a user's program failed, at ``seconds`` (epoch).
 
         Return the error with the unit REPEATED if programs of REPEAT_USERS users failed there, else None.
         """
-        if not told.place or user < 0:
+        if not error.place or user < 0:
             return None
-        key = (pci, told.code, told.place)
-        users = {each: at for each, at in self.places.pop(key, {}).items() if seconds - at <= REPEAT_SECONDS}
+        key = (pci, error.code, error.place)
+        users = {job: at for job, at in self.places.pop(key, {}).items() if seconds - at <= REPEAT_SECONDS}
         if user in users or len(users) < MAX_USERS:
             users[user] = seconds
         while len(self.places) >= MAX_PLACES:
@@ -56,7 +56,7 @@ class GpuErrors(msgspec.Struct):
         self.places[key] = users  # the last one is the newest
         if len(users) < REPEAT_USERS:
             return None
-        return msgspec.structs.replace(told, unit=gpu_faults.REPEATED)
+        return msgspec.structs.replace(error, unit=gpu_faults.REPEATED)
 
     def forget(self, now_seconds: float) -> None:
         """Drop the faults that are too old to be shown."""
@@ -100,25 +100,25 @@ def read_xid(code: str, rest: str) -> Told | None:
         return _nvlink5(code, rest)
     if code == "154":
         return _recovery(rest)
-    if code == "74" and (found := _NVLINK.match(rest)):
-        return Told(code, link=_number(found["link"]), severity="fatal")
-    if code in _PLACES and (found := _PLACES[code].match(rest)):
-        return Told(code, place=found["place"])
+    if code == "74" and (match := _NVLINK.match(rest)):
+        return Told(code, link=_number(match["link"]), severity="fatal")
+    if code in _PLACES and (match := _PLACES[code].match(rest)):
+        return Told(code, place=match["place"])
     return Told(code)
 
 
 def _nvlink5(code: str, rest: str) -> Told:
-    found = _NVLINK5.match(rest)
-    if found is None:
+    match = _NVLINK5.match(rest)
+    if match is None:
         return Told(code)
-    severity = found["severity"].lower()
-    return Told(code, unit=found["unit"], link=_number(found["link"] or ""), severity=severity)
+    severity = match["severity"].lower()
+    return Told(code, unit=match["unit"], link=_number(match["link"] or ""), severity=severity)
 
 
 def _recovery(rest: str) -> Told | None:
-    found = _ACTION.match(rest)
+    match = _ACTION.match(rest)
     actions = gpu_faults.RECOVERY_ACTIONS
-    number = int(found["action"], 16) if found else len(actions)
+    number = int(match["action"], 16) if match else len(actions)
     if number == 0:
         return None
     return Told("154", unit=actions[number] if number < len(actions) else "")

@@ -21,28 +21,28 @@ class BlockDevice(NamedTuple):
     names: frozenset[str]
 
 
-def still_told(told: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
+def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
     """Return the devices that have not recovered, with whether mountinfo showed each as read-only.
 
-    ``told``: the devices so far, likewise. ``mounted``: mounted devices, with whether each is read-only now.
+    ``read_only``: the devices so far, likewise. ``mounted``: mounted devices, with whether each is read-only now.
     A device has recovered when it was read-only and is writable now, or when it is not mounted. A device that
     mountinfo never showed as read-only (xfs after a shutdown; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
     """
-    return {name: mounted[name] for name, was in told.items() if name in mounted and (mounted[name] or not was)}
+    return {name: mounted[name] for name, was in read_only.items() if name in mounted and (mounted[name] or not was)}
 
 
 def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[str, bool]:
     """Return which of the devices are mounted, with whether each is read-only."""
-    by_word = {word: name for name, each in devices.items() for word in (each.number, *each.names) if word}
-    found: dict[str, bool] = {}
+    by_word = {word: name for name, device in devices.items() for word in (device.number, *device.names) if word}
+    states: dict[str, bool] = {}
     for line in mountinfo.splitlines():
         mount, _, filesystem = line.partition(" - ")
-        left, right = mount.split(" "), filesystem.split(" ")
-        if len(left) > 2 and len(right) > 2:
-            name = by_word.get(left[2]) or by_word.get(right[1].rpartition("/")[2])
+        fields, right = mount.split(" "), filesystem.split(" ")
+        if len(fields) > 2 and len(right) > 2:
+            name = by_word.get(fields[2]) or by_word.get(right[1].rpartition("/")[2])
             if name is not None:
-                found[name] = found.get(name, False) or not _READ_ONLY.isdisjoint(right[2].split(","))
-    return found
+                states[name] = states.get(name, False) or not _READ_ONLY.isdisjoint(right[2].split(","))
+    return states
 
 
 def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:

@@ -48,7 +48,7 @@ class EventGroup(NamedTuple):
 class Look(NamedTuple):
     """The result of one look. ``mounted``: None if no file system is read-only, or mountinfo is unreadable."""
 
-    told: list[EventGroup]
+    groups: list[EventGroup]
     lost: int
     mounted: dict[str, bool] | None
 
@@ -68,7 +68,7 @@ class LogReader:
         ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first look.
         """
         is_first_start = is_backlog and self._follower.last < 0
-        found: list[tuple[KernelEvent, float]] = []
+        events: list[tuple[KernelEvent, float]] = []
         processes: dict[int, tuple[int, int]] = {}
         lost, newest = 0, 0.0
         for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
@@ -82,12 +82,12 @@ class LogReader:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
-                    found.append((event, record.seconds))
+                    events.append((event, record.seconds))
             if batch.is_all:
                 break
-        told = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in found]
+        groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
         asked = tuple(read_only)
-        return Look(grouped(told), lost, read_mounted(self._roots, asked) if asked else None)
+        return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
         """Return the event of a record; None for most records, and for all that users wrote."""
@@ -100,21 +100,21 @@ class LogReader:
         return event._replace(pid=pid, user=user)
 
 
-def grouped(told: Iterable[EventGroup]) -> list[EventGroup]:
+def grouped(groups: Iterable[EventGroup]) -> list[EventGroup]:
     """Group equal events. Events before a recovery and events after it stay in different groups."""
-    found: list[EventGroup] = []
+    merged: list[EventGroup] = []
     places: dict[tuple[KernelEvent, bool], int] = {}
-    for each in told:
-        key = (each.event, each.is_old)
+    for group in groups:
+        key = (group.event, group.is_old)
         if key in places:
-            before = found[places[key]]
-            found[places[key]] = each._replace(times=before.times + each.times)
+            before = merged[places[key]]
+            merged[places[key]] = group._replace(times=before.times + group.times)
             continue
-        if categories()[each.event.category].heals:
+        if categories()[group.event.category].heals:
             places.clear()
-        places[key] = len(found)
-        found.append(each)
-    return found
+        places[key] = len(merged)
+        merged.append(group)
+    return merged
 
 
 def _process_of(roots: Roots, thread: int) -> tuple[int, int]:

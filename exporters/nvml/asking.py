@@ -91,7 +91,7 @@ class Asker:
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
         """Return the value of each (field id, scope), None for one without a value. Raise GpuGone when lost."""
         values = self.ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted)
-        return [None] * len(wanted) if values is None else [self._value(each) for each in values]
+        return [None] * len(wanted) if values is None else [self._value(value) for value in values]
 
     def _value(self, field: Any) -> int | None:
         # A driver that is older than the field returns "invalid argument".

@@ -176,7 +176,7 @@ class NvmlExporter:
                 users.setdefault(pid, []).append(reading.uuid)
         divided = [reading.uuid for reading in answer.gpus if reading.values.get("mig_enabled")]
         self._ctx.hardware.observe_gpu_processes(users, unseen, divided)
-        known = tuple((uuid, each.index, each.pci) for uuid, each in self._gpus.remembered.items())
+        known = tuple((uuid, gpu.index, gpu.pci) for uuid, gpu in self._gpus.remembered.items())
         if known != self._observed:
             devices = self._ctx.roots.sys / "bus/pci/devices"
             self._ctx.hardware.observe_gpus(await self._thread.call(lambda: _placed(known, devices)))

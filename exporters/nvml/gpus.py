@@ -124,9 +124,9 @@ class Gpus:
         faults: dict[str, list[FaultSeen]] = {}
         for known in self.remembered.values():
             seen: list[FaultSeen] = []
-            for name, each in known.xids.items():
+            for name, xid in known.xids.items():
                 if name != OTHER:
-                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", Told(name)).fault, each.last_seconds)
+                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", Told(name)).fault, xid.last_seconds)
             faults[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
         return faults
 
@@ -136,11 +136,11 @@ class Gpus:
 
     def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
         """Return the plausible readings of the GPUs that answered, by UUID. New GPUs are added to ``remembered``."""
-        found: dict[str, GpuReading] = {}
+        by_uuid: dict[str, GpuReading] = {}
         for reading in gpus:
             if reading.lost:
                 continue
-            if not reading.uuid or reading.uuid in found:
+            if not reading.uuid or reading.uuid in by_uuid:
                 self.errors["nameless" if not reading.uuid else "duplicate"] += 1
                 continue
             known = self.remembered.get(reading.uuid)
@@ -156,8 +156,8 @@ class Gpus:
             dropped = len(reading.values) + len(reading.activity) - len(values) - len(activity)
             if dropped:
                 self.errors["implausible"] += dropped
-            found[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
-        return found
+            by_uuid[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
+        return by_uuid
 
     def _take_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
         """Count events and return the checks that they fail, by UUID."""
@@ -207,8 +207,8 @@ class Gpus:
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
         """Return the GPUs that were lost before their UUID was read, without those that ``views`` already has."""
         missed = {view.index for view in views if view.reading is None}
-        lost = [each for each in gpus if each.lost and each.uuid not in self.remembered]
-        return [GpuView("", each.index) for each in lost if each.index not in missed]
+        lost = [gpu for gpu in gpus if gpu.lost and gpu.uuid not in self.remembered]
+        return [GpuView("", gpu.index) for gpu in lost if gpu.index not in missed]
 
 
 def _view(

@@ -50,8 +50,8 @@ class NvmlLibrary:
             return self._answer((), events, asker)
         except pynvml.NVMLError as error:
             return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
-        found = (device.read(asker) for device in self._devices)
-        gpus = tuple(reading for reading in found if reading is not None)
+        readings = (device.read(asker) for device in self._devices)
+        gpus = tuple(reading for reading in readings if reading is not None)
         events += self._drain(asker)
         return self._answer(gpus, events, asker)
 

@@ -210,11 +210,11 @@ class Links:
         """Try all counters of a link that is up. A link that is down may not answer."""
         candidates = [(kind, field) for kind in _LINK_FIELDS for field in self._candidates(kind, number)]
         values = asker.fields(handle, [field for _, field in candidates])
-        found: dict[ErrorKind, _Field] = {}
+        counters: dict[ErrorKind, _Field] = {}
         for (kind, field), value in zip(candidates, values, strict=True):
             if value is not None:
-                found.setdefault(kind, field)
-        self._fields[number] = found
+                counters.setdefault(kind, field)
+        self._fields[number] = counters
 
     def _candidates(self, kind: ErrorKind, number: int) -> list[_Field]:
         fields = [(field, number) for field in _LINK_FIELDS[kind]]

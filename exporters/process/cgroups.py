@@ -99,9 +99,9 @@ def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
     """Return the directories of the process' group and those above it in the unified hierarchy, nearest first."""
     if "" not in paths:
         return ()
-    own = PurePosixPath(paths[""].lstrip("/"))
-    above = [each for each in own.parents if each != PurePosixPath()]  # the root counts nothing
-    return tuple(str(_base(sys_root) / each) for each in (own, *above)[:MAX_GROUPS])
+    group = PurePosixPath(paths[""].lstrip("/"))
+    above = [directory for directory in group.parents if directory != PurePosixPath()]  # the root counts nothing
+    return tuple(str(_base(sys_root) / directory) for directory in (group, *above)[:MAX_GROUPS])
 
 
 def oom_kills(counter_file: str) -> OomKills | None:

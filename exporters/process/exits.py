@@ -148,7 +148,7 @@ class ExitWatch:
     def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
         """Take what each running process' groups counted before any recent OOM kill."""
         self._counts = counts
-        self._ledger.keep([*counts.values(), *(left.oom for left in self._left.values() if left.oom is not None)])
+        self._ledger.keep([*counts.values(), *(exited.oom for exited in self._left.values() if exited.oom is not None)])
 
     def note_exit(self, key: ProcessKey) -> None:
         """Tell the table that a process has left; its status follows.
@@ -178,10 +178,10 @@ class ExitWatch:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.wait({self._learning})
-        if left := tuple(self._left.values()):
-            answers = await self._thread.call(lambda: [self._read(one) for one in left])
-            for one, answer in zip(left, answers, strict=True):
-                self._settle(one, answer.status, answer.oom)
+        if all_exited := tuple(self._left.values()):
+            answers = await self._thread.call(lambda: [self._read(exited) for exited in all_exited])
+            for exited, answer in zip(all_exited, answers, strict=True):
+                self._settle(exited, answer.status, answer.oom)
         if self._judging is not None:
             self._judging.cancel()
             self._ranks.judge_changed()
@@ -213,51 +213,51 @@ class ExitWatch:
         while self._left:
             self._news.clear()
             now = loop.time()
-            due = tuple(left for left in self._left.values() if left.due_at <= now)
+            due = tuple(exited for exited in self._left.values() if exited.due_at <= now)
             if due:
-                answers = await self._thread.call(lambda due=due: [self._read(left) for left in due])  # type: ignore[misc]
-                for left, answer in zip(due, answers, strict=True):
-                    self._take(left, answer, loop.time())
+                answers = await self._thread.call(lambda due=due: [self._read(exited) for exited in due])  # type: ignore[misc]
+                for exited, answer in zip(due, answers, strict=True):
+                    self._take(exited, answer, loop.time())
                 self._judge_soon(loop)
             else:
-                next_at = min(left.due_at for left in self._left.values())
+                next_at = min(exited.due_at for exited in self._left.values())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), next_at - now)
 
-    def _take(self, left: _Exit, answer: _Answer, now: float) -> None:
+    def _take(self, exited: _Exit, answer: _Answer, now: float) -> None:
         """Take the answer, or plan the next try, if there is one: without a pidfd nothing more will be learnt."""
         if answer.error is not None:
-            who = self._who(left.key)
+            who = self._who(exited.key)
             self._log.error("exit status of process {pid} could not be read", **who, error=answer.error)
         status = answer.status
-        if status is None and left.pidfd is not None and left.tries < len(EXIT_TRIES_SECONDS):
-            left.due_at = now + EXIT_TRIES_SECONDS[left.tries]
-            left.tries += 1
+        if status is None and exited.pidfd is not None and exited.tries < len(EXIT_TRIES_SECONDS):
+            exited.due_at = now + EXIT_TRIES_SECONDS[exited.tries]
+            exited.tries += 1
             return
-        self._settle(left, status, answer.oom)
+        self._settle(exited, status, answer.oom)
 
-    def _settle(self, left: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
+    def _settle(self, exited: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
         """Give the table what is known of an exit: no more will be."""
-        del self._left[left.key]
-        self._unwatch(left.key)
+        del self._left[exited.key]
+        self._unwatch(exited.key)
         if status is None:
             self.unknown_exits += 1
             status = ExitStatus(known=False)
         elif status.signal == SIGKILL:
-            status = msgspec.structs.replace(status, oom=self._ledger.assign(left.oom, oom))
-        self._ranks.observe_exit(left.key, status)
-        self._tell(left.key, status)
+            status = msgspec.structs.replace(status, oom=self._ledger.assign(exited.oom, oom))
+        self._ranks.observe_exit(exited.key, status)
+        self._tell(exited.key, status)
 
-    def _read(self, left: _Exit) -> _Answer:
+    def _read(self, exited: _Exit) -> _Answer:
         """Ask in both ways, then the control group (blocking; on the exit thread)."""
         try:
-            status = left.early
-            if status is None and self._ioctl and left.pidfd is not None:
-                status = from_pidfd(left.pidfd)
-            status = status or from_zombie(self._proc, left.key, left.may_ptrace)
-            if status is None or status.signal != SIGKILL or left.oom is None:
+            status = exited.early
+            if status is None and self._ioctl and exited.pidfd is not None:
+                status = from_pidfd(exited.pidfd)
+            status = status or from_zombie(self._proc, exited.key, exited.may_ptrace)
+            if status is None or status.signal != SIGKILL or exited.oom is None:
                 return _Answer(status)
-            return _Answer(status, oom_now(left.oom))
+            return _Answer(status, oom_now(exited.oom))
         except Exception as error:  # noqa: BLE001  # it costs one process' status, not those of the others; logged
             return _Answer(error=error)
 

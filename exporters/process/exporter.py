@@ -139,43 +139,43 @@ class ProcessExporter:
         self, scanner: Scanner, request: ScanRequest, watched: frozenset[ProcessKey]
     ) -> tuple[Found, dict[ProcessKey, int | OSError | None]]:
         """One look, and pidfds of those that run and are not ``watched`` (blocking; on the scanner's thread)."""
-        found = scanner.look(request)
-        return found, {key: open_pidfd(self._proc, key) for key in found.standing if key not in watched}
+        scanned = scanner.look(request)
+        return scanned, {key: open_pidfd(self._proc, key) for key in scanned.standing if key not in watched}
 
-    def _apply(self, found: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
+    def _apply(self, scanned: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
         if self._drained:  # a look that hung until after the end: a successor has its own
             self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
-        self._processes, self._without_nccl = found.processes, found.without_nccl
-        ranks.observe_without_nccl(found.without_nccl)
-        ranks.observe_held_files(found.held)
-        for facts in found.restored:
+        self._processes, self._without_nccl = scanned.processes, scanned.without_nccl
+        ranks.observe_without_nccl(scanned.without_nccl)
+        ranks.observe_held_files(scanned.held)
+        for facts in scanned.restored:
             ranks.observe_process(facts)
-        for facts in found.new:
+        for facts in scanned.new:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)
             if ranks.observe_process(msgspec.structs.replace(facts, user=user)):
                 self._unnamed.add(facts.key)
             else:
                 self._refused[facts.key] = self._ctx.clock.monotonic() + REFUSED_SECONDS
-        if found.unreadable:
+        if scanned.unreadable:
             self._ctx.log.warning(
                 "the environment of {processes} rank processes cannot be read: their ranks are named by their "
                 "communicators alone. CAP_SYS_PTRACE for the service gives the right to read it",
-                processes=found.unreadable,
+                processes=scanned.unreadable,
             )
         running = ranks.snapshot().running
         self._exits.watch(pidfds, running)
-        for key, standing in found.standing.items():
+        for key, standing in scanned.standing.items():
             ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
-        for writer_key, key in found.links:
+        for writer_key, key in scanned.links:
             ranks.link(writer_key, key)
-        for key in found.gone:
+        for key in scanned.gone:
             if key in running:
                 self._exits.note_exit(key)
-        self._note_usages(found.usages)
+        self._note_usages(scanned.usages)
         self._log_named()
-        self._exits.note_counts({key: standing.oom for key, standing in found.standing.items()})
+        self._exits.note_counts({key: standing.oom for key, standing in scanned.standing.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
         """Take what the ranks use, if it was looked at; groups of a process without a label count when it has one."""

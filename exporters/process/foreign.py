@@ -58,12 +58,12 @@ def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]
     for pid, uuids in users.items():
         for uuid in uuids if pid in processes else ():
             by_gpu.setdefault(uuid, []).append(pid)
-    found: list[Count] = []
+    counted: list[Count] = []
     for uuid, pids in sorted(by_gpu.items()):
         ranks = [pid for pid in pids if processes[pid].job_ids]
         counts = Counter(processes[pid].uid for pid in pids if _is_foreign(pid, ranks, processes))
-        found += [(uuid, uid, count) for uid, count in _bounded(counts)]
-    return tuple(found)
+        counted += [(uuid, uid, count) for uid, count in _bounded(counts)]
+    return tuple(counted)
 
 
 def _is_foreign(pid: int, ranks: Iterable[int], processes: Mapping[int, GpuUser]) -> bool:
@@ -75,18 +75,21 @@ def _belongs(process: GpuUser, rank: GpuUser, processes: Mapping[int, GpuUser]) 
     if process.name == MPS_SERVER and process.uid in (ROOT_UID, rank.uid):
         return True
     above = (processes[pid] for pid in process.ancestors if pid in processes)
-    return any(_is_of_one_job(each, rank) for each in (process, *(each for each in above if each.job_ids)))
+    return any(
+        _is_of_one_job(candidate, rank)
+        for candidate in (process, *(candidate for candidate in above if candidate.job_ids))
+    )
 
 
 def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
-    own, its = process.owner, rank.owner
+    mine, its = process.owner, rank.owner
     if process.job_ids & rank.job_ids:
         return True
     if not process.job_ids and process.session and process.session == rank.session:
         return True
-    if own.job_id and (own.scheduler, own.job_id) == (its.scheduler, its.job_id):
+    if mine.job_id and (mine.scheduler, mine.job_id) == (its.scheduler, its.job_id):
         return True
-    return own.kind != "user" and own.name != "" and (own.kind, own.name) == (its.kind, its.name)
+    return mine.kind != "user" and mine.name != "" and (mine.kind, mine.name) == (its.kind, its.name)
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
@@ -117,20 +120,20 @@ class Strangers:
 
     def look(self, pids: Iterable[int]) -> dict[int, GpuUser]:
         """What is known of those that run, by pid."""
-        found: dict[ProcessKey, GpuUser] = {}
+        users: dict[ProcessKey, GpuUser] = {}
         new = 0
         for pid in pids:
             stat = self._proc.stat(pid)
             if stat is None or stat.over:
                 continue
             known = self._known.get(stat.key)
-            if known is None and new < MAX_NEW and len(found) < MAX_PROCESSES:
+            if known is None and new < MAX_NEW and len(users) < MAX_PROCESSES:
                 known = self._describe(stat)
                 new += 1
             if known is not None:
-                found[stat.key] = known
-        self._known = found
-        return {key.pid: user for key, user in found.items()}
+                users[stat.key] = known
+        self._known = users
+        return {key.pid: user for key, user in users.items()}
 
     def _describe(self, stat: Stat) -> GpuUser | None:
         status = self._proc.status(stat.pid)
@@ -177,12 +180,12 @@ class GpuUsers:
         )
 
     def _ranks(self) -> dict[int, GpuUser]:
-        found = {}
+        ranks = {}
         for process in self._ctx.ranks.snapshot().running.values():
             if job_ids := frozenset(label.job_id for label in process.labels):
                 facts = process.facts
-                found[facts.key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
-        return found
+                ranks[facts.key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
+        return ranks
 
 
 def render(shown: Shown) -> Metric:

@@ -71,10 +71,10 @@ def group_of(path: str) -> Group | None:
     upwards = _UPWARDS.match(path)
     below = path[upwards.end() :] if upwards else path
     for names, form in _FORMS_BESIDE if upwards else _FORMS:
-        if found := form.match(below):
-            inner = _CONTAINER_OF_POD.match(below, found.end()) if names == "pod" else None
-            directory = "" if upwards else below[: found.end()]
-            return Group(names, _plain_name(names, found["name"]), inner[1] if inner else "", directory)
+        if match := form.match(below):
+            inner = _CONTAINER_OF_POD.match(below, match.end()) if names == "pod" else None
+            directory = "" if upwards else below[: match.end()]
+            return Group(names, _plain_name(names, match["name"]), inner[1] if inner else "", directory)
     return None
 
 

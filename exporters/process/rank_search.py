@@ -144,7 +144,7 @@ class RankSearch:
         By the parent that a process had when it was first seen: one that an ancestor's end leaves to init is lost.
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
-        found: dict[ProcessKey, list[ProcessKey]] = {}
+        by_rank: dict[ProcessKey, list[ProcessKey]] = {}
         for seen in self._seen.values():
             path: list[ProcessKey] = []
             here: _Seen | None = seen
@@ -157,8 +157,8 @@ class RankSearch:
             rank = None if here is None else above[here.key]
             above.update(dict.fromkeys(path, rank))
             if rank is not None:
-                found.setdefault(rank, []).extend(path)
-        return found
+                by_rank.setdefault(rank, []).extend(path)
+        return by_rank
 
     def proven(
         self,
@@ -171,14 +171,14 @@ class RankSearch:
 
         ``writer_keys``: writers to find; ``ranks``: the rank processes found before, whose children are none.
         """
-        found = [(stat, self._seen[stat.pid]) for stat in strangers]
+        candidates = [(stat, self._seen[stat.pid]) for stat in strangers]
         files: FilesByPid = {}
         for writer_key, uid in writer_keys.items():
             files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
-        for stat, seen in found:
+        for stat, seen in candidates:
             self._guard.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
         # Only when all were looked at: a child may come before its parent.
-        reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in found]
+        reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in candidates]
         return [(key, reason) for key, reason in reasons if reason]
 
     def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
@@ -207,7 +207,7 @@ class RankSearch:
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
         first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
-        launchers = {pid for one in (*first, *proven) for pid in self._ancestors(one)}
+        launchers = {pid for process_key in (*first, *proven) for pid in self._ancestors(process_key)}
         without = [
             seen
             for pid, seen in first.items()

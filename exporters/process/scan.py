@@ -92,13 +92,15 @@ class Scanner:
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
-        found = [
-            each for each in self._search.proven(strangers, now, writer_keys, known) if each[0] not in request.refused
+        proven = [
+            candidate
+            for candidate in self._search.proven(strangers, now, writer_keys, known)
+            if candidate[0] not in request.refused
         ]
         without, ready = self._search.without_nccl(known, now)
         if request.without_nccl:
-            found += [(key, "environment") for key in ready if key not in request.refused]
-        for key, evidence in self._by_turns(found)[:MAX_NEW]:
+            proven += [(key, "environment") for key in ready if key not in request.refused]
+        for key, evidence in self._by_turns(proven)[:MAX_NEW]:
             facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
             if facts is not None:
                 new.append(facts)
@@ -134,18 +136,18 @@ class Scanner:
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
 
-    def _by_turns(self, found: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
+    def _by_turns(self, proven: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
         """Return the first of each user's, then the second of each: one user's many do not delay other users'."""
-        if len(found) <= MAX_NEW:
-            return found
+        if len(proven) <= MAX_NEW:
+            return proven
         turns: Counter[int | None] = Counter()
         ordered = []
-        for key, evidence in found:
+        for key, evidence in proven:
             status = self._proc.status(key.pid)
             uid = None if status is None else status.uid
             turns[uid] += 1
             ordered.append((turns[uid], (key, evidence)))
-        return [each for _, each in sorted(ordered)]
+        return [candidate for _, candidate in sorted(ordered)]
 
     def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid
@@ -190,9 +192,11 @@ class Scanner:
         self._searched.clear()
         standings = {}
         for stat in stats:
-            told = self._attempt(stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due))
-            if told is not None:
-                standings[stat.key] = told
+            found_standing = self._attempt(
+                stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due)
+            )
+            if found_standing is not None:
+                standings[stat.key] = found_standing
         return standings
 
     def _standing(
@@ -234,12 +238,12 @@ class Scanner:
                     holders.setdefault((self._ranks[key].namespace_pid, _identity(file)), []).append(key)
         links = []
         for writer_key, uid in writer_keys.items():
-            found = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)), [])
-            if not found:
+            keys = holders.get((writer_key.pid, (writer_key.device, writer_key.inode)), [])
+            if not keys:
                 named = by_pid.get(writer_key.pid)
                 is_its = named is not None and self._is_blind(named) and uid in (None, self._uid(named))
-                found = [named] if named is not None and is_its else []
-            links += [(writer_key, key) for key in sorted(found, key=lambda each: self._uid(each) != uid)[:1]]
+                keys = [named] if named is not None and is_its else []
+            links += [(writer_key, key) for key in sorted(keys, key=lambda key: self._uid(key) != uid)[:1]]
         return tuple(links)
 
     def _uid(self, key: ProcessKey) -> int | None:

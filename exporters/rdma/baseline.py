@@ -100,12 +100,12 @@ def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
     """Return the physical devices by PCI function. If a function has several, the known one is used, else the first."""
-    found: dict[str, RdmaDevice] = {}
+    by_pci: dict[str, RdmaDevice] = {}
     for device in devices:
         known = baseline.functions.get(device.pci)
-        if device.physical and (device.pci not in found or (known is not None and known.device == device.name)):
-            found[device.pci] = device
-    return found
+        if device.physical and (device.pci not in by_pci or (known is not None and known.device == device.name)):
+            by_pci[device.pci] = device
+    return by_pci
 
 
 def _judge(expected: Expected, device: RdmaDevice | None) -> dict[str, bool]:

@@ -85,9 +85,9 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         if not self._baseline.functions and not self._found.devices:
             raise NoData
 
-    def render(self, found: RdmaSnapshot) -> Iterable[Metric]:
+    def render(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
         """Render; pure."""
-        return render(found)
+        return render(snapshot)
 
     def _resources(self, roots: Roots) -> Counts:
         """Return the objects in use. If the netlink query fails, log that once and query no more."""

@@ -119,7 +119,7 @@ SWITCH_INFO = _gauge("rankwatch_rdma_switch_info",
     "the configuration, else lldp_neighbors.",
     "1 per port in the file, if there is one", "switch", "switch_port")
 # fmt: on
-FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
+FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
 _NAMED = {
     "port_rcv_data": (RECEIVED, WORD_BYTES),
     "port_xmit_data": (SENT, WORD_BYTES),

@@ -107,7 +107,7 @@ def read_neighbours(raw: bytes) -> dict[str, Place]:
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     neighbours: dict[str, Place] = {}
-    for interface in (each for part in heard.lldp for each in part.interface):
+    for interface in (listed for part in heard.lldp for listed in part.interface):
         name, switch = interface.name, _switch(interface.chassis)
         if not (name and switch and interface.via == "LLDP"):
             continue
@@ -117,13 +117,15 @@ def read_neighbours(raw: bytes) -> dict[str, Place]:
 
 
 def _switch(chassis: Sequence[_Chassis]) -> str:
-    return next((text for each in chassis for text in (_text(each.name), _text(each.id)) if text), "")
+    return next(
+        (text for chassis_item in chassis for text in (_text(chassis_item.name), _text(chassis_item.id)) if text), ""
+    )
 
 
 def _port(ports: Sequence[_Port]) -> str:
-    for each in ports:
-        named = [one for one in each.id if one.type in _NAMED_PORTS]
-        if text := _text(named) or _text(each.descr) or _text(each.id):
+    for port in ports:
+        named = [port_id for port_id in port.id if port_id.type in _NAMED_PORTS]
+        if text := _text(named) or _text(port.descr) or _text(port.id):
             return text
     return ""
 

@@ -68,7 +68,7 @@ def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]
     if sysfs.read_text(sys_root / "module/ib_core/parameters/netns_mode") != "N":  # Y: shared
         return frozenset()
     functions_root = sys_root / "bus/pci/devices"
-    return frozenset(each for each in functions if os.path.lexists(functions_root / each / "driver"))
+    return frozenset(function for function in functions if os.path.lexists(functions_root / function / "driver"))
 
 
 def read_devices(sys_root: Path) -> list[RdmaDevice]:

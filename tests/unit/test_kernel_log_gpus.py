@@ -157,6 +157,7 @@ def test_amds_errors() -> None:
         text, words, check = (cell.strip() for cell in line.split("|"))
         event = classify(f"amdgpu 0000:3b:00.0: amdgpu: {text}")
         assert event is not None, line
-        assert event.told is not None, line
-        assert [event.told.code, event.told.unit or "-", event.told.severity or "-"] == words.split(), line
+        assert event.gpu_error is not None, line
+        error = event.gpu_error
+        assert [error.code, error.unit or "-", error.severity or "-"] == words.split(), line
         assert (event.pci, fails(event, 7000.0) or "-") == (PCI, check), line

@@ -6,7 +6,7 @@ import pytest
 
 from agent.sdk.exporter import Roots
 from exporters.kernel_log import mounts as module
-from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted, still_told
+from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted, still_failed
 
 MOUNTINFO = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard,errors=remount-ro
@@ -38,7 +38,7 @@ def test_when_a_file_system_is_well_again() -> None:
         (True, {"b": True}, {}),
     ]
     for was, mounted, after in cases:
-        assert still_told({"a": was}, mounted) == after
+        assert still_failed({"a": was}, mounted) == after
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,4 +101,4 @@ def test_any_name_leaves_the_drivers_words_alone(name: bytes) -> None:
     line = f"NVRM: Xid (PCI:0000:3b:00): 149, pid=17, name={shown}, {DOWN}"
     event = classify(line)
     assert event is not None
-    assert (event.pid, event.told) == (17, LINK_14)
+    assert (event.pid, event.gpu_error) == (17, LINK_14)

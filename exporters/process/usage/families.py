@@ -59,7 +59,7 @@ AFFINITY = Family("rankwatch_rank_affinity_info", "gauge",
     "are of; always 1.",
     (*_RANK, "cpus", "numa_nodes"), "1 per live rank, only with all_values")
 # fmt: on
-FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
+FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
 
 
 def render(

@@ -30,18 +30,18 @@ def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
-    own = _levels(paths.get("", "/"), unified)
+    levels = _levels(paths.get("", "/"), unified)
     version1 = next((path for controllers, path in paths.items() if "cpu" in controllers.split(",")), "/")
-    return GroupPaths(own[0] if own else "", own + _levels(version1, base / "cpu"))
+    return GroupPaths(levels[0] if levels else "", levels + _levels(version1, base / "cpu"))
 
 
 def _levels(path: str, mount: Path) -> tuple[str, ...]:
     """A group and those above it, the nearest first."""
-    own = PurePosixPath(path.lstrip("/"))
-    if ".." in own.parts:
+    group = PurePosixPath(path.lstrip("/"))
+    if ".." in group.parts:
         return ()
-    levels = [each for each in (own, *own.parents) if each != PurePosixPath()]
-    return tuple(str(mount / each) for each in levels[:MAX_LEVELS])
+    levels = [level for level in (group, *group.parents) if level != PurePosixPath()]
+    return tuple(str(mount / level) for level in levels[:MAX_LEVELS])
 
 
 class GroupReader:
@@ -61,7 +61,7 @@ class GroupReader:
         start = self._next % max(len(directories), 1)
         due = (directories[start:] + directories[:start])[:MAX_GROUPS]
         self._next = start + len(due)
-        self._known = {each: totals for each, totals in self._known.items() if each in with_pressure}
+        self._known = {directory: totals for directory, totals in self._known.items() if directory in with_pressure}
         for directory in due:
             self._read(directory, pressure=with_pressure[directory])
         return dict(self._known)
@@ -72,7 +72,7 @@ class GroupReader:
             self._known[directory] = GroupTotals(throttled=throttled)
             return
         pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
-        cpu, memory, io = (0 if found is None else int(found[1]) for found in pressures)
+        cpu, memory, io = (0 if match is None else int(match[1]) for match in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
 
 
@@ -105,7 +105,10 @@ class JobTotals:
 
     def note(self, directories: Mapping[str, Collection[str]], totals: Mapping[str, GroupTotals]) -> None:
         """Take a look: the groups of each job's live ranks, and what each waited for; other jobs are forgotten."""
-        groups = {job_id: {each: totals[each] for each in own if each in totals} for job_id, own in directories.items()}
+        groups = {
+            job_id: {directory: totals[directory] for directory in of_job if directory in totals}
+            for job_id, of_job in directories.items()
+        }
         waited = {}
         for job_id, now in groups.items():
             before = self._groups.get(job_id, {})

@@ -45,15 +45,15 @@ class _Kept(msgspec.Struct):
 
 def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
     """Return what this kernel does not count of processes, each with the remedy. Blocking."""
-    own = os.getpid()
+    pid = os.getpid()
     has_pressure = (roots.proc / "pressure").exists() and (roots.sys / "fs/cgroup/cgroup.controllers").exists()
     counted = {
-        "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)": proc.run_queue_wait(own, own),
+        "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)": proc.run_queue_wait(pid, pid),
         "disk wait time unavailable: set sysctl kernel.task_delayacct=1": proc.counts_io_wait() or None,
         "control group pressure unavailable: cgroup v2 or psi=1 missing": has_pressure or None,
         "what blocked threads wait for unavailable: enable 50-other-users.conf": proc.kernel_frames(1, 1) or None,
     }
-    return [text for text, found in counted.items() if found is None]
+    return [text for text, value in counted.items() if value is None]
 
 
 class UsageLook:
@@ -82,13 +82,13 @@ class UsageLook:
                 paths[key] = paths_of_it
         groups = self._groups.read(paths.values())
         counts_io_wait = self._proc.counts_io_wait()
-        found = {}
+        usages = {}
         for key, rank in ranks.items():
             groups_of_it = paths.get(key, GroupPaths())
             work = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
             if (usage := self._attempt(key, work)) is not None:
-                found[key] = usage
-        return Usages(found, groups)
+                usages[key] = usage
+        return Usages(usages, groups)
 
     def _paths(self, key: ProcessKey) -> GroupPaths:
         return group_paths(self._proc.cgroup(key.pid), self._sys)

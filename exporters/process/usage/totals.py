@@ -92,8 +92,8 @@ MAX_IN_ALL = 2048  # Descendants of all ranks that are looked at, in equal share
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
     """Return the oldest descendants of each rank: no rank's many take the place of another's."""
-    each = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
-    return {rank: nsmallest(each, keys, key=_age) for rank, keys in list(children.items())[:MAX_IN_ALL]}
+    share = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
+    return {rank: nsmallest(share, keys, key=_age) for rank, keys in list(children.items())[:MAX_IN_ALL]}
 
 
 def _age(key: ProcessKey) -> tuple[int, int]:

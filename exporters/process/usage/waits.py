@@ -62,14 +62,14 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:
     """Return the CPUs of each NUMA node (blocking); empty where the kernel has no such folder."""
-    found = {}
+    nodes = {}
     for name in sysfs.entries(sys_root / "devices/system/node"):
         if (match := _NODE.fullmatch(name)) is not None:
             text = sysfs.read_text(sys_root / "devices/system/node" / name / "cpulist")
-            found[int(match[1])] = parse_cpus(text or "")
-    return found
+            nodes[int(match[1])] = parse_cpus(text or "")
+    return nodes
 
 
 def nodes_of(cpus: frozenset[int], nodes: Mapping[int, frozenset[int]]) -> str:
     """Return the NUMA nodes that have some of these CPUs, with commas."""
-    return ",".join(str(node) for node, own in sorted(nodes.items()) if cpus & own)
+    return ",".join(str(node) for node, of_node in sorted(nodes.items()) if cpus & of_node)
