@@ -43,7 +43,7 @@ class _Entry(msgspec.Struct):
     """One rank's file. ``process``: None for recorded data, whose processes are unknown."""
 
     process: ProcessKey | None
-    place: FilePlace
+    identity: FilePlace
     result: str
     read_at: float
     shown: ShownDump | None = None
@@ -60,7 +60,7 @@ class DumpBook:
     def known(self, label: RankLabel, process: ProcessKey | None) -> FilePlace | None:
         """Return the file that was read before for this process of the rank, or None."""
         entry = self._entries.get(label)
-        return None if entry is None or entry.process != process else entry.place
+        return None if entry is None or entry.process != process else entry.identity
 
     def take(
         self, label: RankLabel, process: ProcessKey | None, uid: int, answer: DumpAnswer | None, now: float
@@ -69,21 +69,25 @@ class DumpBook:
         if answer is None:
             self.counts[UNANSWERED] += 1
             return
-        if answer.result not in SETTLED or answer.place is None:
+        if answer.result not in SETTLED or answer.identity is None:
             return
         entry = self._entries.get(label)
-        if entry is not None and (entry.process, entry.place, entry.result) == (process, answer.place, answer.result):
+        if entry is not None and (entry.process, entry.identity, entry.result) == (
+            process,
+            answer.identity,
+            answer.result,
+        ):
             return
         if entry is not None and (entry.process != process or answer.result != "incomplete"):
             self._hide(entry)  # while a new dump is incomplete, the old one stays
         shown = entry.shown if entry is not None else None
         result: str = answer.result
         if answer.summary is not None:
-            shown = ShownDump(label, min(now, answer.place[3] / 1e9), answer.summary)
+            shown = ShownDump(label, min(now, answer.identity[3] / 1e9), answer.summary)
             if not self._admit.admit(_key(label), shown.series, group=(uid, label.job_id)):
                 shown, result = None, "no_room"
         self.counts[result] += 1
-        self._entries[label] = _Entry(process, answer.place, answer.result, now, shown)
+        self._entries[label] = _Entry(process, answer.identity, answer.result, now, shown)
 
     def tidy(self, views: Mapping[RankLabel, RankView], now: float) -> None:
         """Hide dumps that are old, of restarted ranks or jobs, or of ranks that made progress. Forget ended ranks."""
@@ -93,7 +97,7 @@ class DumpBook:
             facts = None if view is None else view.process.facts
             progress = None if view is None else view.process.progress_seconds
             is_other = facts is not None and facts.key != entry.process
-            went_on = progress is not None and progress > entry.place[3] / 1e9 + GOES_ON_SECONDS
+            went_on = progress is not None and progress > entry.identity[3] / 1e9 + GOES_ON_SECONDS
             begun_anew = entry.shown is not None and entry.shown.written < started.get(label.job_id, 0.0)
             if now - entry.read_at > KEEP_SECONDS or is_other or went_on or begun_anew:
                 self._hide(entry)
@@ -103,7 +107,7 @@ class DumpBook:
     def shown(self) -> tuple[ShownDump, ...]:
         """Return all dumps to show, sorted by job and rank."""
         dumps = [entry.shown for entry in self._entries.values() if entry.shown is not None]
-        return tuple(sorted(dumps, key=lambda each: (each.label.job_id, len(each.label.rank), each.label.rank)))
+        return tuple(sorted(dumps, key=lambda dump: (dump.label.job_id, len(dump.label.rank), dump.label.rank)))
 
     def _hide(self, entry: _Entry) -> None:
         if entry.shown is not None:
@@ -172,7 +176,7 @@ def render(snapshot: FlightSnapshot) -> Iterable[Metric]:
                 rows[UNFINISHED].add((*dump.label, group.name, group.description, *which), call.sequence)
     for result, count in snapshot.counts.items():
         rows[DUMPS].add((result,), count)
-    return [one.metric for one in rows.values()]
+    return [row.metric for row in rows.values()]
 
 
 FILE = "dumps.json"

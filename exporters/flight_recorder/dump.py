@@ -157,7 +157,7 @@ def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
         size = sizes[group.name] or 0
         if size != 1:  # no rank waits in a group of one rank
             groups.append(calls.progress(group, size, begun.get(group.name)))
-    groups.sort(key=lambda each: (each.waits is None, -each.size, each.name))
+    groups.sort(key=lambda group: (group.waits is None, -group.size, group.name))
     world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
     newest = max((entry.time_created_ns for entry in dump.entries), default=0) / 1e9
     return DumpSummary(tuple(groups[:MAX_GROUPS]), max(world, default=0) or None, newest)
@@ -219,14 +219,18 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
     The status uses rank-local group numbers. These numbers and the groups' names both count up when the job makes a
     group. So if the names are numbers, both have the same order. Entries have both, and must agree with this order.
     """
-    own = {number: one.last_enqueued_collective for number, one in dump.pg_status.items() if _NUMBER.fullmatch(number)}
+    last_numbers = {
+        number: status.last_enqueued_collective
+        for number, status in dump.pg_status.items()
+        if _NUMBER.fullmatch(number)
+    }
     names = {int(group.name): group.name for group in dump.pg_config.values() if _NUMBER.fullmatch(group.name)}
     seen = {str(entry.pg_id): entry.process_group[0] for entry in dump.entries}
-    if len(names) == len(own) == len(dump.pg_config):
-        ordered = dict(zip(sorted(own, key=int), (names[number] for number in sorted(names)), strict=True))
+    if len(names) == len(last_numbers) == len(dump.pg_config):
+        ordered = dict(zip(sorted(last_numbers, key=int), (names[number] for number in sorted(names)), strict=True))
         if all(ordered.get(number) == name for number, name in seen.items()):
             seen = ordered
-    return {name: own[number] for number, name in seen.items() if number in own}
+    return {name: last_numbers[number] for number, name in seen.items() if number in last_numbers}
 
 
 def _members(text: str, rank: int) -> int | None:

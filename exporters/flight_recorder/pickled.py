@@ -29,9 +29,9 @@ _COSTS = {
 
 _Reader = Callable[[IO[bytes]], Any]
 _ALLOWED: dict[bytes, tuple[str, _Reader | None, int]] = {
-    one.code.encode("latin-1"): (one.name, None if one.arg is None else one.arg.reader, _COSTS[one.name])
-    for one in pickletools.opcodes
-    if one.name in _COSTS
+    opcode.code.encode("latin-1"): (opcode.name, None if opcode.arg is None else opcode.arg.reader, _COSTS[opcode.name])
+    for opcode in pickletools.opcodes
+    if opcode.name in _COSTS
 }
 
 _FAILURES = (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)

@@ -53,7 +53,7 @@ def _defaults(environment: Mapping[str, str]) -> list[str]:
     """Return the default prefixes of all PyTorch versions, the newest version first."""
     home = environment.get(HOME, "")
     caches = [environment.get(CACHE, ""), f"{home}/.cache" if home else ""]
-    cache = next((each for each in caches if each.startswith("/")), "")
+    cache = next((cache_path for cache_path in caches if cache_path.startswith("/")), "")
     cache_prefixes = [f"{cache}/torch/comm_lib_trace_rank_", f"{cache}/torch/nccl_trace_rank_"] if cache else []
     return [*cache_prefixes, SYSTEMS_PREFIX]
 

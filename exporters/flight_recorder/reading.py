@@ -57,7 +57,7 @@ class DumpAnswer(msgspec.Struct, frozen=True):
     """
 
     result: Result
-    place: FilePlace | None = None
+    identity: FilePlace | None = None
     summary: DumpSummary | None = None
 
 
@@ -65,7 +65,7 @@ class _Found(msgspec.Struct, frozen=True):
     """The newest dump file of a rank."""
 
     path: str
-    place: FilePlace
+    identity: FilePlace
     uid: int
 
 
@@ -74,9 +74,9 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
     looks = _lookers.answers(requests, GRACE_SECONDS)
     claims: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
     for request, look in zip(requests, looks, strict=True):
-        for each in look or ():
-            if each.uid == request.uid:  # a request of another user cannot take the file
-                claims[each.place[:2]].add(request.job_id)
+        for dump_file in look or ():
+            if dump_file.uid == request.uid:  # a request of another user cannot take the file
+                claims[dump_file.identity[:2]].add(request.job_id)
     until = time.monotonic() + DECODING_SECONDS
     answers: list[DumpAnswer | None] = []
     for request, look in zip(requests, looks, strict=True):
@@ -84,23 +84,23 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
             answers.append(None if look is None else DumpAnswer("none"))
             continue
         [file] = look
-        result = _judge(request, file, len(claims[file.place[:2]]))
+        result = _judge(request, file, len(claims[file.identity[:2]]))
         if result == "pending" and time.monotonic() < until:
-            answers.append(_read(msgspec.structs.replace(request, paths=[file.path]), file.place))
+            answers.append(_read(msgspec.structs.replace(request, paths=[file.path]), file.identity))
         else:
-            answers.append(DumpAnswer(result, file.place))
+            answers.append(DumpAnswer(result, file.identity))
     return answers
 
 
-def _judge(request: DumpRequest, found: _Found, jobs: int) -> Result:
+def _judge(request: DumpRequest, file: _Found, jobs: int) -> Result:
     """Return the result for a file without reading it. ``jobs``: number of its owner's jobs that name the file."""
-    if found.uid != request.uid:
+    if file.uid != request.uid:
         return "other_user"
     if jobs > 1:  # unknown which job wrote it last
         return "other_job"
-    if found.place[3] / 1e9 < request.started:
+    if file.identity[3] / 1e9 < request.started:
         return "earlier_process"
-    return "unchanged" if found.place == request.known else "pending"
+    return "unchanged" if file.identity == request.known else "pending"
 
 
 def _look(request: DumpRequest) -> list[_Found]:
@@ -115,9 +115,9 @@ def _look(request: DumpRequest) -> list[_Found]:
             status = os.fstat(fd)
         finally:
             os.close(fd)
-        place = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        files.append(_Found(path, place, status.st_uid))
-    return sorted(files, key=lambda each: (each.uid == request.uid, each.place[3]))[-1:]
+        identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+        files.append(_Found(path, identity, status.st_uid))
+    return sorted(files, key=lambda file: (file.uid == request.uid, file.identity[3]))[-1:]
 
 
 def _open(request: DumpRequest, path: str) -> int:
@@ -127,30 +127,30 @@ def _open(request: DumpRequest, path: str) -> int:
     return open_named(path)
 
 
-def _read(request: DumpRequest, place: FilePlace) -> DumpAnswer | None:
+def _read(request: DumpRequest, identity: FilePlace) -> DumpAnswer | None:
     """Read and decode a file; return None if its file system does not answer."""
-    [raw] = _readers.answers([msgspec.structs.replace(request, known=place)], GRACE_SECONDS)
+    [raw] = _readers.answers([msgspec.structs.replace(request, known=identity)], GRACE_SECONDS)
     if raw is None:
         return None
     if len(raw) > MAX_DUMP_BYTES:
-        return DumpAnswer("too_large", place)
+        return DumpAnswer("too_large", identity)
     try:
         summary = read_dump(raw, request.rank)
     except RefusedError as refused:
-        return DumpAnswer(refused.reason, place)
+        return DumpAnswer(refused.reason, identity)
     except MemoryError:
-        return DumpAnswer("too_large", place)
-    return _believed(request, summary, place)
+        return DumpAnswer("too_large", identity)
+    return _believed(request, summary, identity)
 
 
-def _believed(request: DumpRequest, summary: DumpSummary | None, place: FilePlace) -> DumpAnswer:
+def _believed(request: DumpRequest, summary: DumpSummary | None, identity: FilePlace) -> DumpAnswer:
     if summary is None:
-        return DumpAnswer("other_rank", place)
+        return DumpAnswer("other_rank", identity)
     if None not in (summary.world_size, request.world_size) and summary.world_size != request.world_size:
-        return DumpAnswer("other_job", place)
+        return DumpAnswer("other_job", identity)
     if 0 < summary.last_created < request.started:
-        return DumpAnswer("earlier_process", place)
-    return DumpAnswer("read", place, summary)
+        return DumpAnswer("earlier_process", identity)
+    return DumpAnswer("read", identity, summary)
 
 
 def _content(request: DumpRequest) -> bytes:

@@ -103,9 +103,9 @@ def progress() -> ProgressPatterns:
     return msgspec.convert(_read("progress.yml"), ProgressPatterns)
 
 
-def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
-    """Return the compiled catalogue. ``own``: a site's progress patterns, tried first. Raise ValueError if invalid."""
-    anchors = [*failures().anchors, *progress().anchors, *(one.contains for one in own)]
+def catalogue(site_patterns: Sequence[ProgressPattern] = ()) -> Catalogue:
+    """Return the compiled catalogue. ``site_patterns``: tried first. Raise ValueError if invalid."""
+    anchors = [*failures().anchors, *progress().anchors, *(pattern.contains for pattern in site_patterns)]
     rules = tuple(
         LineRule(
             entry.category,
@@ -116,15 +116,17 @@ def catalogue(own: Sequence[ProgressPattern] = ()) -> Catalogue:
         )
         for entry in failures().entries
     )
-    all_rules = (*rules_of_progress(own), *rules_of_progress(progress().patterns), *rules)
+    all_rules = (*rules_of_progress(site_patterns), *rules_of_progress(progress().patterns), *rules)
     return Catalogue(tuple(_anchor(text.encode(), all_rules) for text in dict.fromkeys(anchors)), all_rules)
 
 
 def rules_of_progress(patterns: Sequence[ProgressPattern]) -> tuple[LineRule, ...]:
     """Return compiled progress patterns. Raise ValueError for an invalid pattern."""
     rules = tuple(
-        LineRule(one.kind, "", weak=False, contains=(one.contains.encode(),), patterns=(_compiled(one.pattern),))
-        for one in patterns
+        LineRule(
+            pattern.kind, "", weak=False, contains=(pattern.contains.encode(),), patterns=(_compiled(pattern.pattern),)
+        )
+        for pattern in patterns
     )
     for rule in rules:
         if rule.category == ITERATION and ITERATION not in rule.patterns[0].groupindex:

@@ -45,7 +45,7 @@ class Collectives:
 
     def entries(self) -> int:
         """Return the number of kept positions and operations of ranks."""
-        return sum(len(ranks) for each in (self._positions, self._calls) for ranks in each.values())
+        return sum(len(ranks) for table in (self._positions, self._calls) for ranks in table.values())
 
     def note_position(self, event: LogEvent, rank: str) -> None:
         """Store the position of a rank when its watchdog ended it."""

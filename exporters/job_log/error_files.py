@@ -125,7 +125,9 @@ def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | Non
         return None
     line = (message if isinstance(message, str) else message.message).partition("\n")[0]
     name = KNOWN.get(line.partition(":")[0].rpartition(".")[2], OTHER)
-    event = next((one for one in events(line.encode("utf-8", "replace") + b"\n", catalogue) if one.rule.role), None)
+    event = next(
+        (known for known in events(line.encode("utf-8", "replace") + b"\n", catalogue) if known.rule.role), None
+    )
     if event is None:
         return Raised(PROGRAM_ERROR, ROOT, name, weak=True, seconds=seconds)
     return Raised(event.rule.category, event.rule.role, name, event.rule.weak, seconds)

@@ -75,10 +75,10 @@ _OF_TRAINING = {
 }
 
 
-def render(found: PublishedLogs) -> Iterable[Metric]:
+def render(logs: PublishedLogs) -> Iterable[Metric]:
     """Return the families of the reader's result."""
     rows = {family: family.rows() for family in FAMILIES}
-    for job in found.jobs:
+    for job in logs.jobs:
         for (rank, category, role), count in job.events.items():
             rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
@@ -86,14 +86,14 @@ def render(found: PublishedLogs) -> Iterable[Metric]:
             rows[FIRST_ROOT_SECONDS].add((job.job_id,), job.root.seconds)
         if job.cascade is not None:
             rows[FIRST_CASCADE].add(_labels(job.job_id, job.cascade), 1.0)
-        for one in job.positions:
-            rows[LAST_WORK].add((job.job_id, one.rank, one.group, "enqueued"), one.enqueued)
-            rows[LAST_WORK].add((job.job_id, one.rank, one.group, "completed"), one.completed)
+        for position in job.positions:
+            rows[LAST_WORK].add((job.job_id, position.rank, position.group, "enqueued"), position.enqueued)
+            rows[LAST_WORK].add((job.job_id, position.rank, position.group, "completed"), position.completed)
         for family, name in _OF_TRAINING.items():
             value: float | None = getattr(job.progress, name)
             if value is not None:
                 rows[family].add((job.job_id,), value)
-    return [one.metric for one in rows.values()]
+    return [row.metric for row in rows.values()]
 
 
 def _labels(job_id: str, first: FirstEvent) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def jobs_of(views: Iterable[RankView]) -> dict[str, LoggedJob]:
     by_job: dict[str, list[RankView]] = {}
     for view in views:
         by_job.setdefault(view.label.job_id, []).append(view)
-    return {job_id: _job(job_id, found) for job_id, found in by_job.items()}
+    return {job_id: _job(job_id, views) for job_id, views in by_job.items()}
 
 
 def _job(job_id: str, views: list[RankView]) -> LoggedJob:
@@ -64,11 +64,13 @@ def _job(job_id: str, views: list[RankView]) -> LoggedJob:
     started = [view.process.facts.start_seconds for view in views if view.process.exited_at is None]
     return LoggedJob(
         job_id=job_id,
-        uids=frozenset(one.uid for one in facts if one.uid is not None),
-        ids=frozenset(name for one in claims if (name := one.job_id)) | {one.owner.job_id for one in facts} - {""},
-        pods=frozenset(one.pod for one in facts) - {""},
+        uids=frozenset(process.uid for process in facts if process.uid is not None),
+        ids=frozenset(name for claim in claims if (name := claim.job_id))
+        | {process.owner.job_id for process in facts} - {""},
+        pods=frozenset(process.pod for process in facts) - {""},
         world_size=max(sizes, default=0),
-        tasks_are_ranks=bool(claims) and all(one.tasks is not None and one.tasks == one.world_size for one in claims),
+        tasks_are_ranks=bool(claims)
+        and all(claim.tasks is not None and claim.tasks == claim.world_size for claim in claims),
         started_seconds=min(started, default=0.0),
         pids=pids,
         ranks=tuple(views),

@@ -66,9 +66,9 @@ class LogPassages:
         self._files: dict[Identity, _File] = {}
 
     def take(
-        self, identity: Identity, data: bytes, found: Iterable[tuple[LogEvent, str]], job_id: str, seconds: float
+        self, identity: Identity, data: bytes, events: Iterable[tuple[LogEvent, str]], job_id: str, seconds: float
     ) -> None:
-        """Add whole lines of a file. ``found``: the events in them, in order, each with its rank."""
+        """Add whole lines of a file. ``events``: the events in them, in order, each with its rank."""
         file = self._files.setdefault(identity, _File())
         end = 0
         for _ in range(AROUND):
@@ -79,7 +79,7 @@ class LogPassages:
                 known.lines.append(_shown(line, known.lines[-1]))
                 known.missing -= 1
             file.open = [known for known in file.open if known.missing]
-        for event, rank in found:
+        for event, rank in events:
             if event.rule.role and self._has_room(job_id, event.rule.category, seconds):
                 self._begin(file, data, event, (job_id, rank, seconds))
         file.last.extend(_lines_before(data, len(data)))
@@ -87,36 +87,36 @@ class LogPassages:
     def keep(self, identities: Collection[Identity], jobs: Collection[str]) -> None:
         """Forget files and jobs that are not in the arguments."""
         self._files = {identity: file for identity, file in self._files.items() if identity in identities}
-        self._kept = {job_id: own for job_id, own in self._kept.items() if job_id in jobs}
+        self._kept = {job_id: of_job for job_id, of_job in self._kept.items() if job_id in jobs}
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
         """Return copies of the current passages by job, in their order."""
         return {
             job_id: tuple(
-                msgspec.structs.replace(each, lines=list(each.lines))
-                for each in sorted(itertools.chain(*own.values()), key=lambda each: each.number)
+                msgspec.structs.replace(passage, lines=list(passage.lines))
+                for passage in sorted(itertools.chain(*of_job.values()), key=lambda held: held.number)
             )
-            for job_id, own in self._kept.items()
-            if own
+            for job_id, of_job in self._kept.items()
+            if of_job
         }
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
-        own = self._kept.setdefault(job_id, {})
-        alike = own.get(category, [])
-        if len(alike) >= MAX_OF_A_CATEGORY or _count(own) >= MAX_PER_JOB:
+        of_job = self._kept.setdefault(job_id, {})
+        alike = of_job.get(category, [])
+        if len(alike) >= MAX_OF_A_CATEGORY or _count(of_job) >= MAX_PER_JOB:
             if not alike or seconds < alike[-1].seconds + OLD_SECONDS:
                 return False
-            del own[category]
-            if _count(own) >= MAX_PER_JOB:
+            del of_job[category]
+            if _count(of_job) >= MAX_PER_JOB:
                 return False
-        counts = {name: _count(each) for name, each in self._kept.items()}
+        counts = {name: _count(of_category) for name, of_category in self._kept.items()}
         if sum(counts.values()) >= MAX_PASSAGES:
             most = max(counts, key=lambda name: counts[name])
             if counts[most] <= counts[job_id] + 1:
                 return False
-            newest = max(self._kept[most].values(), key=lambda each: each[-1].number)
+            newest = max(self._kept[most].values(), key=lambda passage: passage[-1].number)
             newest.pop()
-            self._kept[most] = {name: each for name, each in self._kept[most].items() if each}
+            self._kept[most] = {name: of_category for name, of_category in self._kept[most].items() if of_category}
         return True
 
     def _begin(self, file: _File, data: bytes, event: LogEvent, of: tuple[str, str, float]) -> None:
@@ -142,11 +142,11 @@ def _count(of_job: Mapping[str, list[Passage]]) -> int:
 def as_text(passages: Iterable[Passage]) -> str:
     """Return passages as readable text. The line of an event begins with ``>``."""
     blocks = []
-    for each in passages:
-        rank = f"rank {each.rank}" if each.rank.isdigit() else "rank not known"
-        lines = [f"{'>' if number == each.at else ' '} {line}" for number, line in enumerate(each.lines)]
-        at = f"{datetime.fromtimestamp(each.seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        blocks.append("\n".join([f"{each.category}, {rank}, {at}", *lines, ""]))
+    for passage in passages:
+        rank = f"rank {passage.rank}" if passage.rank.isdigit() else "rank not known"
+        lines = [f"{'>' if number == passage.at else ' '} {line}" for number, line in enumerate(passage.lines)]
+        at = f"{datetime.fromtimestamp(passage.seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        blocks.append("\n".join([f"{passage.category}, {rank}, {at}", *lines, ""]))
     return "\n".join(blocks)
 
 
@@ -188,7 +188,7 @@ def _shown(line: bytes, before: str) -> str:
 
 def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:
     """Return the part; empty if no log of the job is read here. ``passages``: the kept lines by job."""
-    shown = next((each for each in jobs if each.job_id == wanted.job_id), None)
+    shown = next((job for job in jobs if job.job_id == wanted.job_id), None)
     if shown is None:
         return Offered({})
     events = [

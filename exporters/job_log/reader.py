@@ -97,7 +97,7 @@ class JobLogReader:
             keeps_open=lambda path: path.startswith(f"{proc}/"),
         )
         self._saved = dict(section.jobs)
-        self._restored = frozenset((one.device, one.inode) for one in section.positions)
+        self._restored = frozenset((position.device, position.inode) for position in section.positions)
         self._made_at = self._save_at = clock.monotonic()
         self._tallies: dict[str, JobTally] = {}
         self._claims: dict[Identity, ClaimedLog] = {}
@@ -127,7 +127,7 @@ class JobLogReader:
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()
-        new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda one: one[2].seconds)
+        new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda error_file: error_file[2].seconds)
         for job, view, raised in new:  # the first one is the cause
             self._tally(job.job_id).note_raised(raised, rank_of(view))
         return self._published()._replace(raised=tuple((view.process.key, raised.name) for _, view, raised in new))
@@ -178,7 +178,7 @@ class JobLogReader:
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
         # Keep files of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(one.path for one in held.values()), *exited_paths])
+        files = self._texts.discover([*(file.path for file in held.values()), *exited_paths])
         by_id = by_any_id(jobs.values())
         claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, held, jobs)
@@ -266,7 +266,7 @@ class JobLogReader:
     def section(self) -> bytes:
         """Return the current checkpoint, encoded."""
         kept = self._claims.keys() | self._restored
-        positions = [one for one in self._texts.positions() if (one.device, one.inode) in kept]
+        positions = [position for position in self._texts.positions() if (position.device, position.inode) in kept]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
         return msgspec.msgpack.encode(LogSection(positions, jobs))
 

@@ -182,7 +182,7 @@ class JobTally:
 
     def begin(self, started_seconds: float) -> None:
         """Forget causes from a run before the ranks' start at this time."""
-        times = [one.seconds for one in (self.saved.root, self.saved.cascade) if one is not None]
+        times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()
 
@@ -225,7 +225,7 @@ class JobTally:
 
     def _go_on(self, seconds: float) -> None:
         """Forget causes if the training made progress long after them."""
-        times = [one.seconds for one in (self.saved.root, self.saved.cascade) if one is not None]
+        times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and seconds - max(times) > RECOVERED_SECONDS:
             self._forget_causes()
 
