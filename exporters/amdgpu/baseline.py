@@ -56,21 +56,21 @@ def verdicts(view: View) -> dict[str, CheckState]:
     if view.raw is None:
         return {"gpu_lost": CheckState.FAILED}
     raw = view.raw
-    found = {"gpu_lost": CheckState.OK}
+    states = {"gpu_lost": CheckState.OK}
     if raw.errors:
         memory = {block: counts for block, counts in raw.errors.items() if block != "xgmi_wafl"}
-        found["gpu_ecc_uncorrectable"] = CheckState.of(not any(counts.get("ue") for counts in memory.values()))
+        states["gpu_ecc_uncorrectable"] = CheckState.of(not any(counts.get("ue") for counts in memory.values()))
     if "xgmi_wafl" in raw.errors:
-        found["xgmi_errors"] = CheckState.of(not raw.errors["xgmi_wafl"].get("ue"))
+        states["xgmi_errors"] = CheckState.of(not raw.errors["xgmi_wafl"].get("ue"))
     if view.links:
-        found["xgmi_down"] = CheckState.of(all(view.links.values()))
+        states["xgmi_down"] = CheckState.of(all(view.links.values()))
     width, most = raw.values.get("pcie_width"), raw.values.get("pcie_max_width")
     if width is not None and most is not None:
-        found["pcie_degraded"] = CheckState.of(width >= most)
+        states["pcie_degraded"] = CheckState.of(width >= most)
     heat, limit = raw.sensors.get("temp/junction/input"), raw.sensors.get("temp/junction/crit")
     if heat is not None and limit:
-        found["gpu_hot"] = CheckState.of(heat < limit)
-    return found
+        states["gpu_hot"] = CheckState.of(heat < limit)
+    return states
 
 
 class RasErrors:

@@ -66,24 +66,24 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         if not self._found.gpus:
             raise NoData
 
-    def render(self, found: AmdgpuSnapshot) -> Iterable[Metric]:
+    def render(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         """Render; pure."""
-        return render(found)
+        return render(snapshot)
 
-    def _report(self, found: AmdgpuSnapshot) -> None:
-        for gpu in found.gpus:
+    def _report(self, snapshot: AmdgpuSnapshot) -> None:
+        for gpu in snapshot.gpus:
             for check, state in verdicts(gpu).items():
                 self.ctx.checks.report(Subject("gpu", gpu.known.uuid), check, state)
-        if found.gpus:
-            lost = {gpu.known.uuid for gpu in found.gpus if gpu.raw is None}
+        if snapshot.gpus:
+            lost = {gpu.known.uuid for gpu in snapshot.gpus if gpu.raw is None}
             known = [gpu for gpu in self.ctx.hardware.gpus() if gpu.uuid in lost]
             seen = [
                 Gpu(gpu.index, gpu.known.uuid, gpu.pci, gpu.raw.pci_path, gpu.raw.numa)
-                for gpu in found.gpus
+                for gpu in snapshot.gpus
                 if gpu.raw is not None
             ]
-            uuids = {gpu.pci: gpu.known.uuid for gpu in found.gpus}
-            users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in found.users.items()}
+            uuids = {gpu.pci: gpu.known.uuid for gpu in snapshot.gpus}
+            users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in snapshot.users.items()}
             self.ctx.hardware.observe_gpus([*seen, *known])
             self.ctx.hardware.observe_gpu_processes(users, lost)
 

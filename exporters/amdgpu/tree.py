@@ -124,7 +124,7 @@ def read_users(sys_root: Path) -> dict[int, list[str]]:
     """Return the PCI addresses of the GPUs on which each pid has memory, as the kernel's KFD counts."""
     root = sys_root / "class/kfd/kfd"
     addresses = _kfd_addresses(root / "topology/nodes")
-    found: dict[int, list[str]] = {}
+    users: dict[int, list[str]] = {}
     for pid in [name for name in sysfs.entries(root / "proc") if name.isdecimal()][:MAX_PROCESSES]:
         used = [
             address
@@ -132,17 +132,17 @@ def read_users(sys_root: Path) -> dict[int, list[str]]:
             if (sysfs.read_number(root / "proc" / pid / f"vram_{gpu_id}") or 0) > 0
         ]
         if used:
-            found[int(pid)] = used
-    return found
+            users[int(pid)] = used
+    return users
 
 
 def _kfd_addresses(nodes: Path) -> Mapping[int, str]:
-    found: dict[int, str] = {}
+    addresses: dict[int, str] = {}
     for node in sysfs.entries(nodes)[: 2 * MAX_GPUS]:
         gpu_id = sysfs.read_number(nodes / node / "gpu_id")
         properties = sysfs.read_text(nodes / node / "properties") or ""
         location, domain = _LOCATION.search(properties), _DOMAIN.search(properties)
         if gpu_id and location:  # a CPU has gpu_id 0
             bdf, number = int(location[1]), int(domain[1]) if domain else 0
-            found[gpu_id] = f"{number:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
-    return found
+            addresses[gpu_id] = f"{number:04x}:{bdf >> 8 & 0xFF:02x}:{bdf >> 3 & 0x1F:02x}.{bdf & 7}"
+    return addresses

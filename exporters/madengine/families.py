@@ -77,18 +77,18 @@ def render(snapshot: MadSnapshot) -> Iterable[Metric]:
     rows = {family: family.rows() for family in FAMILIES}
     for shown in snapshot.tasks:
         _task(rows, shown)
-    missing = {each.job_id: each.task.missing_nodes for each in snapshot.tasks if each.task.missing_nodes is not None}
+    missing = {task.job_id: task.task.missing_nodes for task in snapshot.tasks if task.task.missing_nodes is not None}
     for job_id, count in missing.items():
         rows[MISSING].add((job_id,), count)
     _site(rows, snapshot.facts)
     printed = {
-        (each.job_id, each.node_rank, each.task.model, name) for each in snapshot.tasks for name in each.task.results
+        (task.job_id, task.node_rank, task.task.model, name) for task in snapshot.tasks for name in task.task.results
     }
     for job_id, node_rank, table in most_complete(snapshot.facts.tables):
         for (model, metric), value in table.results.items():
             if (job_id, node_rank, model, metric) not in printed:
                 rows[PERFORMANCE].add((job_id, str(node_rank), model, metric), value)
-    return [one.metric for one in rows.values()]
+    return [row.metric for row in rows.values()]
 
 
 def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
@@ -100,8 +100,8 @@ def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
         ran = ManifestModel(model, launcher=row.launcher, nodes=row.nodes)
         rows[RUN].add(("", *ran, metric, row.status, row.gpus), 1.0)
     for job_id, models in facts.manifests.items():
-        for each in dict.fromkeys(models):
-            rows[RUN].add((job_id, *each, "", "", ""), 1.0)
+        for model_facts in dict.fromkeys(models):
+            rows[RUN].add((job_id, *model_facts, "", "", ""), 1.0)
 
 
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:

@@ -94,7 +94,7 @@ def node_of(path: str) -> int | None:
 
 def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
     """Return each job's table with the most results; of equal tables the first node's."""
-    by_size = sorted(tables, key=lambda one: (one.table.filled, -one.node_rank))
+    by_size = sorted(tables, key=lambda placed: (placed.table.filled, -placed.node_rank))
     return list({placed.job_id: placed for placed in by_size}.values())
 
 

@@ -89,9 +89,9 @@ class MarkBook:
         self._marks.put(mark, when, share)
 
 
-def render(found: Mapping[Mark, float]) -> Iterable[Metric]:
-    """Return the series of marks; ``found``: when each was set, in seconds since the epoch."""
+def render(set_at: Mapping[Mark, float]) -> Iterable[Metric]:
+    """Return the series of marks; ``set_at``: when each was set, in seconds since the epoch."""
     rows = MARK.rows()
-    for mark, seconds in found.items():
+    for mark, seconds in set_at.items():
         rows.add(tuple(mark), seconds)
     yield rows.metric

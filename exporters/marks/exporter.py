@@ -117,12 +117,12 @@ class MarksExporter:
 
     def _owners(self) -> dict[str, frozenset[int]]:
         """Return the users of each job with ranks here."""
-        found: dict[str, frozenset[int]] = {}
+        owners: dict[str, frozenset[int]] = {}
         for view in self._ctx.ranks.snapshot().ranks:
             uid, job_id = view.uid, view.label.job_id
             if uid is not None and view.process.exited_at is None:
-                found[job_id] = found.get(job_id, frozenset()) | {uid}
-        return found
+                owners[job_id] = owners.get(job_id, frozenset()) | {uid}
+        return owners
 
     def snapshot(self) -> dict[Mark, float]:
         """Return the marks, and when each was set."""
@@ -142,8 +142,8 @@ class MarksExporter:
 
 def _uid(writer: asyncio.StreamWriter) -> int:
     """Who opened the connection, as the kernel says."""
-    found = writer.get_extra_info("socket")
-    _, uid, _ = _CREDENTIALS.unpack(found.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    connected = writer.get_extra_info("socket")
+    _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)
 
 

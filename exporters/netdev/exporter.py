@@ -85,10 +85,10 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
 
     def read(self, roots: Roots) -> NetdevFound:
         """Read every device. Raise NoData without any device."""
-        found = read_devices(roots.sys)
-        if not found:
+        devices = read_devices(roots.sys)
+        if not devices:
             raise NoData
-        return NetdevFound(found, self._read_pauses({device.name: device.driver for device in found}))
+        return NetdevFound(devices, self._read_pauses({device.name: device.driver for device in devices}))
 
     def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
         """Return the pause frames by device. If netlink is refused, return none and set the note of the front page."""
@@ -102,13 +102,13 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 
-    def render(self, found: NetdevFound) -> Iterable[Metric]:
+    def render(self, snapshot: NetdevFound) -> Iterable[Metric]:
         """Return the families, with one series for each value that was read."""
         rows = {family: family.rows() for family in FAMILIES}
-        for device in found.devices:
+        for device in snapshot.devices:
             for family, value in device.values.items():
                 rows[family].add((device.name,), value)
-            for direction, priority, frames in found.pauses.get(device.name, ()):
+            for direction, priority, frames in snapshot.pauses.get(device.name, ()):
                 rows[pause.FRAMES].add((device.name, direction, priority), frames)
         return [row.metric for row in rows.values()]
 

@@ -133,7 +133,7 @@ class PauseReader:
         waiting, fresh = self._asked_again_at.items(), self._refreshed_at.items()
         self._asked_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}
         self._refreshed_at = {name: at for name, at in fresh if name in drivers}
-        found: dict[str, tuple[Count, ...]] = {}
+        pauses: dict[str, tuple[Count, ...]] = {}
         for question in _QUESTIONS:
             due = [name for name in drivers if (name, question.protocol) not in self._asked_again_at]
             if due:
@@ -141,8 +141,8 @@ class PauseReader:
                     for name in due:
                         caches = question.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
                         counts = self._counts(kernel, question, name, now, is_cached=caches)
-                        found[name] = (*found.get(name, ()), *counts)
-        return found
+                        pauses[name] = (*pauses.get(name, ()), *counts)
+        return pauses
 
     def _counts(
         self, kernel: netlink.Netlink, question: _Question, device: str, now: float, *, is_cached: bool

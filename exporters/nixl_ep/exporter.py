@@ -45,8 +45,8 @@ def nodes_of(views: RankSnapshot) -> dict[str, str]:
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
     """Return whether a log is from this node; None if that is unknown or the file is not a node's log."""
-    node, own = node_of(path), places.get(job_id)
-    return None if node is None or own is None else node == own
+    node, own_node = node_of(path), places.get(job_id)
+    return None if node is None or own_node is None else node == own_node
 
 
 @lru_cache(maxsize=256)
@@ -67,13 +67,13 @@ def planned_names(job_id: str, run: JobRun, plan: Plan | None, views: Sequence[R
     start belongs to another process with the same number, in an earlier step of the job.
     """
     leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
-    own = sorted((view for view in views if view.label.job_id == job_id), key=_started)
-    if any(view.process.source in BY_INDEX for view in own):
-        numbers = numbers_of(run.launches() or (), own)
-        return [view.label for view in own if numbers.get(view.process.key) in leaving]
-    running = [_started(view) for view in own if view.process.exited_at is None]
-    since = min(running or map(_started, own), default=0.0)
-    started = {view.label.rank: _started(view) for view in own}
+    of_job = sorted((view for view in views if view.label.job_id == job_id), key=_started)
+    if any(view.process.source in BY_INDEX for view in of_job):
+        numbers = numbers_of(run.launches() or (), of_job)
+        return [view.label for view in of_job if numbers.get(view.process.key) in leaving]
+    running = [_started(view) for view in of_job if view.process.exited_at is None]
+    since = min(running or map(_started, of_job), default=0.0)
+    started = {view.label.rank: _started(view) for view in of_job}
     return [
         (job_id, str(number))
         for number, rank in leaving.items()
@@ -85,7 +85,7 @@ def _started(view: RankView) -> float:
     return view.process.facts.start_seconds
 
 
-def numbers_of(launches: Sequence[Launch], own: Sequence[RankView]) -> dict[ProcessKey, int]:
+def numbers_of(launches: Sequence[Launch], of_job: Sequence[RankView]) -> dict[ProcessKey, int]:
     """Return the run's own rank number of each local rank with a known launch.
 
     The environment names only the task's rank. So the rank table numbers ranks by start order, while the run uses
@@ -93,17 +93,17 @@ def numbers_of(launches: Sequence[Launch], own: Sequence[RankView]) -> dict[Proc
     after their start. ``launches``: launches on this node only, in log order.
     """
     groups: defaultdict[int, list[RankView]] = defaultdict(list)
-    for view in sorted(own, key=lambda one: one.process.key[::-1]):  # by start, then pid
+    for view in sorted(of_job, key=lambda view: view.process.key[::-1]):  # by start, then pid
         groups[view.process.facts.parent_pid].append(view)
-    found: dict[ProcessKey, int] = {}
+    by_process: dict[ProcessKey, int] = {}
     free = list(launches)
     for group in sorted(groups.values(), key=lambda views: _started(views[0]), reverse=True):
         since, numbers = _started(group[0]) - SLACK_SECONDS, list(range(len(group)))
-        fitting = [one for one in free if one.seconds >= since and sorted(one.ranks) == numbers]
+        fitting = [launch for launch in free if launch.seconds >= since and sorted(launch.ranks) == numbers]
         if fitting:
             free = free[: free.index(fitting[-1])]
-            found.update((view.process.key, fitting[-1].ranks[number]) for number, view in enumerate(group))
-    return found
+            by_process.update((view.process.key, fitting[-1].ranks[number]) for number, view in enumerate(group))
+    return by_process
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
@@ -157,7 +157,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     def _read_plans(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read the plan beside each job's newest log. The plan must have the same owner as that log."""
-        newest = dict(sorted(texts.files(ranks), key=lambda one: one[1].written_ns))
+        newest = dict(sorted(texts.files(ranks), key=lambda plan_file: plan_file[1].written_ns))
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}

@@ -78,7 +78,7 @@ def render(snapshot: EpSnapshot) -> Iterable[Metric]:
         _job(rows, job_id, run, snapshot)
     for label in sorted(snapshot.planned):
         rows[PLANNED_EXIT].add(label, 1.0)
-    return [one.metric for one in rows.values()]
+    return [row.metric for row in rows.values()]
 
 
 def _rank(rows: Mapping[Family, Rows], label: tuple[str, str], rank: RankRun) -> None:

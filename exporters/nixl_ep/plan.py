@@ -62,7 +62,7 @@ def read_plan(raw: bytes) -> Plan | None:
         return None
     try:
         written = _DECODER.decode(raw)
-        return _plan([_ranks(each) for each in written])
+        return _plan([_ranks(phase) for phase in written])
     except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
         return None
 

@@ -88,7 +88,7 @@ class NodeRun(msgspec.Struct):
         text = line[:MAX_LINE_CHARACTERS]
         kinds = [(pattern, take) for word, pattern, take in _KINDS if word in text]
         records = [(match.start(), take, match) for pattern, take in kinds for match in pattern.finditer(text)]
-        for _, take, match in sorted(records, key=lambda one: one[0])[:MAX_RECORDS]:
+        for _, take, match in sorted(records, key=lambda record: record[0])[:MAX_RECORDS]:
             with suppress(ValueError):
                 take(self, match, seconds, plan)
 
@@ -140,7 +140,7 @@ class NodeRun(msgspec.Struct):
         """A rank reports failed ranks. A report by an assertion is of failures that are not in the plan."""
         reporter = self.ranks.get(_rank(match[1]))
         phase = None if reporter is None else reporter.phase
-        for rank in sorted({_rank(each) for each in match["failed"].replace(",", " ").split()}):
+        for rank in sorted({_rank(number) for number in match["failed"].replace(",", " ").split()}):
             planned = "unknown"
             if match[0].startswith(_ASSERTION):
                 planned = "no"

@@ -119,7 +119,7 @@ class JobEvents(msgspec.Struct):
     def take(self, line: str) -> None:
         """Count one line. Lines must come in the order of their file; nearly all say nothing."""
         text = line[:MAX_LINE_CHARACTERS]
-        known = next((one for one in _READERS if one[0] in text), None)
+        known = next((reader for reader in _READERS if reader[0] in text), None)
         if known is not None and (match := known[1].search(text)) is not None:
             known[2](self, match)
         for name, word, pattern in _NOTICES:

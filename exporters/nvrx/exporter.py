@@ -114,13 +114,15 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             return
         answers = await self._helper.call(requests, HELPER_SECONDS)
         for job_id, answer in zip(named, answers, strict=False):
-            for found in answer or ():
-                self._learn(job_id, found.cycle)
+            for read_cycle in answer or ():
+                self._learn(job_id, read_cycle.cycle)
         for answer in answers[len(named) :]:
-            for found in answer or ():
-                job_id = found.cycle.job_id if self.ctx.once else ranks.job_of(found.uid, found.cycle.job_id)
+            for read_cycle in answer or ():
+                job_id = (
+                    read_cycle.cycle.job_id if self.ctx.once else ranks.job_of(read_cycle.uid, read_cycle.cycle.job_id)
+                )
                 if job_id and job_id not in named:
-                    self._learn(job_id, found.cycle)
+                    self._learn(job_id, read_cycle.cycle)
 
     def _learn(self, job_id: str, cycle: Cycle) -> None:
         known = self._cycles.get(job_id)

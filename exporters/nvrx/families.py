@@ -87,4 +87,4 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
         for family, by_rank in ((TIMEOUTS, job.timeouts), (INTERRUPTIONS, job.interruptions), (SCORE, job.scores)):
             for (rank, kind), value in by_rank.items():
                 rows[family].add((job_id, rank, kind), value)
-    return [one.metric for one in rows.values()]
+    return [row.metric for row in rows.values()]

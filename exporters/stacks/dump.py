@@ -102,7 +102,7 @@ def _states(request: StackRequest) -> str | None:
         threads = os.listdir(f"{home}/task")[:MAX_LOOKED_AT]
     except OSError:
         return None
-    return "".join(state for each in threads for state in _stat(f"{home}/task/{each}/stat")[:1])
+    return "".join(state for thread_id in threads for state in _stat(f"{home}/task/{thread_id}/stat")[:1])
 
 
 def _stat(path: str) -> list[str]:

@@ -36,12 +36,12 @@ class StacksSnapshot(NamedTuple):
     counts: Mapping[str, int]
 
 
-def render(found: StacksSnapshot) -> Iterable[Metric]:
+def render(snapshot: StacksSnapshot) -> Iterable[Metric]:
     """Return the series."""
     stacks, dumps = STACK.rows(), DUMPS.rows()
-    for label, stack in found.stacks.items():
+    for label, stack in snapshot.stacks.items():
         stacks.add((label.job_id, label.rank, stack), 1)
-    for result, count in found.counts.items():
+    for result, count in snapshot.counts.items():
         dumps.add((result,), count)
     yield from (stacks.metric, dumps.metric)
 
@@ -118,12 +118,12 @@ class StacksExporter:
         if not self._ctx.roots.proc.is_dir():
             return False
         try:
-            found = os.stat(self._config.py_spy)
+            status = os.stat(self._config.py_spy)
         except FileNotFoundError:
             if self._config.enabled is True:
                 raise
             return False
-        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+        if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
             raise PermissionError(f"{self._config.py_spy} may be changed by others than root")
         return True
 
@@ -227,7 +227,7 @@ class StacksExporter:
 
     def snapshot(self) -> StacksSnapshot:
         """Return the stacks of silent jobs, and what became of looks."""
-        shown = {label: each.stack.label for label, each in self._held.items() if label.job_id in self._silent}
+        shown = {label: held.stack.label for label, held in self._held.items() if label.job_id in self._silent}
         return StacksSnapshot(shown, dict(self._counts))
 
     def families(self, snapshot: StacksSnapshot) -> Iterable[Metric]:

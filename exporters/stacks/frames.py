@@ -52,13 +52,13 @@ def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
 
     msgspec.DecodeError (ValidationError) for what is no answer of py-spy.
     """
-    threads = [each for each in _DECODER.decode(answer) if each.frames]
+    threads = [thread for thread in _DECODER.decode(answer) if thread.frames]
     if not threads:
         return None
-    main = next((each for each in threads if each.os_thread_id in main_ids), None)
-    main = main or next((each for each in threads if each.thread_name == "MainThread"), threads[-1])
-    rest = [each for each in threads if each is not main]
-    text = "\n".join(_text(each) for each in [main, *rest][:MAX_THREADS])
+    main = next((thread for thread in threads if thread.os_thread_id in main_ids), None)
+    main = main or next((thread for thread in threads if thread.thread_name == "MainThread"), threads[-1])
+    rest = [thread for thread in threads if thread is not main]
+    text = "\n".join(_text(thread) for thread in [main, *rest][:MAX_THREADS])
     return Stack(_label(main.frames), text[:MAX_TEXT])
 
 
@@ -78,9 +78,9 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
 def _label(frames: Sequence[Frame]) -> str:
     """Return the top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
     top = frames[:TOP_FRAMES]
-    names = [_clean(each.name) for each in top]
+    names = [_clean(frame.name) for frame in top]
     names[0] += f" ({_file(top[0])})"
-    whole = "\n".join(f"{each.name}\t{each.short_filename or each.filename}" for each in top)
+    whole = "\n".join(f"{frame.name}\t{frame.short_filename or frame.filename}" for frame in top)
     return f"{' from '.join(names)} #{hashlib.sha256(whole.encode(errors='replace')).hexdigest()[:HASH_DIGITS]}"
 
 
@@ -88,7 +88,7 @@ def _text(thread: Thread) -> str:
     name = _clean(thread.thread_name or "unnamed")
     holds = ", holds the GIL" if thread.owns_gil else ""
     lines = [f"thread {thread.os_thread_id or '?'} {name}{holds}"]
-    frames = [f"    {_clean(each.name)} ({_file(each)}:{each.line})" for each in thread.frames[:MAX_FRAMES]]
+    frames = [f"    {_clean(frame.name)} ({_file(frame)}:{frame.line})" for frame in thread.frames[:MAX_FRAMES]]
     return "\n".join([*lines, *frames, ""])
 
 
