@@ -42,8 +42,8 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the addresses, localhost as both that it may mean; ValueError names one that is none."""
-        found = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
-        return tuple(found)
+        addresses = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
+        return tuple(addresses)
 
     def oldest(self) -> Version:
         """Return the first version that the exporter queries."""

@@ -94,9 +94,9 @@ class RasExporter:
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
-        self._visits.keep(self._sites, {each.job for each in self._standings()})
+        self._visits.keep(self._sites, {standing.job for standing in self._standings()})
         self._visits.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
-        if self._due() is not None and all(each.done() for each in _ROUNDS):
+        if self._due() is not None and all(asking_round.done() for asking_round in _ROUNDS):
             self._round = asyncio.get_running_loop().create_task(self._ask_all(), name="ras-queries")
             _ROUNDS.add(self._round)
         if self._ctx.once:
@@ -213,7 +213,7 @@ class RasExporter:
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(
-            each.facts.namespace_pid for each in processes.values() if job_of(each).owner == question.job.owner
+            process.facts.namespace_pid for process in processes.values() if job_of(process).owner == question.job.owner
         )
         aim = Aim(question.endpoint, site, wanted, pids, question.job.job_id)
         clock = self._ctx.clock

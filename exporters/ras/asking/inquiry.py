@@ -85,24 +85,24 @@ class Inquiry:
         now = asyncio.get_running_loop().time
         until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
         while True:
-            found = await self._thread.call(lambda: self._search.server_of(site, server, client))
-            if found is not None or now() >= until:
-                return found
+            server_key = await self._thread.call(lambda: self._search.server_of(site, server, client))
+            if server_key is not None or now() >= until:
+                return server_key
             await asyncio.sleep(pause)
             pause *= 2
 
     async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
         """Query once, then again while the process that answered may itself be cut off; empty when the first fails."""
-        found: list[QueryAnswer] = []
+        received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
-            answered = {answer.server for answer in found}
+            answered = {answer.server for answer in received}
             others = aim._replace(wanted=aim.wanted - answered or aim.wanted)
             answer = await self._report(others, msgspec.structs.replace(limits, attempts=others.attempts()))
             if answer is not None:
-                found.append(answer)
+                received.append(answer)
             if answer is None or not looks_isolated(answer.report) or not await self._as_seen(aim.endpoint, aim.site):
                 break
-        return found
+        return received
 
     async def present(self, aim: Aim, limits: QueryLimits) -> frozenset[ProcessKey]:
         """The wanted processes that answer a greeting, for which no collective runs; some, when one does not answer.
@@ -208,7 +208,7 @@ class JobFiles:
         except HelperError as error:
             self._log.warning("files of jobs cannot be read", error=error)
             return False
-        found = {key: facts for key, facts in zip(asked, answers, strict=False) if facts is not None}
-        self._unanswered = last.intersection(wanted).union(asked) - found.keys()
-        await self._thread.call(lambda: search.note(asked, found))
-        return bool(found)
+        read_facts = {key: facts for key, facts in zip(asked, answers, strict=False) if facts is not None}
+        self._unanswered = last.intersection(wanted).union(asked) - read_facts.keys()
+        await self._thread.call(lambda: search.note(asked, read_facts))
+        return bool(read_facts)

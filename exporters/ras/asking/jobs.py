@@ -83,11 +83,13 @@ def standings(
         return now_seconds - max(started[key] for key in site.servers if key in started)
 
     def standing(job: OwnedJob, members: list[PublishedProcess]) -> JobStanding:
-        labels = [label for each in members for label in each.labels]
+        labels = [label for member in members for label in member.labels]
         ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
         world_size = world_size_of(members)
         role = policy.role_of(rules.configured, ranks, world_size or None)
-        endpoint = next((at for at, site in sites.items() if any(each.key in site.servers for each in members)), None)
+        endpoint = next(
+            (at for at, site in sites.items() if any(member.key in site.servers for member in members)), None
+        )
         why: policy.Refusal | None
         if rules.once and rules.configured != "reporter":
             why = "single_pass"
@@ -98,7 +100,7 @@ def standings(
         elif endpoint is None:
             why = (
                 "network_namespace"
-                if any(each.facts.network_namespace not in here for each in members)
+                if any(member.facts.network_namespace not in here for member in members)
                 else "no_listener"
             )
         else:
@@ -110,15 +112,15 @@ def standings(
 
 def world_size_of(members: Iterable[PublishedProcess]) -> int:
     """Return the number of ranks of the job that these processes are of, 0 where it is not known."""
-    return max((size_of(each) or 0 for each in members), default=0)
+    return max((size_of(member) or 0 for member in members), default=0)
 
 
-def to_ask(found: Iterable[JobStanding]) -> list[Question]:
+def to_ask(job_standings: Iterable[JobStanding]) -> list[Question]:
     """Return the jobs to query, each with its address, and this node's role."""
     return [
-        Question(each.endpoint, each.job, each.role)
-        for each in found
-        if each.endpoint is not None and each.refusal is None
+        Question(job_standing.endpoint, job_standing.job, job_standing.role)
+        for job_standing in job_standings
+        if job_standing.endpoint is not None and job_standing.refusal is None
     ]
 
 
@@ -158,7 +160,7 @@ class Visits:
                 wait = 0.0 if self._once else policy.first_wait_seconds(question.role, self._random.random())
                 self._known[question[:2]] = policy.Visit(now + wait, self._least_seconds)
         due = [(question, visit) for question, visit in self.of(wanted) if visit.due_at <= now]
-        return min(due, key=lambda each: each[1].due_at, default=None)
+        return min(due, key=lambda due_visit: due_visit[1].due_at, default=None)
 
     def note(
         self, question: Question, visit: policy.Visit, answer: tuple[Report, float] | None, world_size: int, now: float
@@ -168,4 +170,4 @@ class Visits:
 
     def of(self, asked: Collection[Question]) -> list[tuple[Question, policy.Visit]]:
         """Return the visits of these questions."""
-        return [(each, self._known[each[:2]]) for each in asked if each[:2] in self._known]
+        return [(question, self._known[question[:2]]) for question in asked if question[:2] in self._known]

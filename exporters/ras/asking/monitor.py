@@ -127,9 +127,9 @@ class Monitors:
         ended: Stage = "cut"
         try:
             while piece := await _hear(reader, writer):
-                found = splitter.feed(piece)
-                self._heard.events.update(found)
-                if not ALARMS.isdisjoint(found):
+                events = splitter.feed(piece)
+                self._heard.events.update(events)
+                if not ALARMS.isdisjoint(events):
                     self._wakes.add(endpoint)
                 if splitter.unread and not warned:
                     self._log.warning("RAS at {endpoint} sends what is no event", endpoint=endpoint.label)

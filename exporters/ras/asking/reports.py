@@ -43,11 +43,11 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
 
     Those seen last come first, of these what stands still the longest.
     """
-    ordered = [(job, name, known) for job, own in watches.items() for name, known in own.items()]
-    ordered.sort(key=lambda one: (-one[2].seen_seconds, one[2].since_seconds))
+    ordered = [(job, name, known) for job, of_job in watches.items() for name, known in of_job.items()]
+    ordered.sort(key=lambda saved: (-saved[2].seen_seconds, saved[2].since_seconds))
     saved: dict[OwnedJob, list[SavedWatch]] = {}
     room = MAX_SAVED_BYTES
-    for job, name, known in in_turns(ordered, lambda one: one[0]):
+    for job, name, known in in_turns(ordered, lambda saved: saved[0]):
         if known.size_bytes <= room:
             room -= known.size_bytes
             fields = (getattr(known, field) for field in Watch.__struct_fields__)

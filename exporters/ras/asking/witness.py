@@ -59,7 +59,7 @@ class Witness:
             self._tell()
 
     def _tell(self) -> None:
-        self._ranks.observe_silences({key: found for job in self._silences.values() for key, found in job.items()})
+        self._ranks.observe_silences({key: of_job for job in self._silences.values() for key, of_job in job.items()})
 
     async def _names(self, best: Report, here: list[PublishedProcess]) -> dict[ProcessKey, Host]:
         pids: dict[int, list[ProcessKey]] = {}
@@ -72,8 +72,8 @@ class Witness:
             return {namespace: addresses_in(self._root / f"{pid}/net") for namespace, pid in one_of_each.items()}
 
         addresses = await self._thread.call(read)
-        found = named_here(best, pids)
-        return unambiguous((key, host) for key, host in found if host[0] in addresses[namespaces[key]])
+        named = named_here(best, pids)
+        return unambiguous((key, host) for key, host in named if host[0] in addresses[namespaces[key]])
 
 
 def memberships(report: Report, host: Host) -> list[Membership]:
@@ -87,7 +87,7 @@ def memberships(report: Report, host: Host) -> list[Membership]:
 
 def unheard(report: Report) -> set[Host]:
     """Return the processes that did not answer."""
-    named = (rank for each in report.communicators for rank in each.named)
+    named = (rank for communicator in report.communicators for rank in communicator.named)
     return {rank.place[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
 
 
@@ -116,11 +116,11 @@ def silences(
     return after
 
 
-def unambiguous(found: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
+def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
     """The processes with one name in a report that is no other's: pods may share an address and count pids alike."""
     by_host: dict[Host, set[ProcessKey]] = {}
     by_key: dict[ProcessKey, set[Host]] = {}
-    for key, host in found:
+    for key, host in named:
         by_host.setdefault(host, set()).add(key)
         by_key.setdefault(key, set()).add(host)
     return {
@@ -130,5 +130,5 @@ def unambiguous(found: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Ho
 
 def named_here(report: Report, pids: Mapping[int, list[ProcessKey]]) -> list[tuple[ProcessKey, Host]]:
     """The processes of a report, answering or not, with a pid of this node's; ``pids`` by the job's pid namespace."""
-    silent = {rank.place[:2] for each in report.communicators for rank in each.named}
+    silent = {rank.place[:2] for communicator in report.communicators for rank in communicator.named}
     return [(key, host) for host in sorted(report.processes | silent) for key in pids.get(host[1], ())]

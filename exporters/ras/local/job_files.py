@@ -34,20 +34,20 @@ def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
     """RAS's settings in files under ``root``, the first that has one counts; what cannot be read is left out."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for path in paths:
-        found = parse(_read(root, path)) | found
-    return found
+        settings = parse(_read(root, path)) | settings
+    return settings
 
 
 def parse(text: str) -> dict[str, str]:
     """RAS's settings in such a file: NAME=VALUE, a line each; comments begin with #."""
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for line in text.split("\n"):
         name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
         if is_set and name in WANTED:
-            found.setdefault(name, value)
-    return found
+            settings.setdefault(name, value)
+    return settings
 
 
 def _read(root: str, path: str) -> str:

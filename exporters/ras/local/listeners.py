@@ -132,12 +132,17 @@ class ListenerSearch:
         self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
         self._places = {key: self._places.get(key) or self._place(key) for key in sorted(known)}
-        for key, place in self._places.items():
-            if place.settings is None:
+        for key, searched in self._places.items():
+            if searched.settings is None:
                 self._want(key)
-        found = self._listeners()
-        self._assign({each.inode: each.uid for listeners in found.values() for each in listeners}, known)
-        sites = {endpoint: self._site({each.inode for each in listeners}) for endpoint, listeners in found.items()}
+        by_endpoint = self._listeners()
+        self._assign(
+            {listener.inode: listener.uid for listeners in by_endpoint.values() for listener in listeners}, known
+        )
+        sites = {
+            endpoint: self._site({listener.inode for listener in listeners})
+            for endpoint, listeners in by_endpoint.items()
+        }
         return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
@@ -145,11 +150,11 @@ class ListenerSearch:
 
         A connection that was led elsewhere has no such end in this network namespace.
         """
-        found = connection(self._root / _TABLES, server, client)
-        if found is None or not found.inode:
+        remote_end = connection(self._root / _TABLES, server, client)
+        if remote_end is None or not remote_end.inode:
             return None
         for key in site.servers:
-            if found.inode in self._sockets(key.pid) and self._uid(key) == found.uid:
+            if remote_end.inode in self._sockets(key.pid) and self._uid(key) == remote_end.uid:
                 return key
         return None
 
@@ -157,14 +162,14 @@ class ListenerSearch:
         """What must be read for the last look to be whole: then look again."""
         return dict(self._wanted)
 
-    def note(self, asked: Mapping[ProcessKey, FileRequest], found: Mapping[ProcessKey, FileFacts]) -> None:
+    def note(self, asked: Mapping[ProcessKey, FileRequest], files_facts: Mapping[ProcessKey, FileFacts]) -> None:
         """Take what was read."""
-        for key, facts in found.items():
+        for key, facts in files_facts.items():
             if asked[key].library or asked[key].mapping:
                 self._versions[key] = facts.version
-            if asked[key].conf and (place := self._places.get(key)) is not None:
-                settings = read_settings(facts.settings | place.environment)
-                self._places[key] = msgspec.structs.replace(place, settings=settings)
+            if asked[key].conf and (searched := self._places.get(key)) is not None:
+                settings = read_settings(facts.settings | searched.environment)
+                self._places[key] = msgspec.structs.replace(searched, settings=settings)
 
     def _place(self, key: ProcessKey) -> _Place:
         environment = self._proc.environment(key.pid) or {}
@@ -173,12 +178,12 @@ class ListenerSearch:
         return _Place(self._proc.namespace(key.pid, "net"), kept, settings)
 
     def _want(self, key: ProcessKey, library: str = "", mapping: str = "") -> None:
-        place = self._places[key]
+        searched = self._places[key]
         self._wanted[key] = FileRequest(
             str(self._root),
             key.pid,
             -1 if (uid := self._uid(key)) is None else uid,
-            files_of(place.environment) if place.settings is None else (),
+            files_of(searched.environment) if searched.settings is None else (),
             library,
             mapping,
         )
@@ -186,19 +191,21 @@ class ListenerSearch:
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
         """By address the listeners that a connection to it can reach."""
         table = list(sockets(self._root / _TABLES, LISTEN))
-        ports = {each.local.port for each in table}
+        ports = {listener.local.port for listener in table}
         wanted = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
         if not all(ip_address(at.host).is_loopback for at in wanted):
             here = addresses_in(self._root / _TABLES)
             wanted = [at for at in wanted if ip_address(at.host).is_loopback or at.host in here]
-        found = {at: reachable([each for each in table if each.local.port == at.port], at.host) for at in wanted}
-        return {at: listeners for at, listeners in found.items() if listeners}
+        by_endpoint = {
+            at: reachable([listener for listener in table if listener.local.port == at.port], at.host) for at in wanted
+        }
+        return {at: listeners for at, listeners in by_endpoint.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
         """Return the addresses that jobs of this network namespace name, but for those that none may."""
-        for place in self._places.values():
-            if place.namespace == self.namespace and place.settings is not None:
-                yield from (at for each in place.settings.endpoints if may_be_named((at := _reachable(each)).host))
+        for searched in self._places.values():
+            if searched.namespace == self.namespace and searched.settings is not None:
+                yield from (at for named in searched.settings.endpoints if may_be_named((at := _reachable(named)).host))
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
         """Find the processes that hold ``listeners`` (inode: uid) of their own user."""
@@ -269,13 +276,13 @@ def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
     The kernel prefers a socket bound to the address itself, then one on all of IPv4's, then one on all of both
     (inet_lookup_listener). So another user's listener on every address takes nothing from the one at an address.
     """
-    found: dict[int, list[Socket]] = {}
-    for each in listeners:
-        if each.local.host == host:
-            found.setdefault(0, []).append(each)
-        elif each.local.host == "::" or (each.local.host in _WILDCARDS and ":" not in host):
-            found.setdefault(_WILDCARDS[each.local.host], []).append(each)
-    return found[min(found)] if found else []
+    by_width: dict[int, list[Socket]] = {}
+    for listener in listeners:
+        if listener.local.host == host:
+            by_width.setdefault(0, []).append(listener)
+        elif listener.local.host == "::" or (listener.local.host in _WILDCARDS and ":" not in host):
+            by_width.setdefault(_WILDCARDS[listener.local.host], []).append(listener)
+    return by_width[min(by_width)] if by_width else []
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:

@@ -53,13 +53,13 @@ def may_be_named(host: str) -> bool:
 
 def parse_fib_trie(table: str) -> list[IPv4Network]:
     """Return the local networks of a table like /proc/net/fib_trie, each once."""
-    found: dict[IPv4Network, None] = {}
+    networks: dict[IPv4Network, None] = {}
     for address, length in _LOCAL.findall(table):
         try:
-            found[IPv4Network(f"{address}/{length}", strict=False)] = None
+            networks[IPv4Network(f"{address}/{length}", strict=False)] = None
         except ValueError:
             continue
-    return list(found)[:MAX_ADDRESSES]
+    return list(networks)[:MAX_ADDRESSES]
 
 
 def parse_if_inet6(table: str) -> list[IPv6Address]:
@@ -95,7 +95,7 @@ class Socket(NamedTuple):
 
 def sockets(folder: Path, state: str) -> list[Socket]:
     """The sockets in ``state`` of the tables in ``folder``, as /proc/PID/net is one; none where they cannot be read."""
-    return [each for name in ("tcp", "tcp6") for each in parse_sockets(_read(folder / name), state)]
+    return [listed for name in ("tcp", "tcp6") for listed in parse_sockets(_read(folder / name), state)]
 
 
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
@@ -112,8 +112,8 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
                     room -= len(line)
                     if room < 0:
                         break
-                    if ends in line and (found := parse_sockets(line.decode("ascii", "replace"), ESTABLISHED)):
-                        return found[0]
+                    if ends in line and (parsed := parse_sockets(line.decode("ascii", "replace"), ESTABLISHED)):
+                        return parsed[0]
         except OSError:
             continue
     return None
@@ -121,16 +121,16 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
 
 def parse_sockets(table: str, state: str) -> list[Socket]:
     """Return the sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
-    found = []
+    parsed = []
     for line in table.splitlines():
         fields = line.split()
         if len(fields) < 10 or fields[3] != state:
             continue
         try:
-            found.append(Socket(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[7]), int(fields[9])))
+            parsed.append(Socket(_endpoint(fields[1]), _endpoint(fields[2]), int(fields[7]), int(fields[9])))
         except (ValueError, OverflowError):
             continue
-    return found
+    return parsed
 
 
 def _written(endpoint: Endpoint, *, mapped: bool) -> str:

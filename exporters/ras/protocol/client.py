@@ -37,19 +37,19 @@ class EventSplitter:
 
     def feed(self, piece: bytes) -> list[str]:
         """Return the events that ``piece`` completes, each one of EVENTS or OTHER."""
-        found = []
+        events = []
         *lines, rest = piece.split(b"\n")
         for line in lines:
             self._extend(line)
             if match := _TEXT.match(self._line):
                 event = match[1].decode()
-                found.append(event if event in EVENTS else OTHER)
+                events.append(event if event in EVENTS else OTHER)
             elif not self._is_long and not _ANSWER.fullmatch(self._line):
                 self.unread += 1
             self._line.clear()
             self._is_long = False
         self._extend(rest)
-        return found
+        return events
 
     def _extend(self, part: bytes) -> None:
         if self._is_long:

@@ -78,27 +78,29 @@ class Suspect(msgspec.Struct, frozen=True):
     reason: SuspectReason
 
 
-def watch(before: Mapping[str, Watch], found: Iterable[model.Communicator], now_seconds: float) -> dict[str, Watch]:
+def watch(
+    before: Mapping[str, Watch], communicators: Iterable[model.Communicator], now_seconds: float
+) -> dict[str, Watch]:
     """Compare a report with what was known; communicators that have launched nothing yet are not watched.
 
     One that the report lacks, or without a rank that answers, is watched on: it stands still all the same. If
     the clock was set back it stands still since this report at the latest.
     """
     after = {}
-    for each in found:
-        known = before.get(each.hash)
-        if each.launches is None:
+    for communicator in communicators:
+        known = before.get(communicator.hash)
+        if communicator.launches is None:
             if known is not None:
-                after[each.hash] = known
+                after[communicator.hash] = known
         else:
-            after[each.hash] = _watched(known, each, each.launches.marks, now_seconds)
+            after[communicator.hash] = _watched(known, communicator, communicator.launches.marks, now_seconds)
     absent = {name: known for name, known in before.items() if name not in after}
     return after | within(absent, MAX_ABSENT_BYTES)
 
 
-def _watched(known: Watch | None, each: model.Communicator, marks: model.Marks, now_seconds: float) -> Watch:
+def _watched(known: Watch | None, communicator: model.Communicator, marks: model.Marks, now_seconds: float) -> Watch:
     before = known.unheard if known is not None else {}
-    unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(each)}
+    unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(communicator)}
     if known is None:
         return Watch(marks, now_seconds, 1, now_seconds, unheard)
     if model.differ(known.marks, marks):
@@ -119,17 +121,23 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
     return kept
 
 
-def stalled(each: model.Communicator, watches: Mapping[str, Watch]) -> bool:
+def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> bool:
     """True when nothing was launched since the report before, though some ranks are to launch more or do not answer."""
-    if each.launches is None or not watches[each.hash].frozen:
+    if communicator.launches is None or not watches[communicator.hash].frozen:
         return False
-    return each.launches.differ or bool(_silent(each)) or bool(_left(each, watches[each.hash]))
+    return (
+        communicator.launches.differ
+        or bool(_silent(communicator))
+        or bool(_left(communicator, watches[communicator.hash]))
+    )
 
 
-def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]) -> dict[str, tuple[Suspect, ...]]:
+def suspects(
+    communicators: Collection[model.Communicator], watches: Mapping[str, Watch]
+) -> dict[str, tuple[Suspect, ...]]:
     """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
-    still = [each for each in found if stalled(each, watches)]
-    silent = {each.hash: ranks for each in still if (ranks := _silent(each))}
+    still = [communicator for communicator in communicators if stalled(communicator, watches)]
+    silent = {communicator.hash: ranks for communicator in still if (ranks := _silent(communicator))}
     needed = {
         name: missed
         for name, ranks in silent.items()
@@ -137,15 +145,17 @@ def suspects(found: Collection[model.Communicator], watches: Mapping[str, Watch]
     }
     frozen = {name for name, known in watches.items() if known.frozen}
     named: dict[str, tuple[Suspect, ...]] = {}
-    for each in still:
-        if each.hash in needed:
-            named[each.hash] = _as_suspects(needed[each.hash], "missing")
-        elif left := _left(each, watches[each.hash]):
-            named[each.hash] = _as_suspects(left, "left")
-        elif each.launches is not None and (
-            behind := [rank for rank in each.launches.behind if not _waits(rank, frozen, silent.keys(), needed.keys())]
+    for communicator in still:
+        if communicator.hash in needed:
+            named[communicator.hash] = _as_suspects(needed[communicator.hash], "missing")
+        elif departed := _left(communicator, watches[communicator.hash]):
+            named[communicator.hash] = _as_suspects(departed, "left")
+        elif communicator.launches is not None and (
+            behind := [
+                rank for rank in communicator.launches.behind if not _waits(rank, frozen, silent.keys(), needed.keys())
+            ]
         ):
-            named[each.hash] = _as_suspects(behind, "behind")
+            named[communicator.hash] = _as_suspects(behind, "behind")
     return named or {name: _as_suspects(ranks, "missing") for name, ranks in silent.items()}
 
 
@@ -160,18 +170,18 @@ def _as_suspects(ranks: Sequence[model.NamedRank], reason: SuspectReason) -> tup
     return tuple(Suspect(rank, reason) for rank in ranks[:MAX_SUSPECTS])
 
 
-def _silent(each: model.Communicator) -> list[model.NamedRank]:
-    return _missing(each, "unresponsive", "dead")
+def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
+    return _missing(communicator, "unresponsive", "dead")
 
 
-def _left(each: model.Communicator, known: Watch) -> list[model.NamedRank]:
+def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
     """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
-    left = _missing(each, "no_communicator")
-    return left if known.still_seconds >= LEFT_SECONDS and 2 * len(left) < each.size else []
+    departed = _missing(communicator, "no_communicator")
+    return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
 
 
-def _missing(each: model.Communicator, *reasons: model.MissingReason) -> list[model.NamedRank]:
-    return [rank for rank in each.named if rank.reason in reasons]
+def _missing(communicator: model.Communicator, *reasons: model.MissingReason) -> list[model.NamedRank]:
+    return [rank for rank in communicator.named if rank.reason in reasons]
 
 
 ABORT_SHOWN_SECONDS = 60.0
@@ -195,12 +205,12 @@ class Abort(NamedTuple):
 
 def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_seconds: float) -> dict[AbortedRank, Abort]:
     """Return the ranks that aborted a communicator by this report, or by one not long before."""
-    found = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
-    for each in report.communicators:
-        for one in each.troubled:
-            if one.trouble == "aborted":
-                found[AbortedRank(each.hash, one.comm_rank)] = Abort(now_seconds, one.rank)
-    return dict(itertools.islice(found.items(), MAX_ABORTED))
+    aborts = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
+    for communicator in report.communicators:
+        for troubled_rank in communicator.troubled:
+            if troubled_rank.trouble == "aborted":
+                aborts[AbortedRank(communicator.hash, troubled_rank.comm_rank)] = Abort(now_seconds, troubled_rank.rank)
+    return dict(itertools.islice(aborts.items(), MAX_ABORTED))
 
 
 class JobReport(msgspec.Struct, frozen=True):

@@ -116,12 +116,12 @@ def read_json(body: bytes, pids: Collection[int] = ()) -> model.Report:
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
         raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
     reading = _Reading(pids)
-    found = model.accept(reading.communicators(report.communicators), reading.skipped)
-    note_waits(found, reading.spreads)
-    reading.world.name(found)
+    communicators = model.accept(reading.communicators(report.communicators), reading.skipped)
+    note_waits(communicators, reading.spreads)
+    reading.world.name(communicators)
     return model.Report(
         version=report.nccl_version,
-        communicators=found,
+        communicators=communicators,
         processes=frozenset(reading.processes),
         timeouts=report.ras.timeouts_count,
         skipped=dict(reading.skipped),
@@ -155,57 +155,57 @@ class _Reading:
         """Decode one after the other; what cannot be true is counted."""
         for raw in raws:
             try:
-                found = msgspec.json.decode(raw, type=_Communicator)
+                communicator = msgspec.json.decode(raw, type=_Communicator)
             except (ValueError, RecursionError):
                 self.skipped["unreadable"] += 1
                 continue
-            if not self._is_sound(found):
+            if not self._is_sound(communicator):
                 self.skipped["implausible"] += 1
                 continue
-            yield self._communicator(found)
+            yield self._communicator(communicator)
 
-    def _is_sound(self, found: _Communicator) -> bool:
-        everybody = [*found.ranks, *found.missing_ranks]
+    def _is_sound(self, communicator: _Communicator) -> bool:
+        everybody = [*communicator.ranks, *communicator.missing_ranks]
         numbers = {rank.rank for rank in everybody}
-        if len(numbers) < len(everybody) or max(numbers, default=-1) >= found.size > 0:
+        if len(numbers) < len(everybody) or max(numbers, default=-1) >= communicator.size > 0:
             return False
         return all(self._host(rank.host) is not None for rank in everybody)
 
-    def _communicator(self, found: _Communicator) -> model.Communicator:
-        places = [self._place(rank) for rank in found.ranks]
+    def _communicator(self, communicator: _Communicator) -> model.Communicator:
+        places = [self._place(rank) for rank in communicator.ranks]
         self.processes.update(place[:2] for place in places)
-        spread = self._compare(found, places)
-        for place, rank in zip(places, found.ranks, strict=True):
+        spread = self._compare(communicator, places)
+        for place, rank in zip(places, communicator.ranks, strict=True):
             if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
-                self.members.append(model.CommunicatorMember(place, found.hash, found.size, rank.rank))
-        missing = tuple(self._missing(rank) for rank in found.missing_ranks)
-        present = ((place, rank.rank) for place, rank in zip(places, found.ranks, strict=True))
-        self.world.see(found.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
-        stages = _stages(found.ranks)
+                self.members.append(model.CommunicatorMember(place, communicator.hash, communicator.size, rank.rank))
+        missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
+        present = ((place, rank.rank) for place, rank in zip(places, communicator.ranks, strict=True))
+        self.world.see(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+        stages = _stages(communicator.ranks)
         return model.Communicator(
-            hash=found.hash,
-            size=found.size,
-            responding=len(found.ranks),
+            hash=communicator.hash,
+            size=communicator.size,
+            responding=len(communicator.ranks),
             missing=len(missing),
-            unresponsive=sum(rank.status.unresponsive for rank in found.missing_ranks),
-            dead=sum(rank.status.considered_dead for rank in found.missing_ranks),
+            unresponsive=sum(rank.status.unresponsive for rank in communicator.missing_ranks),
+            dead=sum(rank.status.considered_dead for rank in communicator.missing_ranks),
             named=missing,
             initializing=stages.get("initializing"),
             finalizing=stages.get("finalizing"),
             aborted=stages.get("aborted"),
-            troubled=_troubled(found.ranks, places),
+            troubled=_troubled(communicator.ranks, places),
             launches=spread.launches if spread is not None else None,
         )
 
-    def _compare(self, found: _Communicator, places: list[model.Place]) -> Spread | None:
+    def _compare(self, communicator: _Communicator, places: list[model.Place]) -> Spread | None:
         launchers = []
-        for rank, place in zip(found.ranks, places, strict=True):
+        for rank, place in zip(communicator.ranks, places, strict=True):
             if rank.collective_counts is None:
                 return None
             launchers.append(RankLaunches(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
-        spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in found.missing_ranks))
+        spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in communicator.missing_ranks))
         if spread is not None and (spread.ahead or spread.abreast):
-            self.spreads[found.hash] = spread
+            self.spreads[communicator.hash] = spread
         return spread
 
     def _missing(self, rank: _Missing) -> model.MissingRank:
@@ -235,12 +235,12 @@ def _stages(ranks: list[_Present]) -> dict[str, int]:
 
 
 def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.TroubledRank, ...]:
-    found: list[model.TroubledRank] = []
+    troubled: list[model.TroubledRank] = []
     for rank, place in zip(ranks, places, strict=True):
         wrong = rank.status.trouble() if rank.status is not None else None
-        if wrong is not None and len(found) < model.MAX_TROUBLED:
-            found.append(model.TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
-    return tuple(found)
+        if wrong is not None and len(troubled) < model.MAX_TROUBLED:
+            troubled.append(model.TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
+    return tuple(troubled)
 
 
 class ReadRequest(msgspec.Struct, frozen=True):

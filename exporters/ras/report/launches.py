@@ -55,27 +55,29 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
     named = []
     for rank in sorted(behind, key=lambda rank: (sum(rank.counts), rank.comm_rank))[: model.MAX_BEHIND]:
         most = (extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES)
-        each = (all_others - own for all_others, own in zip(most, rank.counts, strict=True))
-        lags = {name: lag for name, lag in zip(model.COLLECTIVES, each, strict=True) if lag > 0}
+        lacking = (all_others - launched for all_others, launched in zip(most, rank.counts, strict=True))
+        lags = {name: lag for name, lag in zip(model.COLLECTIVES, lacking, strict=True) if lag > 0}
         named.append(model.BehindRank(rank.comm_rank, rank.place, lags=lags))
     launches = model.Launches(extremes, marks, differ=True, behind=tuple(named))
     return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
 
 
-def note_waits(found: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
+def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
     """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
 
     ``spreads``: by hash.
     """
-    for each in found:
-        going_on = spreads[each.hash].ahead if each.hash in spreads else frozenset()
-        for rank in each.launches.behind if each.launches is not None else ():
-            others = [(name, spread) for name, spread in spreads.items() if name != each.hash]
+    for communicator in communicators:
+        going_on = spreads[communicator.hash].ahead if communicator.hash in spreads else frozenset()
+        for rank in communicator.launches.behind if communicator.launches is not None else ():
+            others = [(name, spread) for name, spread in spreads.items() if name != communicator.hash]
             beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
             rank.waits_in = tuple(name for name, spread in others if rank.place in spread.ahead)[:MAX_WAITS]
             rank.beside_silent = tuple(name for name, _ in beside)
             rank.overtaken_in = tuple(
-                name for name, abreast in beside if any(abreast.get(one) == abreast[rank.place] for one in going_on)
+                name
+                for name, abreast in beside
+                if any(abreast.get(ahead_rank) == abreast[rank.place] for ahead_rank in going_on)
             )
 
 
@@ -115,7 +117,7 @@ class World:
             place: number for place, number in (ranks | self._ranks).items() if ranks.get(place, number) == number
         }
 
-    def name(self, found: Iterable[model.Communicator]) -> None:
+    def name(self, communicators: Iterable[model.Communicator]) -> None:
         """Give every named rank its rank in the largest communicator."""
-        for rank in (rank for each in found for rank in each.ranks()):
+        for rank in (rank for communicator in communicators for rank in communicator.ranks()):
             rank.rank = self._ranks.get(rank.place)

@@ -15,10 +15,10 @@ MARK_BYTES = 8  # Of one rank
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
     """Return the marks of ranks, each with its launches by collective."""
-    found = array("I")
+    packed = array("I")
     for rank, launched in counts:
-        found.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
-    return found.tobytes()
+        packed.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
+    return packed.tobytes()
 
 
 def differ(before: Marks, after: Marks) -> bool:
@@ -33,10 +33,10 @@ def taken_together(before: Marks, after: Marks) -> Marks:
     """Return the marks of ``after``, and of the ranks that only ``before`` has."""
     if before == after:
         return after
-    found = array("I")
+    packed = array("I")
     for item in (_by_rank(before) | _by_rank(after)).items():
-        found.extend(item)
-    return found.tobytes()
+        packed.extend(item)
+    return packed.tobytes()
 
 
 def _by_rank(marks: Marks) -> dict[int, int]:
@@ -195,34 +195,38 @@ class Report(msgspec.Struct, frozen=True):
 
     def ranks(self) -> int:
         """Ranks of the largest communicator."""
-        return max((each.size for each in self.communicators), default=0)
+        return max((communicator.size for communicator in self.communicators), default=0)
 
     def missing(self) -> int:
         """Ranks missing from the largest communicator (the most, among equals)."""
         ranks = self.ranks()
-        return max((each.missing for each in self.communicators if each.size == ranks), default=0)
+        return max(
+            (communicator.missing for communicator in self.communicators if communicator.size == ranks), default=0
+        )
 
 
-def accept(found: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
+def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
     """Return the communicators that can be true, the first of each hash; the others are counted in ``skipped``.
 
     Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
     """
     accepted: dict[str, Communicator] = {}
-    for each in found:
-        if each.size == 0:
+    for communicator in communicators:
+        if communicator.size == 0:
             skipped["phantom"] += 1
-        elif not _is_plausible(each):
+        elif not _is_plausible(communicator):
             skipped["implausible"] += 1
-        elif each.hash in accepted:
+        elif communicator.hash in accepted:
             skipped["duplicate"] += 1
         else:
-            accepted[each.hash] = each
+            accepted[communicator.hash] = communicator
     kept = list(accepted.values())
     if len(kept) > MAX_COMMUNICATORS:
         skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
-        largest = max(each.size for each in kept)
-        kept.sort(key=lambda each: (each.size != largest, not _in_trouble(each), -each.size))
+        largest = max(communicator.size for communicator in kept)
+        kept.sort(
+            key=lambda communicator: (communicator.size != largest, not _in_trouble(communicator), -communicator.size)
+        )
         del kept[MAX_COMMUNICATORS:]
     _bound_names(kept, skipped)
     return tuple(kept)
@@ -234,16 +238,16 @@ def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
     Which of them stand still is not known yet.
     """
     room = MAX_NAMED
-    for each in kept:
-        if len(each.named) > room:
-            skipped["rank_surplus"] += len(each.named) - room
-            each.named = each.named[:room]
-        room -= len(each.named)
+    for communicator in kept:
+        if len(communicator.named) > room:
+            skipped["rank_surplus"] += len(communicator.named) - room
+            communicator.named = communicator.named[:room]
+        room -= len(communicator.named)
     room = MAX_BEHIND_NAMED
-    for each in sorted(kept, key=lambda each: -each.size):
-        if each.launches is not None:
-            each.launches.behind = each.launches.behind[:room]
-            room -= len(each.launches.behind)
+    for communicator in sorted(kept, key=lambda one: -one.size):
+        if communicator.launches is not None:
+            communicator.launches.behind = communicator.launches.behind[:room]
+            room -= len(communicator.launches.behind)
 
 
 def plain_address(text: str) -> str | None:
@@ -256,14 +260,17 @@ def plain_address(text: str) -> str | None:
         return None
 
 
-def _in_trouble(each: Communicator) -> bool:
-    return bool(each.missing or each.troubled or each.aborted)
+def _in_trouble(communicator: Communicator) -> bool:
+    return bool(communicator.missing or communicator.troubled or communicator.aborted)
 
 
-def _is_plausible(each: Communicator) -> bool:
-    if not 0 < each.size <= MAX_COMMUNICATOR_RANKS or each.responding < 0 or each.missing < 0:
+def _is_plausible(communicator: Communicator) -> bool:
+    if not 0 < communicator.size <= MAX_COMMUNICATOR_RANKS or communicator.responding < 0 or communicator.missing < 0:
         return False
-    if each.responding + each.missing > each.size or len(each.named) > each.missing:
+    if (
+        communicator.responding + communicator.missing > communicator.size
+        or len(communicator.named) > communicator.missing
+    ):
         return False
-    ranks = {rank.comm_rank for rank in each.named}
-    return len(ranks) == len(each.named) and all(0 <= rank < each.size for rank in ranks)
+    ranks = {rank.comm_rank for rank in communicator.named}
+    return len(ranks) == len(communicator.named) and all(0 <= rank < communicator.size for rank in ranks)

@@ -91,23 +91,25 @@ class TroubleText:
 
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
         """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
-        silent = [each for each in self._statements if each.kind == "silent"]
-        departed = [each for each in self._statements if each.kind == "status" and each.value in _LEFT]
-        missing = sum(each.counted for each in (*silent, *departed))
+        silent = [statement for statement in self._statements if statement.kind == "silent"]
+        departed = [
+            statement for statement in self._statements if statement.kind == "status" and statement.value in _LEFT
+        ]
+        missing = sum(statement.counted for statement in (*silent, *departed))
         bare = self._bare is not None
         named = [
             *(_missing(rank, "unknown", set()) for rank in self._bare or ()),
-            *(_missing(rank, "unresponsive", dead or set()) for each in silent for rank in each.ranks),
-            *(_missing(rank, "no_communicator", set()) for each in departed for rank in each.ranks),
+            *(_missing(rank, "unresponsive", dead or set()) for statement in silent for rank in statement.ranks),
+            *(_missing(rank, "no_communicator", set()) for statement in departed for rank in statement.ranks),
         ]
-        listed = sum(bool(rank["pid"]) for each in silent for rank in each.ranks)
-        is_complete = dead is None or listed == sum(each.counted for each in silent)
+        listed = sum(bool(rank["pid"]) for statement in silent for rank in statement.ranks)
+        is_complete = dead is None or listed == sum(statement.counted for statement in silent)
         return model.Communicator(
             hash=f"0x{name.lstrip('0') or '0'}",
             size=size,
             responding=size - missing,
             missing=missing,
-            unresponsive=None if bare else sum(each.counted for each in silent),
+            unresponsive=None if bare else sum(statement.counted for statement in silent),
             dead=sum(rank.reason == "dead" for rank in named) if is_complete else None,
             named=tuple(named),
             troubled=self._troubled(),
@@ -116,35 +118,36 @@ class TroubleText:
 
     def _troubled(self) -> tuple[model.TroubledRank, ...]:
         troubled = []
-        for each in self._statements:
-            for rank in each.ranks:
-                if each.kind == "error" and _ERROR_NAMES.get(each.value.lower()) is not None:
-                    kind: model.Trouble = "init_error" if each.about == "init_error" else "async_error"
+        for statement in self._statements:
+            for rank in statement.ranks:
+                if statement.kind == "error" and _ERROR_NAMES.get(statement.value.lower()) is not None:
+                    kind: model.Trouble = "init_error" if statement.about == "init_error" else "async_error"
                     troubled.append(
-                        model.TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[each.value.lower()])
+                        model.TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[statement.value.lower()])
                     )
-                elif (each.kind, each.value) == ("status", "ABORT"):
+                elif (statement.kind, statement.value) == ("status", "ABORT"):
                     troubled.append(model.TroubledRank(*_at(rank), trouble="aborted"))
         return tuple(troubled[: model.MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> model.Launches | None:
         """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
-        launched = [each for each in self._statements if each.kind == "launched"]
+        launched = [statement for statement in self._statements if statement.kind == "launched"]
         if not launched:
             return None
         by_collective: dict[str, list[_Statement]] = defaultdict(list)
-        for each in launched:
-            by_collective[each.about].append(each)
+        for launch in launched:
+            by_collective[launch.about].append(launch)
         extremes = {}
         lags: dict[int, dict[str, int]] = defaultdict(dict)
         places = {}
         for collective, statements in by_collective.items():
-            counts = [int(each.value) for each in statements]
+            counts = [int(statement.value) for statement in statements]
             extremes[collective] = (min(counts), max(counts))
-            late = [each for each in statements if int(each.value) < max(counts)]
-            if 2 * sum(each.counted for each in late) > ranks:  # as in launches.py: the majority is not to blame
+            late = [statement for statement in statements if int(statement.value) < max(counts)]
+            # as in launches.py: the majority is not to blame
+            if 2 * sum(late_one.counted for late_one in late) > ranks:
                 continue
-            for statement, rank in ((each, rank) for each in late for rank in each.ranks):
+            for statement, rank in ((late_one, rank) for late_one in late for rank in late_one.ranks):
                 number, places[int(rank["rank"])] = _at(rank)
                 lags[number][collective] = max(counts) - int(statement.value)
         furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
@@ -154,7 +157,12 @@ class TroubleText:
 
 def _digest(statements: list[_Statement]) -> int:
     """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
-    text = repr([(each.about, each.value, each.counted, [rank["rank"] for rank in each.ranks]) for each in statements])
+    text = repr(
+        [
+            (statement.about, statement.value, statement.counted, [rank["rank"] for rank in statement.ranks])
+            for statement in statements
+        ]
+    )
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
@@ -201,8 +209,10 @@ def read_text(body: bytes) -> model.Report:
     sizes, counts = _groups(sections.get("Communicators", []))
     dead = _dead(sections.get("Errors", []))
     troubles = _troubles([*sections.get("Errors", []), *sections["Warnings"]], skipped)
-    found = (each.communicator(name, sizes.get(each.group, -1), dead) for name, each in troubles.items())
-    accepted = model.accept(found, skipped)
+    communicators = (
+        trouble.communicator(name, sizes.get(trouble.group, -1), dead) for name, trouble in troubles.items()
+    )
+    accepted = model.accept(communicators, skipped)
     _name_ranks(accepted, sizes, counts)
     skipped["unnamed"] += max(sum(counts.values()) - len(troubles), 0)
     timeouts = sum(int(match[1]) for line in sections["Warnings"] if (match := _TIMEOUTS.match(line)))
@@ -227,16 +237,20 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
     return {int(row["group"]): int(row["size"]) for row in rows}, {int(row["group"]): int(row["count"]) for row in rows}
 
 
-def _name_ranks(found: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]) -> None:
+def _name_ranks(
+    communicators: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]
+) -> None:
     """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
     largest = max(sizes.values(), default=0)
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
         return
     world = World()
-    for each in (each for each in found if each.size == largest):
-        world.see(largest, [(rank.place, rank.comm_rank) for rank in each.ranks()])
-    world.name(found)
-    for rank in (rank for each in found if each.size == largest for rank in each.ranks()):
+    for widest in (communicator for communicator in communicators if communicator.size == largest):
+        world.see(largest, [(rank.place, rank.comm_rank) for rank in widest.ranks()])
+    world.name(communicators)
+    for rank in (
+        rank for communicator in communicators if communicator.size == largest for rank in communicator.ranks()
+    ):
         rank.rank = rank.comm_rank
 
 

@@ -75,7 +75,7 @@ ABORTED = Family(
     "no_communicator). The abort takes a second or two: one between two reports shows by the missing rank alone.",
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
-_OF_REPORTS = tuple(own for own in globals().values() if isinstance(own, Family))
+_OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
 STATES = ("responding", "missing", "unresponsive", "dead", "initializing", "finalizing", "aborted")
 """Members of a Communicator that count its ranks."""
 _ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
@@ -85,15 +85,15 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
     """Return the families of the last reports, by job."""
     rows = {family.name: family.rows() for family in _OF_REPORTS}
     for job_id, job in reports.items():
-        for each in job.report.communicators:
-            place = (job_id, comm_label(each.hash))
-            _counts(rows, place, each, job)
-            for rank in each.named:
-                rows[RANK_MISSING.name].add((*_named(place, rank, job), rank.reason), 1)
-            for one in each.troubled:
-                if one.trouble in _ERRORS:
-                    where = (*place, str(one.comm_rank), job.rank_label(one.rank))
-                    rows[_ERRORS[one.trouble].name].add((*where, one.error), 1)
+        for communicator in job.report.communicators:
+            ids = (job_id, comm_label(communicator.hash))
+            _counts(rows, ids, communicator, job)
+            for rank in communicator.named:
+                rows[RANK_MISSING.name].add((*_named(ids, rank, job), rank.reason), 1)
+            for troubled_rank in communicator.troubled:
+                if troubled_rank.trouble in _ERRORS:
+                    where = (*ids, str(troubled_rank.comm_rank), job.rank_label(troubled_rank.rank))
+                    rows[_ERRORS[troubled_rank.trouble].name].add((*where, troubled_rank.error), 1)
         for name, waited_for in job.suspects.items():
             for suspect in waited_for:
                 waiting = _named((job_id, comm_label(name)), suspect.rank, job)
@@ -101,30 +101,30 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
         for gone, abort in job.aborted.items():
             labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(abort.rank))
             rows[ABORTED.name].add(labels, 1)
-    return [found.metric for found in rows.values()]
+    return [row.metric for row in rows.values()]
 
 
-def _counts(rows: Mapping[str, Rows], place: tuple[str, str], each: Communicator, job: JobReport) -> None:
-    rows[RANKS.name].add((*place, "expected"), each.size)
+def _counts(rows: Mapping[str, Rows], labels: tuple[str, str], communicator: Communicator, job: JobReport) -> None:
+    rows[RANKS.name].add((*labels, "expected"), communicator.size)
     for state in STATES:
-        if (count := getattr(each, state)) is not None:
-            rows[RANKS.name].add((*place, state), count)
-    if each.launches is None:
+        if (count := getattr(communicator, state)) is not None:
+            rows[RANKS.name].add((*labels, state), count)
+    if communicator.launches is None:
         return
-    for collective, (least, most) in each.launches.extremes.items():
-        rows[LAUNCHED_MIN.name].add((*place, collective), least)
-        rows[LAUNCHED_MAX.name].add((*place, collective), most)
-    rows[LAST_LAUNCH.name].add(place, job.watches[each.hash].since_seconds)
-    is_stalled = stalled(each, job.watches)
-    rows[STALLED.name].add(place, float(is_stalled))
-    for rank in each.launches.behind if is_stalled else ():
+    for collective, (least, most) in communicator.launches.extremes.items():
+        rows[LAUNCHED_MIN.name].add((*labels, collective), least)
+        rows[LAUNCHED_MAX.name].add((*labels, collective), most)
+    rows[LAST_LAUNCH.name].add(labels, job.watches[communicator.hash].since_seconds)
+    is_stalled = stalled(communicator, job.watches)
+    rows[STALLED.name].add(labels, float(is_stalled))
+    for rank in communicator.launches.behind if is_stalled else ():
         for collective, lag in rank.lags.items():
-            rows[RANK_LAG.name].add((*place, str(rank.comm_rank), job.rank_label(rank.rank), collective), lag)
+            rows[RANK_LAG.name].add((*labels, str(rank.comm_rank), job.rank_label(rank.rank), collective), lag)
 
 
-def _named(place: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[str, ...]:
+def _named(labels: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[str, ...]:
     gpu = "" if rank.place.gpu < 0 else str(rank.place.gpu)
-    return (*place, str(rank.comm_rank), job.rank_label(rank.rank), rank.place.host, gpu)
+    return (*labels, str(rank.comm_rank), job.rank_label(rank.rank), rank.place.host, gpu)
 
 
 # fmt: off
@@ -189,7 +189,7 @@ INTERVAL = Family(
     "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
     ("job_id",), "1 per queried job")
 # fmt: on
-FAMILIES = tuple(own for own in globals().values() if isinstance(own, Family))
+FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
 STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
 
 
@@ -224,9 +224,9 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "rank"), owned)
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
-    named = [each for each in snapshot.jobs if each.job.job_id]  # one user's job may be of several owners
-    yield _info(REPORTER, ((each.job.job_id, each.role) for each in named))
-    yield _info(NOT_ASKED, ((each.job.job_id, each.refusal) for each in named if each.refusal))
+    named = [reported for reported in snapshot.jobs if reported.job.job_id]  # one user's job may be of several owners
+    yield _info(REPORTER, ((reported.job.job_id, reported.role) for reported in named))
+    yield _info(NOT_ASKED, ((reported.job.job_id, reported.refusal) for reported in named if reported.refusal))
     yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
     yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
     yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.visits.items()})
