@@ -33,7 +33,7 @@ class Follower:
     free generation of identities used in the past, so that a reused inode is never taken for its former file.
     ``skipped`` counts by reason what was refused, once per look. No OSError leaves this class.
 
-    ``left`` are positions in files that were out of sight when it was made, as ``self.left`` gave them. When there are
+    ``out_of_sight``: positions in files that were so when it was made, as the method of that name gave. When there are
     more files than ``limits`` allows, each user, and each directory of one user, has a fair share of the places, and of
     a share those written to last are followed: a time that is still to come (by ``wall_clock``) counts as now.
 
@@ -54,7 +54,7 @@ class Follower:
         clock: Callable[[], float],
         *,
         resume: Sequence[Position] = (),
-        left: Sequence[Position] = (),
+        out_of_sight: Sequence[Position] = (),
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
         limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
@@ -83,7 +83,7 @@ class Follower:
         self._whole = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
-        self._left = LeftPositions(left, self.skipped)
+        self._left = LeftPositions(out_of_sight, self.skipped)
         self._listing = listing or Listing(root, limits)
         self._reader = LineReader(self._listing.roots, clock, limits.open_files, self.skipped)
         self.available = False
@@ -98,7 +98,7 @@ class Follower:
         """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
-    def left(self) -> list[Position]:
+    def out_of_sight(self) -> list[Position]:
         """Where reading stood in files that went out of sight."""
         return self._left.all()
 

@@ -39,11 +39,11 @@ class WatchedTrouble(NamedTuple):
 class _Seen:
     """One process of a rank, from look to look."""
 
-    __slots__ = ("left", "pauses", "silent_at", "state", "struck")
+    __slots__ = ("has_left", "pauses", "silent_at", "state", "struck")
 
     def __init__(self) -> None:
         self.state = ""
-        self.left = False
+        self.has_left = False
         self.pauses = Pauses()
         self.silent_at: float | None = None
         self.struck: bool | None = None
@@ -88,8 +88,8 @@ class TroubleWatch:
             process = view.process
             key = (view.label, process.key)
             seen = known[key] = self._seen.get(key) or _Seen()
-            if not seen.left and process.exited_at is not None:
-                seen.left = True
+            if not seen.has_left and process.exited_at is not None:
+                seen.has_left = True
                 if process.exit is None or process.exit.signal or process.exit.code:
                     failing.add(view.label.job_id)
             is_struck = view.label in struck

@@ -215,9 +215,9 @@ class InspectorExporter:
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
-        for left in turn.ended:
-            self._ctx.admit.give_back(left.writer_key, left.series())
-            self._inherited.take(left, self._labels)
+        for ended_writer in turn.ended:
+            self._ctx.admit.give_back(ended_writer.writer_key, ended_writer.series())
+            self._inherited.take(ended_writer, self._labels)
         if turn.retired or turn.ended:
             self._forget()
         if turn.section is not None and not self._ctx.once:

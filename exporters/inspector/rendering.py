@@ -56,7 +56,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     def writers(self) -> list[WriterTotals]:
         """All writers, those with the newest records last."""
         writers = [writer for reader in self.readers for writer in reader.writers]
-        return sorted(writers, key=lambda one: one.last_progress_us)
+        return sorted(writers, key=lambda writer: writer.last_progress_us)
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -104,15 +104,15 @@ def _operations(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspec
             p2p[job_id, rank, comm, direction, size] = sums
     yield from _totals(collectives, shown.OPERATIONS, shown.SECONDS, shown.BUS_BYTES)
     if snapshot.derived_series:
-        yield Metric(shown.BYTES, list(collectives), [one.message_bytes for one in collectives.values()])
+        yield Metric(shown.BYTES, list(collectives), [total.message_bytes for total in collectives.values()])
     yield from _totals(p2p, shown.P2P_OPERATIONS, shown.P2P_SECONDS, shown.P2P_BYTES)
 
 
 def _totals(series: Series, operations: Family, seconds: Family, bus_bytes: Family) -> Iterable[Metric]:
     labels, sums = list(series), series.values()
-    yield Metric(operations, labels, [one.operations for one in sums])
-    yield Metric(seconds, labels, [one.microseconds / 1_000_000 for one in sums])
-    yield Metric(bus_bytes, labels, [one.bus_bytes for one in sums])
+    yield Metric(operations, labels, [total.operations for total in sums])
+    yield Metric(seconds, labels, [total.microseconds / 1_000_000 for total in sums])
+    yield Metric(bus_bytes, labels, [total.bus_bytes for total in sums])
 
 
 def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -131,13 +131,13 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
         by_rank.pop((job_id, rank, comm, collective), None)
         by_communicator.pop((job_id, comm, collective, size), None)
     ranks, of_ranks = list(by_rank), by_rank.values()
-    yield Metric(shown.LATENESS, ranks, [one.lateness_us / 1_000_000 for one in of_ranks])
-    yield Metric(shown.LAST_ARRIVALS, ranks, [one.last for one in of_ranks])
+    yield Metric(shown.LATENESS, ranks, [arrivals.lateness_us / 1_000_000 for arrivals in of_ranks])
+    yield Metric(shown.LAST_ARRIVALS, ranks, [arrivals.last for arrivals in of_ranks])
     places, of_places = list(by_communicator), by_communicator.values()
-    yield Metric(shown.MATCHED, places, [one.matched for one in of_places])
-    yield Metric(shown.FLOOR, places, [one.floor_us / 1_000_000 for one in of_places])
+    yield Metric(shown.MATCHED, places, [arrivals.matched for arrivals in of_places])
+    yield Metric(shown.FLOOR, places, [arrivals.floor_us / 1_000_000 for arrivals in of_places])
     if snapshot.derived_series:
-        yield Metric(shown.UNMATCHED, places, [one.unmatched for one in of_places])
+        yield Metric(shown.UNMATCHED, places, [arrivals.unmatched for arrivals in of_places])
 
 
 def _lost(
@@ -188,9 +188,9 @@ def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
     shortest: dict[tuple[str, ...], int] = {}
     for writer in writers:
         for label, key, microseconds in writer.labelled(writer.transfers, labels):
-            place = (label.job_id, key.comm, key.collective, key.size)
-            shortest[place] = min(microseconds, shortest.get(place, microseconds))
-    return Metric(shown.TRANSFER, list(shortest), [one / 1_000_000 for one in shortest.values()])
+            key_labels = (label.job_id, key.comm, key.collective, key.size)
+            shortest[key_labels] = min(microseconds, shortest.get(key_labels, microseconds))
+    return Metric(shown.TRANSFER, list(shortest), [shortest_us / 1_000_000 for shortest_us in shortest.values()])
 
 
 def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
@@ -210,7 +210,7 @@ def _proxies(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Met
         for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
             for phase, microseconds in zip(PHASES[direction], times, strict=True):
                 sums[*label, comm, direction, peer, phase] += microseconds
-    return Metric(shown.PROXY_SECONDS, list(sums), [one / 1_000_000 for one in sums.values()])
+    return Metric(shown.PROXY_SECONDS, list(sums), [sum_us / 1_000_000 for sum_us in sums.values()])
 
 
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
@@ -222,12 +222,12 @@ def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metr
         if not writer.caught_up:
             withheld.update(label.job_id for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
     rows = shown.DURATIONS.rows()
-    for series, own in sorted(jobs.items())[:MAX_HISTOGRAMS]:
+    for series, durations in sorted(jobs.items())[:MAX_HISTOGRAMS]:
         if series.job_id not in withheld:
-            for bound, count in zip(BOUND_LABELS, accumulate(own.counts), strict=True):
+            for bound, count in zip(BOUND_LABELS, accumulate(durations.counts), strict=True):
                 rows.add((*series, bound), count)
-            rows.add((*series, COUNT), sum(own.counts))
-            rows.add((*series, SUM), own.microseconds / 1_000_000)
+            rows.add((*series, COUNT), sum(durations.counts))
+            rows.add((*series, SUM), durations.microseconds / 1_000_000)
     return rows.metric
 
 
@@ -263,8 +263,8 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
         results.update(reader.results)
         files.update(reader.files)
         skipped.update(reader.skipped)
-    for one in snapshot.reclaim_errors:
-        errors.update(one)
+    for reclaim_error in snapshot.reclaim_errors:
+        errors.update(reclaim_error)
     if not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers):
         # else these may be below what was served already
         yield shown.RECORDS.by_label(results)

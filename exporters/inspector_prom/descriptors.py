@@ -70,12 +70,12 @@ def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
     stat = proc.stat(key.pid)
     if files is None or stat is None or stat.key != key:
         return None
-    found = {}
+    by_target = {}
     for file in files:
         name = _NAME.search(file.target)
         if name is not None and file.target.endswith(name[0]) and proc.may_write(key.pid, file):
-            found[file.target] = HeldMeans(key, file.fd, file.target, name[1])
-    return list(found.values())
+            by_target[file.target] = HeldMeans(key, file.fd, file.target, name[1])
+    return list(by_target.values())
 
 
 def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
@@ -93,10 +93,10 @@ def writers(
 
     None of a file that several processes hold: two on one GPU write over each other. ``owners``: uids.
     """
-    found = {}
+    by_file = {}
     for identity, holding in holders.items():
         everyone = set(holding)
-        own = {(key, uid) for key, uid in everyone if uid == owners.get(identity)} or everyone
-        if len(own) == 1:
-            [(found[identity], _)] = own
-    return found
+        candidates = {(key, uid) for key, uid in everyone if uid == owners.get(identity)} or everyone
+        if len(candidates) == 1:
+            [(by_file[identity], _)] = candidates
+    return by_file

@@ -114,10 +114,10 @@ class InspectorPromExporter:
             for held, file in files.items()
         ]
         answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
-        self._found = {held: found for held, found in zip(chosen, answers, strict=True) if found is not None}
-        for held, found in self._found.items():
-            files[held].note(found.place, now, self._ctx.clock.time())
-        raw = {held: found.raw for held, found in self._found.items() if found.raw is not None}
+        self._found = {held: means for held, means in zip(chosen, answers, strict=True) if means is not None}
+        for held, means in self._found.items():
+            files[held].note(means.identity, now, self._ctx.clock.time())
+        raw = {held: means.raw for held, means in self._found.items() if means.raw is not None}
 
         def parsed() -> dict[HeldMeans, MeansText]:
             return {held: parse(text) for held, text in raw.items()}
@@ -134,9 +134,9 @@ class InspectorPromExporter:
         """Say of each rank how it stands, and show what is proven to be its own."""
         holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
-        for held, found in self._found.items():
-            holders[found.place[:2]].append((held.key, _uid(here[held.key])))
-            owners[found.place[:2]] = found.owner_uid
+        for held, means in self._found.items():
+            holders[means.identity[:2]].append((held.key, _uid(here[held.key])))
+            owners[means.identity[:2]] = means.owner_uid
         proven = descriptors.writers(holders, owners)
         states: dict[RankLabel, MeansState] = {}
         shown, read = [], set()
@@ -170,10 +170,10 @@ class InspectorPromExporter:
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
         held = own_file(view, files)
-        found = None if held is None else self._found.get(held)
-        if held is None or (found is not None and proven.get(found.place[:2]) != key):
+        means = None if held is None else self._found.get(held)
+        if held is None or (means is not None and proven.get(means.identity[:2]) != key):
             return MeansState.UNPROVEN, None
-        if found is None:
+        if means is None:
             return MeansState.UNREADABLE, None
         file = self._files[held.file]
         is_fresh = file.is_fresh(now, descriptors.interval_seconds(_environment([view])))
@@ -182,11 +182,11 @@ class InspectorPromExporter:
 
 def ranks_here(views: Iterable[RankView]) -> Ranks:
     """Return the running rank processes without records."""
-    found: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
+    by_process: defaultdict[ProcessKey, list[RankView]] = defaultdict(list)
     for view in views:
         if view.process.exited_at is None and view.process.progress_seconds is None:
-            found[view.process.key].append(view)
-    return found
+            by_process[view.process.key].append(view)
+    return by_process
 
 
 def _uid(views: list[RankView]) -> int:
@@ -208,8 +208,8 @@ def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
     if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}
-    own = [each for each in held if each.uuid in gpus]
-    return own[0] if len(own) == len(gpus) == 1 else None
+    of_rank = [held_means for held_means in held if held_means.uuid in gpus]
+    return of_rank[0] if len(of_rank) == len(gpus) == 1 else None
 
 
 SPEC = Spec(

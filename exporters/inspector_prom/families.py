@@ -42,14 +42,14 @@ class MeansFile(msgspec.Struct):
         """Where the file must be found for it to be read; None: there is nothing new in it."""
         return self.seen if self.seen != self.read else None
 
-    def note(self, place: Place, now: float, now_seconds: float) -> None:
+    def note(self, identity: Place, now: float, now_seconds: float) -> None:
         """Take in where the file is at the monotonic time ``now``.
 
         How old a file is that is seen for the first time, its modification time tells; after that our own clock does.
         """
-        if place != self.seen:
-            age = max(now_seconds - place[3] / 1e9, 0.0) if self.seen is None else 0.0
-            self.seen, self.seen_at = place, (now - age, now_seconds - age)
+        if identity != self.seen:
+            age = max(now_seconds - identity[3] / 1e9, 0.0) if self.seen is None else 0.0
+            self.seen, self.seen_at = identity, (now - age, now_seconds - age)
 
     def take(self, text: MeansText, admit: Admit) -> Counter[str]:
         """Take in what it holds where it was seen last; return what was skipped, by reason."""

@@ -38,7 +38,7 @@ class MeansRequest(msgspec.Struct, frozen=True):
 class FoundMeans(msgspec.Struct, frozen=True):
     """Where a file is now, whose it is, and what it holds (MAX_TEXT_BYTES + 1 at most), if it was read."""
 
-    place: Place
+    identity: Place
     owner_uid: Annotated[int, msgspec.Meta(ge=0)]
     raw: bytes | None = None
 
@@ -66,12 +66,12 @@ def look_at(request: MeansRequest) -> FoundMeans | None:
 
 
 def _read(fd: int, request: MeansRequest) -> FoundMeans:
-    place, owner = _place(fd)
-    if not request.at_once and place != request.at_rest:
-        return FoundMeans(place, owner)
+    identity, owner = _place(fd)
+    if not request.at_once and identity != request.at_rest:
+        return FoundMeans(identity, owner)
     raw = read_bounded(fd, MAX_TEXT_BYTES)
     after, _ = _place(fd)
-    return FoundMeans(place, owner, raw) if after == place else FoundMeans(after, owner)
+    return FoundMeans(identity, owner, raw) if after == identity else FoundMeans(after, owner)
 
 
 def _place(fd: int) -> tuple[Place, int]:

@@ -94,7 +94,7 @@ def parse(raw: bytes) -> MeansText:
         if reason:
             text.skipped[reason] += 1
     rows = [(key, row) for key, row in text.rows.items() if row.bytes_per_second or row.seconds]
-    text.rows = dict(sorted(rows, key=lambda each: -each[0].size_bytes()))
+    text.rows = dict(sorted(rows, key=lambda row: -row[0].size_bytes()))
     return text
 
 
@@ -141,12 +141,12 @@ def _take_counter(name: str, value: float, text: MeansText, seen: Counter[tuple[
 
 def _labels(text: str) -> dict[str, str]:
     """Return the labels of a line; empty where they make no sense."""
-    found = list(_LABEL.finditer(text))
-    if not found or found[0].start() or not text.endswith('"'):
+    matches = list(_LABEL.finditer(text))
+    if not matches or matches[0].start() or not text.endswith('"'):
         return {}
-    ends = [*(each.start() for each in found[1:]), len(text) - 1]
-    labels = {each[1]: text[each.end() : end] for each, end in zip(found, ends, strict=True)}
-    return labels if len(labels) == len(found) else {}
+    ends = [*(label.start() for label in matches[1:]), len(text) - 1]
+    labels = {label[1]: text[label.end() : end] for label, end in zip(matches, ends, strict=True)}
+    return labels if len(labels) == len(matches) else {}
 
 
 def _key(labels: Mapping[str, str]) -> MeansKind | None:

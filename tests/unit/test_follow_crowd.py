@@ -87,7 +87,7 @@ def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool)
     clock.now += IDLE_SECONDS
     assert follower.discover() == []
     if restarted:
-        follower = follow(tmp_path, resume=follower.positions(), left=follower.left())
+        follower = follow(tmp_path, resume=follower.positions(), out_of_sight=follower.out_of_sight())
     (tmp_path / "a.kept").rename(path)
     assert (poll(follower), [file.generation for file in follower.files()]) == (b"", [generation])
     write(path, b"two\n", 9)
@@ -122,4 +122,4 @@ def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / f"{name}.log").rename(tmp_path / name)
         clock.now += IDLE_SECONDS
         follower.discover()
-    assert [Path(position.path).name for position in follower.left()] == ["b.log", "c.log"]
+    assert [Path(position.path).name for position in follower.out_of_sight()] == ["b.log", "c.log"]

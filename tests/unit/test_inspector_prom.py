@@ -383,7 +383,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
     found = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
     os.close(fd)
     assert found is not None
-    assert (found.place[2], found.raw) == (4, None)
+    assert (found.identity[2], found.raw) == (4, None)
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:

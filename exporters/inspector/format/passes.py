@@ -109,16 +109,16 @@ def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[t
 
     Read from the end, so that of records which cannot hold a whole ring only the open run is looked at.
     """
-    found = []
+    runs = []
     end = len(records)
     while end > start:
         first = _edge(records, end - 1, start - 1)
         if end == len(records) or end - first >= ring_lines:
-            found.append((first, end))
+            runs.append((first, end))
         if first - start < ring_lines:
             break
         end = first
-    return found[::-1]
+    return runs[::-1]
 
 
 def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
@@ -191,11 +191,11 @@ class FileContext(msgspec.Struct):
         """Header and metadata of a line without its own; None when no batch announced it."""
         if self.header is None or self.metadata is None:
             return None
-        found = (self.header, self.metadata)
+        known = (self.header, self.metadata)
         self.lines -= 1
         if self.lines <= 0:
             self.end()
-        return found
+        return known
 
     def end(self) -> None:
         """Lines were lost, maybe a batch's first: until the next one it is unknown whose the lines are."""

@@ -102,10 +102,10 @@ class _Intake:
         for record in records:
             perf, header, metadata = record.coll_perf, record.header, record.metadata
             if perf is None or header is None or metadata is None:
-                found = self._other(record)
-                if found is None:
+                parts = self._other(record)
+                if parts is None:
                     continue
-                perf, header, metadata = found
+                perf, header, metadata = parts
             latest = metadata
             key = (
                 header.id, header.rank, header.n_ranks,
@@ -140,8 +140,8 @@ class _Intake:
         """A line that is not a collective of its own header and metadata: its operation, or None and counted."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)
-        if header is None and metadata is None and record is not BROKEN and (found := self.context.next()) is not None:
-            header, metadata = found
+        if header is None and metadata is None and record is not BROKEN and (parts := self.context.next()) is not None:
+            header, metadata = parts
             if record.coll_perf is not None:
                 return record.coll_perf, header, metadata
         if perf is not None and header is not None and metadata is not None:

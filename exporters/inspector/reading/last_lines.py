@@ -26,12 +26,12 @@ TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
     """Return the last whole lines of the files of these ranks (by the file's device and inode), by the rank."""
-    found: dict[str, bytes] = {}
+    last_lines: dict[str, bytes] = {}
     for identity, rank in list(ranks.items())[:MAX_FILES]:
         file = files.get(identity)
         if file is not None and (end := _end(file)):
-            found[rank] = end
-    return found
+            last_lines[rank] = end
+    return last_lines
 
 
 def last_operation(lines: bytes) -> str:
@@ -59,10 +59,10 @@ def offered(
     ``late_shares``: by rank, for how much of the last minute the others waited for it alone, 0 to 1.
     ``unread``: the directories that do not answer, which are named in a file.
     """
-    found = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
+    last_lines = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
         summary.Word(rank, "records", f"last completed {what}", blames=False)
-        for rank, data in found.items()
+        for rank, data in last_lines.items()
         if (what := last_operation(data))
     ]
     words += [
@@ -70,7 +70,7 @@ def offered(
         for rank, share in late_shares.items()
         if share >= TOLD_SHARE
     ]
-    files = {f"rank-{rank}.jsonl": data for rank, data in found.items()}
+    files = {f"rank-{rank}.jsonl": data for rank, data in last_lines.items()}
     if lines := "".join(f"{path} does not answer\n" for path in unread):
         files["unread.txt"] = lines.encode(errors="replace")
     return Offered(files, words)

@@ -20,7 +20,7 @@ class _Ring(Generic[M]):
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served
-        self._heap = [(0.0, served.get(member, 0), place, member) for place, member in enumerate(members)]
+        self._heap = [(0.0, served.get(member, 0), index, member) for index, member in enumerate(members)]
         heapq.heapify(self._heap)
 
     def __bool__(self) -> bool:
@@ -32,10 +32,10 @@ class _Ring(Generic[M]):
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
         """Note that the next member was served, as the ``number``-th piece of all; it leaves unless it ``stays``."""
-        before, _, place, member = self._heap[0]
+        before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:
-            heapq.heapreplace(self._heap, (before + seconds, number, place, member))
+            heapq.heapreplace(self._heap, (before + seconds, number, index, member))
         else:
             heapq.heappop(self._heap)
 
@@ -105,9 +105,11 @@ class ReadQueue:
     def _forget(self) -> None:
         """Let go of files that are gone, and of who has none any more."""
         kept = {
-            share: deque(one for one in queue if self._files.files.get(one.file.identity) is one)
+            share: deque(
+                record_file for record_file in queue if self._files.files.get(record_file.file.identity) is record_file
+            )
             for share, queue in self._queues.items()
         }
         self._queues = {share: queue for share, queue in kept.items() if queue}
         known = {*self._queues, *(share.uid for share in self._queues)}
-        self._served = {one: number for one, number in self._served.items() if one in known}
+        self._served = {member: number for member, number in self._served.items() if member in known}

@@ -78,15 +78,15 @@ class DirectoryReader:
         self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
         generations: dict[tuple[int, int], int] = {}
-        for one in section.writers:
-            identity = (one.writer_key.device, one.writer_key.inode)
-            generations[identity] = max(generations.get(identity, 0), one.writer_key.generation + 1)
+        for writer in section.writers:
+            identity = (writer.writer_key.device, writer.writer_key.inode)
+            generations[identity] = max(generations.get(identity, 0), writer.writer_key.generation + 1)
         self._follower = Follower(
             root,
             is_log,
             clock.monotonic,
             resume=section.positions,
-            left=section.left,
+            out_of_sight=section.left,
             generations=generations,
             start_at_end=restored is None and not from_beginning,
             wall_clock=clock.time,
@@ -199,7 +199,11 @@ class DirectoryReader:
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
         """Passes whose end is not to come are over: of files that rest, or are gone."""
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
-        live = {(one.device, one.inode, one.generation) for one in self._follower.positions()} if open_runs else set()
+        live = (
+            {(position.device, position.inode, position.generation) for position in self._follower.positions()}
+            if open_runs
+            else set()
+        )
         for key in open_runs:
             record_file = self._files.files.get(key[:2])
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
@@ -245,14 +249,16 @@ class DirectoryReader:
         return encoded
 
     def _current_section(self) -> Section:
-        positions = (*self._follower.positions(), *self._follower.left()) if self._contexts else ()
-        live = {(one.device, one.inode, one.generation) for one in positions}
-        self._contexts = {key: own for key, own in self._contexts.items() if key in live and not own.is_empty()}
+        positions = (*self._follower.positions(), *self._follower.out_of_sight()) if self._contexts else ()
+        live = {(position.device, position.inode, position.generation) for position in positions}
+        self._contexts = {
+            key: context for key, context in self._contexts.items() if key in live and not context.is_empty()
+        }
         return Section(
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
-            self._follower.left(),
+            self._follower.out_of_sight(),
             list(self._contexts.items()),
             self._shared.implausible,
             self._shared.matching.save(),

@@ -164,7 +164,7 @@ class Reclaimer:
             status = self._proc.status(pid)
             if status is not None and int(match[1]) in status.namespace_pids:
                 files = self._proc.open_files(pid, is_record_file)
-                if files is None or any((one.device, one.inode) == _key(position)[:2] for one in files):
+                if files is None or any((file.device, file.inode) == _key(position)[:2] for file in files):
                     return True
         return False
 

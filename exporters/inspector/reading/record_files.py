@@ -133,25 +133,27 @@ class FileFailures:
         self._log = log
 
     @contextlib.contextmanager
-    def of(self, one: RecordFile | None, now: float) -> Iterator[None]:
+    def of(self, record_file: RecordFile | None, now: float) -> Iterator[None]:
         """Do something with a file (None: one that is gone); an error is noted and goes no further."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # whatever it is
             self._counts[type(error).__name__] += 1
-            if one is None or not one.failed:
-                self._log_error(error, one)
-            if one is not None:
-                one.failed = True
-                one.retry_at = now + min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(one.failures, _MAX_DOUBLINGS))
-                one.failures += 1
+            if record_file is None or not record_file.failed:
+                self._log_error(error, record_file)
+            if record_file is not None:
+                record_file.failed = True
+                record_file.retry_at = now + min(
+                    MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(record_file.failures, _MAX_DOUBLINGS)
+                )
+                record_file.failures += 1
         else:
-            if one is not None:
-                one.failures = 0
+            if record_file is not None:
+                record_file.failures = 0
 
-    def _log_error(self, error: Exception, one: RecordFile | None) -> None:
+    def _log_error(self, error: Exception, record_file: RecordFile | None) -> None:
         """Log what went wrong and where; not the error's own text, which may quote the file."""
-        path, offset = ("", 0) if one is None else (one.file.path, one.file.offset)
+        path, offset = ("", 0) if record_file is None else (record_file.file.path, record_file.file.offset)
         lines = traceback.extract_tb(error.__traceback__)
         at = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
         name = type(error).__name__

@@ -65,7 +65,7 @@ class Slot:
             return reader, reader.totals()
 
         self.reader, writers = await self.thread.call(begin)
-        self._writer_keys.update(one.writer_key for one in writers)
+        self._writer_keys.update(writer.writer_key for writer in writers)
         return writers
 
     async def close(self) -> None:
@@ -87,7 +87,7 @@ class Slot:
         for writer_key in self._writer_keys - self._rings.keys():
             if (settings := ranks.recording_settings(writer_key)) is not None:
                 self._rings[writer_key] = ring_sizes(settings)
-        expired = [one.writer_key for one in self.writers() if ranks.is_expired(one.writer_key)]
+        expired = [writer.writer_key for writer in self.writers() if ranks.is_expired(writer.writer_key)]
         rings = dict(self._rings)
 
         def turn() -> Turn:
@@ -105,7 +105,7 @@ class Slot:
     def note(self, turn: Turn) -> None:
         """Take in what a turn says of the reader itself."""
         self.available, self.waiting = turn.available, turn.waiting
-        self._writer_keys.update(one.writer_key for one in turn.evidence)
+        self._writer_keys.update(writer.writer_key for writer in turn.evidence)
         for writer in turn.retired:
             self._writer_keys.discard(writer.writer_key)
             self._rings.pop(writer.writer_key, None)
@@ -134,5 +134,5 @@ async def last_lines(
     _, late = await asyncio.wait(asked.values(), timeout=ENDS_SECONDS)
     for task in late:
         task.cancel()
-    found = [task.result() for task in asked.values() if task not in late and task.exception() is None]
-    return found, [path for path, task in asked.items() if task in late or task.exception() is not None]
+    line_ends = [task.result() for task in asked.values() if task not in late and task.exception() is None]
+    return line_ends, [path for path, task in asked.items() if task in late or task.exception() is not None]

@@ -30,7 +30,8 @@ class Published(msgspec.Struct, frozen=True):
     def withheld(self) -> Published:
         """Return the same as of a reader whose totals stand still: no series with a part in them is to be shown."""
         writers = tuple(
-            msgspec.structs.replace(one, caught_up=False, windows={}, transfers={}, pairs={}) for one in self.writers
+            msgspec.structs.replace(writer, caught_up=False, windows={}, transfers={}, pairs={})
+            for writer in self.writers
         )
         return msgspec.structs.replace(self, writers=writers, caught_up=False)
 
@@ -74,4 +75,4 @@ class Section(msgspec.Struct):
 
     def shares(self) -> dict[tuple[int, int], Share]:
         """Whose the files are, by device and inode."""
-        return {(one.device, one.inode): one.share for one in (*self.positions, *self.left)}
+        return {(position.device, position.inode): position.share for position in (*self.positions, *self.left)}

@@ -48,9 +48,9 @@ class Writers:
         self._skipped = skipped
         self._aggregates: FairTable[WriterKey, Aggregate] = FairTable()
         self._homes: dict[WriterKey, RecordFile] = {}
-        for one in saved:
-            share = shares.get((one.writer_key.device, one.writer_key.inode), UNKNOWN)
-            self._aggregates.put(one.writer_key, Aggregate.restore(one, admit, shared, share), share)
+        for saved_writer in saved:
+            share = shares.get((saved_writer.writer_key.device, saved_writer.writer_key.inode), UNKNOWN)
+            self._aggregates.put(saved_writer.writer_key, Aggregate.restore(saved_writer, admit, shared, share), share)
         self._reported: dict[WriterKey, int] = {}
         self._idle: dict[WriterKey, IdleWatch] = {}
         self._idle_at = float("-inf")
@@ -100,13 +100,15 @@ class Writers:
         if loser == share:
             return False
         theirs = [self._aggregates[writer_key] for writer_key in self._aggregates.of(loser)]
-        self.retire([min(theirs, key=lambda one: one.last_progress_us).writer_key])
+        self.retire([min(theirs, key=lambda aggregate: aggregate.last_progress_us).writer_key])
         return True
 
     def smallest_ring(self, record_file: RecordFile) -> int:
         """Lines that the smallest ring of a file's writers holds that is watched, as far as they are known."""
-        own = record_file.writers.values() or [one for one in self if one.writer_key[:3] == record_file.key]
-        return min((one.rings.smallest_watched() for one in own), default=DEFAULT_RING_LINES)
+        aggregates = record_file.writers.values() or [
+            aggregate for aggregate in self if aggregate.writer_key[:3] == record_file.key
+        ]
+        return min((aggregate.rings.smallest_watched() for aggregate in aggregates), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
         """Return the totals of the writers of a file that has some already."""
@@ -157,7 +159,9 @@ class Writers:
     def _bound_bindings(self) -> None:
         """Clear the kinds of record of the writers with the most, until they are few enough."""
         remembered = sum(len(aggregate.bindings) for aggregate in self)
-        for aggregate in sorted(self, key=lambda one: -len(one.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ():
+        for aggregate in (
+            sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()
+        ):
             self._skipped["binding_limit"] += 1
             remembered -= len(aggregate.bindings)
             aggregate.bindings.clear()

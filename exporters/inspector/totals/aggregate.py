@@ -66,7 +66,9 @@ class Aggregate:
         self.accumulators, self.sequences, self.bindings = series.accumulators, series.sequences, series.bindings
         self.memberships: dict[tuple[str, int], Membership] = {}
         if saved is not None:
-            self.sequences.update(((comm, comm_rank, name), own) for comm, comm_rank, name, own in saved.sequences)
+            self.sequences.update(
+                ((comm, comm_rank, name), sequence) for comm, comm_rank, name, sequence in saved.sequences
+            )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.pairs = Pairs(self._shared.pairs, group, series.admitted)
@@ -176,12 +178,12 @@ class Aggregate:
         """Let go of communicators; return what they added up to. One that returns starts at zero."""
         self._shared.matching.leave(self.writer_key, comms)  # what waits is counted here still
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
-        series, left = self.series, ended.series
-        _move(series.accumulators, left.accumulators, comms)
-        _move(series.sequences, left.sequences, comms)
-        _move(series.windows, left.windows, comms)
-        _move(series.transfers, left.transfers, comms)
-        _move(series.durations, left.durations, comms)
+        series, ended_series = self.series, ended.series
+        _move(series.accumulators, ended_series.accumulators, comms)
+        _move(series.sequences, ended_series.sequences, comms)
+        _move(series.windows, ended_series.windows, comms)
+        _move(series.transfers, ended_series.transfers, comms)
+        _move(series.durations, ended_series.durations, comms)
         _move(self.algorithms, ended.algorithms, comms)
         _move(self.proxies.microseconds, ended.proxies.microseconds, comms)
         self.losses.end(comms, ended.losses)
@@ -229,7 +231,9 @@ class Aggregate:
         """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
         made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved, group=group)
         made.last_progress_us = saved.last_progress_us
-        made.memberships.update(((one.comm, one.comm_rank), one) for one in saved.memberships)
+        made.memberships.update(
+            ((membership.comm, membership.comm_rank), membership) for membership in saved.memberships
+        )
         for place in made.memberships:
             made.series.places.keep(*place)
         for key, accumulator in saved.accumulators:

@@ -140,7 +140,7 @@ class WriterSeries:
     def forget(self, comms: frozenset[str]) -> None:
         """Let go of communicators; one that returns need not begin at its first number."""
         self.places.leave(comms)
-        self._arrivals_at = {key: own for key, own in self._arrivals_at.items() if key.comm not in comms}
+        self._arrivals_at = {key: arrived_at for key, arrived_at in self._arrivals_at.items() if key.comm not in comms}
         self.from_start = False
         self.bindings.clear()
 
@@ -206,10 +206,10 @@ class WriterSeries:
         if key.size == OTHER:
             return
         binding.series = key
-        place = (comm, comm_rank, collective)
-        if place not in self.windows and self.admitted(SERIES_PER_GAUGE):
-            self.windows[place] = Window()
-        binding.window = self.windows.get(place)
+        window_key = (comm, comm_rank, collective)
+        if window_key not in self.windows and self.admitted(SERIES_PER_GAUGE):
+            self.windows[window_key] = Window()
+        binding.window = self.windows.get(window_key)
         if collective in SYNCHRONISING and key not in self.transfers and self.admitted(SERIES_PER_GAUGE):
             self.transfers[key] = TransferWindow()
         binding.transfer = self.transfers.get(key)

@@ -55,18 +55,22 @@ class WriterTotals(msgspec.Struct, frozen=True):
             caught_up,
             aggregate.last_progress_us,
             aggregate.places(),
-            {key: copy.copy(own) for key, own in aggregate.accumulators.items()},
-            {place: latest for place, own in aggregate.series.windows.items() if (latest := own.latest()) is not None},
+            {key: copy.copy(accumulator) for key, accumulator in aggregate.accumulators.items()},
+            {
+                place: latest
+                for place, window in aggregate.series.windows.items()
+                if (latest := window.latest()) is not None
+            },
             aggregate.losses.tallies(),
             aggregate.losses.lost(),
             {
-                key: own.last_us
-                for key, own in aggregate.series.transfers.items()
-                if own.last_us is not None and aggregate.accumulators[key].arrivals is None
+                key: transfer.last_us
+                for key, transfer in aggregate.series.transfers.items()
+                if transfer.last_us is not None and aggregate.accumulators[key].arrivals is None
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            {key: own.plus(Durations()) for key, own in aggregate.series.durations.items()},
+            {key: durations.plus(Durations()) for key, durations in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
             dict(aggregate.proxies.microseconds),
         )
@@ -80,5 +84,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
     def series(self) -> int:
         """Return how many series its accumulators and gauges took of the budget."""
-        admitted = sum(series_of(key, own.arrivals) for key, own in self.totals.items() if key.size != OTHER)
+        admitted = sum(
+            series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
+        )
         return admitted + self.gauges * SERIES_PER_GAUGE

@@ -64,16 +64,17 @@ class IdleWatch:
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
         """Return the communicators that newer, used ones replaced after their last record."""
         newest: dict[tuple[int, int, str], float] = {}
-        members = [each for each in aggregate.memberships.values() if each.comm in still]
-        for each in members:
-            if now - still[each.comm] < SUCCEEDED_SECONDS:
-                shape = (each.comm_rank, each.size, each.name)
-                newest[shape] = max(newest.get(shape, self._made[each.comm]), self._made[each.comm])
+        members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
+        for membership in members:
+            if now - still[membership.comm] < SUCCEEDED_SECONDS:
+                shape = (membership.comm_rank, membership.size, membership.name)
+                newest[shape] = max(newest.get(shape, self._made[membership.comm]), self._made[membership.comm])
         return {
-            each.comm
-            for each in members
-            if now - still[each.comm] >= SUCCEEDED_SECONDS
-            and newest.get((each.comm_rank, each.size, each.name), still[each.comm]) > still[each.comm]
+            membership.comm
+            for membership in members
+            if now - still[membership.comm] >= SUCCEEDED_SECONDS
+            and newest.get((membership.comm_rank, membership.size, membership.name), still[membership.comm])
+            > still[membership.comm]
         }
 
 

@@ -68,9 +68,9 @@ class Inheritance(msgspec.Struct):
 
     def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
-        for label, key, own in writer.labelled(writer.totals, labels):
+        for label, key, accumulator in writer.labelled(writer.totals, labels):
             series = SeriesLabels.of(label, key)
-            self.sums[series] = own.plus(self.sums.get(series, Accumulator()))
+            self.sums[series] = accumulator.plus(self.sums.get(series, Accumulator()))
         for label, (_, _, tally), count in writer.labelled(writer.tallies, labels):
             of_rank = RankTally(*label, tally)
             self.tallies[of_rank] = min(MAX_TOTAL, self.tallies.get(of_rank, 0) + count)
@@ -97,15 +97,15 @@ class Inheritance(msgspec.Struct):
         shown = communicators(series)
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
         jobs = {job_id for job_id, _ in ranks}
-        self.durations = {key: own for key, own in self.durations.items() if key.job_id in jobs}
+        self.durations = {key: in_writer for key, in_writer in self.durations.items() if key.job_id in jobs}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop what was left under job ids that are another owner's now, those of its groups among them."""
         gone = frozenset(job_ids)
         begun = tuple(f"{job_id}-" for job_id in gone)
 
-        def kept(own: dict[K, V]) -> dict[K, V]:
-            return {k: v for k, v in own.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
+        def kept(by_series: dict[K, V]) -> dict[K, V]:
+            return {k: v for k, v in by_series.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
         self.durations = kept(self.durations)
@@ -119,9 +119,9 @@ def add_durations(
     durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Place, RankLabel]
 ) -> None:
     """Add a writer's durations to those of its jobs; the values that are there do not change."""
-    for label, key, own in writer.labelled(writer.durations, labels):
+    for label, key, in_writer in writer.labelled(writer.durations, labels):
         series = JobSeries(label.job_id, key.collective, key.size)
-        durations[series] = own.plus(durations.get(series, Durations()))
+        durations[series] = in_writer.plus(durations.get(series, Durations()))
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
@@ -178,12 +178,12 @@ class Births:
         series = series_of(writers, labels, inherited)
         hidden = series_of([writer for writer in writers if not writer.caught_up], labels, Inheritance())
         if not whole:
-            hidden.update(one for one in series if one[0] is Kind.LOST)
-        self._grown.update(one for one, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
+            hidden.update(series_id for series_id in series if series_id[0] is Kind.LOST)
+        self._grown.update(series_id for series_id, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
         self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited)
         self._shown_at = {
-            one: NOT_SHOWN if one in hidden else min(now, self._shown_at.get(one, NOT_SHOWN))
-            for one in series - self._grown
+            series_id: NOT_SHOWN if series_id in hidden else min(now, self._shown_at.get(series_id, NOT_SHOWN))
+            for series_id in series - self._grown
         }
         if whole:
             self._inherited = Inheritance()
@@ -191,7 +191,7 @@ class Births:
 
     def young(self, now: float) -> frozenset[SeriesId]:
         """Return the series that are 0 still at monotonic time ``now``."""
-        return frozenset(one for one, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
+        return frozenset(series_id for series_id, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
 
 
 def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
@@ -200,7 +200,8 @@ def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheri
     series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
     for writer in writers:
         totals += (
-            (SeriesLabels.of(label, key), own.arrivals) for label, key, own in writer.labelled(writer.totals, labels)
+            (SeriesLabels.of(label, key), accumulator.arrivals)
+            for label, key, accumulator in writer.labelled(writer.totals, labels)
         )
         series.update((Kind.TALLY, (*label, key[2])) for label, key, _ in writer.labelled(writer.tallies, labels))
     series.update((Kind.TOTALS, labels) for labels, _ in totals)
@@ -219,11 +220,11 @@ def _shape(writers: list[WriterTotals]) -> list[object]:
     """What decides which series there are, and whether they are withheld; compared in little time."""
     return [
         (
-            one.writer_key,
-            one.caught_up,
-            one.places,
-            len(one.tallies),
-            [(k, v.arrivals is None) for k, v in one.totals.items()],
+            writer.writer_key,
+            writer.caught_up,
+            writer.places,
+            len(writer.tallies),
+            [(k, v.arrivals is None) for k, v in writer.totals.items()],
         )
-        for one in writers
+        for writer in writers
     ]

@@ -79,12 +79,12 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``told``: `dump_stats` speak of it. ``held_at``: later gaps await their cause."""
+    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: later gaps await their cause."""
 
     credit: Total = 0
     overflow: Total = 0
     otherwise: Total = 0
-    told: bool = False
+    is_reported: bool = False
     held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
@@ -128,7 +128,7 @@ class LossBook:
     def note_dropped(self, ring: RingKey, dropped: int) -> None:
         """Take in what the plugin says it dropped before the batch that follows."""
         loss = self._losses.setdefault(ring, Loss())
-        loss.told = True
+        loss.is_reported = True
         if dropped and (gaps := self._gaps(ring)) is not None:
             loss.attribute(gaps)
             loss.credit = min(MAX_TOTAL, loss.credit + dropped)
@@ -145,7 +145,7 @@ class LossBook:
         if loss is None or loss.held_at is None:
             return
         opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 when late records came
-        if full and opened > 0 and not loss.told and not self._one_slot:
+        if full and opened > 0 and not loss.is_reported and not self._one_slot:
             loss.attribute(loss.held_at)
             loss.credit = min(MAX_TOTAL, loss.credit + opened)
         loss.held_at = None
@@ -199,8 +199,8 @@ class LossBook:
 
     def _gaps(self, ring: RingKey) -> int | None:
         """Return the gaps of a ring; None when what its first records leave out will be no gap."""
-        own = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
-        return min(MAX_TOTAL, sum(sequence.gaps() for sequence in own)) if own or self._from_start else None
+        of_ring = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
+        return min(MAX_TOTAL, sum(sequence.gaps() for sequence in of_ring)) if of_ring or self._from_start else None
 
 
 def ring_of(key: SequenceKey) -> RingKey:
@@ -208,5 +208,5 @@ def ring_of(key: SequenceKey) -> RingKey:
     return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
 
 
-def _add(totals: Counter[tuple[str, int, Tally]], place: tuple[str, int], tally: Tally, count: int) -> None:
-    totals[*place, tally] = min(MAX_TOTAL, totals[*place, tally] + count)
+def _add(totals: Counter[tuple[str, int, Tally]], ring: tuple[str, int], tally: Tally, count: int) -> None:
+    totals[*ring, tally] = min(MAX_TOTAL, totals[*ring, tally] + count)

@@ -39,7 +39,7 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
     def plus(self, other: Arrivals) -> Arrivals:
         """Both together."""
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-        return Arrivals(*(min(MAX_TOTAL, one + another) for one, another in pairs))
+        return Arrivals(*(min(MAX_TOTAL, count + another) for count, another in pairs))
 
 
 def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
@@ -278,7 +278,7 @@ class Matching:
         return [
             SavedBoard(
                 board.kind,
-                [SavedMember(rank, own.writer_key, own.highest, own.times) for rank, own in board.members.items()],
+                [SavedMember(rank, end.writer_key, end.highest, end.times) for rank, end in board.members.items()],
             )
             for board in self._boards.values()
             if board.open()
@@ -286,13 +286,13 @@ class Matching:
 
     def restore(self, saved: list[SavedBoard], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
         """Take back what ``save`` gave; ``credit_of`` is None for a writer that is not there any more."""
-        for one in saved:
-            kind = one.kind
-            for own in one.members:
-                key = SeriesKey(kind.comm, own.comm_rank, kind.collective, kind.size)
-                credit = credit_of(own.writer_key, key)
-                member = None if credit is None else self.join(own.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
+        for saved_board in saved:
+            kind = saved_board.kind
+            for end in saved_board.members:
+                key = SeriesKey(kind.comm, end.comm_rank, kind.collective, kind.size)
+                credit = credit_of(end.writer_key, key)
+                member = None if credit is None else self.join(end.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
                 if member is not None and member.board is not None:
-                    member.highest = own.highest
-                    member.times.update(own.times)
+                    member.highest = end.highest
+                    member.times.update(end.times)
                     member.board.changed = True

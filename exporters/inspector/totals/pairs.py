@@ -108,22 +108,22 @@ class Pairs:
         """Take in operations of one size that one end completed."""
         if size_bytes <= LEAST_BYTES:
             return
-        place = end, size_label(size_bytes)
-        own = self._pairs.get(place, {})
+        end_key = end, size_label(size_bytes)
+        by_peer = self._pairs.get(end_key, {})
         for perf in perfs:
             if isinstance(perf, P2PPerf):
-                pair = own.get(perf.peer) or self._new(end, perf.peer, own)
+                pair = by_peer.get(perf.peer) or self._new(end, perf.peer, by_peer)
                 if pair is not None:
                     pair.add(size_bytes / perf.coll_exec_time_us)
-        if own:  # a broken writer may make up ends without end
-            self._pairs[place] = own
+        if by_peer:  # a broken writer may make up ends without end
+            self._pairs[end_key] = by_peer
 
-    def _new(self, end: End, peer: int, own: dict[int, Pair]) -> Pair | None:
+    def _new(self, end: End, peer: int, by_peer: dict[int, Pair]) -> Pair | None:
         """Begin to measure a pair, if it is one and it is its turn."""
         is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
         if is_pair and self._is_its_turn(end, peer) and self._room.take(self._group):
-            own[peer] = Pair()
-        return own.get(peer)
+            by_peer[peer] = Pair()
+        return by_peer.get(peer)
 
     def _is_its_turn(self, end: End, peer: int) -> bool:
         """Peers take turns by their numbers where there are too many for all."""
@@ -132,7 +132,9 @@ class Pairs:
     def measured(self) -> dict[PairKey, Pair]:
         """All pairs."""
         return {
-            PairKey(end, peer, size): pair for (end, size), own in self._pairs.items() for peer, pair in own.items()
+            PairKey(end, peer, size): pair
+            for (end, size), by_peer in self._pairs.items()
+            for peer, pair in by_peer.items()
         }
 
     def roll(self, ranks: int) -> None:
@@ -161,7 +163,7 @@ class Pairs:
     def _drop(self, keys: list[PairKey]) -> None:
         for key in keys:
             del self._pairs[key.end, key.size][key.peer]
-        self._pairs = {place: own for place, own in self._pairs.items() if own}
+        self._pairs = {end_key: by_peer for end_key, by_peer in self._pairs.items() if by_peer}
         self._room.give_back(self._group, len(keys))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
