@@ -56,7 +56,7 @@ class Document:
             if unknown := re.search(r"unknown field `([^`]*)`", message):
                 key = unknown.group(1)
                 known = [
-                    field.encode_name for type_found in _at(type_, below) for field in getattr(type_found, "fields", ())
+                    field.encode_name for possible in _at(type_, below) for field in getattr(possible, "fields", ())
                 ]
                 hint = nearest(key, known) if known else ""
                 raise self.error(f"{path}.{key}", f"unknown key{hint}") from None
@@ -139,7 +139,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 def _with_choices(type_: type[Any], path: str, message: str) -> str:
     """Return msgspec's message on what is at ``path``, with the values that are allowed where it is none of them."""
-    allowed = [str(value) for type_found in _at(type_, path) for value in _values(type_found)]
+    allowed = [str(value) for possible in _at(type_, path) for value in _values(possible)]
     if message.startswith("Invalid enum value") and allowed:
         return f"{message.removeprefix('Invalid enum value ')[:80]} is none of {', '.join(allowed)}"
     return message

@@ -192,11 +192,11 @@ class Scanner:
         self._searched.clear()
         standings = {}
         for stat in stats:
-            found_standing = self._attempt(
+            process_standing = self._attempt(
                 stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due)
             )
-            if found_standing is not None:
-                standings[stat.key] = found_standing
+            if process_standing is not None:
+                standings[stat.key] = process_standing
         return standings
 
     def _standing(

@@ -66,20 +66,20 @@ def explain(
         start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))
     labels = ask.matcher(job_id, cluster)
     course = ask.course(asker, labels, start, end)
-    found_incidents = incidents(course)
-    by_bundles = not found_incidents and bool(read.summaries)
+    all_incidents = incidents(course)
+    by_bundles = not all_incidents and bool(read.summaries)
     if by_bundles:
-        found_incidents = [_of_bundles(read, job)]
-    if not found_incidents:
+        all_incidents = [_of_bundles(read, job)]
+    if not all_incidents:
         return story.no_incident(job, course.start, end), ""
-    known = Details() if by_bundles else details(asker, job, labels, found_incidents[-1], course)
-    return _page(asker, job, course, found_incidents, known, read), ""
+    known = Details() if by_bundles else details(asker, job, labels, all_incidents[-1], course)
+    return _page(asker, job, course, all_incidents, known, read), ""
 
 
 def _page(
-    asker: ask.Ask, job: KnownJob, course: Course, found_incidents: list[Incident], known: Details, read: bundles.Read
+    asker: ask.Ask, job: KnownJob, course: Course, all_incidents: list[Incident], known: Details, read: bundles.Read
 ) -> story.StoryPage:
-    evidence = bundles.weigh(read.summaries, job, found_incidents[-1])
+    evidence = bundles.weigh(read.summaries, job, all_incidents[-1])
     whole = Details(
         (*known.happened, *evidence.happened),
         (*known.said, *evidence.said),
@@ -88,9 +88,9 @@ def _page(
         known.advice,
         (*read.failed, *evidence.left_out),
     )
-    judgement = judge(whole.said, is_hang=found_incidents[-1].what == "hung")
+    judgement = judge(whole.said, is_hang=all_incidents[-1].what == "hung")
     runbooks = asker.runbooks() if whole.alerts else {}
-    return story.page_of(job, found_incidents, whole, judgement, cost(course, found_incidents[-1], job.ranks), runbooks)
+    return story.page_of(job, all_incidents, whole, judgement, cost(course, all_incidents[-1], job.ranks), runbooks)
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:

@@ -84,12 +84,12 @@ def page_of(
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
     """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
     kept: list[Happened] = []
-    for each in sorted(set(happened), key=lambda one: (one.at, KINDS.index(one.kind), one)):
-        double = next((number for number, other in enumerate(kept) if _same(each, other)), None)
+    for event in sorted(set(happened), key=lambda event: (event.at, KINDS.index(event.kind), event)):
+        double = next((number for number, other in enumerate(kept) if _same(event, other)), None)
         if double is None:
-            kept.append(each)
-        elif ": first" in each.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
-            kept[double] = each
+            kept.append(event)
+        elif ": first" in event.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
+            kept[double] = event
     rows = [
         (_clock(event.at), f"rank {event.rank}" if event.rank else "", event.node, event.what, _source(event))
         for event in kept

@@ -115,11 +115,11 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
     known = {rank for _, rank in states}
     facts: dict[RankKey, Sample] = {}
     gpus: dict[tuple[RankKey, str], set[str]] = {}
-    for each in sorted(seen, key=lambda fact: fact.value):
-        facts[_key(each)] = each
-        gpus.setdefault((_key(each), each.labels.get("pid", "")), set()).add(each.labels.get("gpu", ""))
-        if each.labels.get("rank", "") not in known:
-            states.setdefault(_key(each), UNSEEN)
+    for sample in sorted(seen, key=lambda sample: sample.value):
+        facts[_key(sample)] = sample
+        gpus.setdefault((_key(sample), sample.labels.get("pid", "")), set()).add(sample.labels.get("gpu", ""))
+        if sample.labels.get("rank", "") not in known:
+            states.setdefault(_key(sample), UNSEEN)
     at = {_key(sample): sample.value for sample in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))}
     at |= {
         _key(sample): sample.value for sample in ask(_of_rank("rank:rankwatch_exit:time", job))

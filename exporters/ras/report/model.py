@@ -244,7 +244,7 @@ def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
             communicator.named = communicator.named[:room]
         room -= len(communicator.named)
     room = MAX_BEHIND_NAMED
-    for communicator in sorted(kept, key=lambda one: -one.size):
+    for communicator in sorted(kept, key=lambda communicator: -communicator.size):
         if communicator.launches is not None:
             communicator.launches.behind = communicator.launches.behind[:room]
             room -= len(communicator.launches.behind)
