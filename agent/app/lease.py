@@ -19,7 +19,7 @@ from agent.ranks.table import RankTable
 from agent.ranks.writer import RankWriter
 
 HELPERS_SECONDS = 3.0
-"""How long helpers may take to end; one that hangs in the kernel is left behind."""
+"""How long helpers may take to stop. The agent leaves a helper that hangs in the kernel."""
 
 
 @dataclass(kw_only=True)
@@ -45,7 +45,7 @@ class Lender:
 class Lease:
     """One run's lease. After ``close`` nothing that the exporter still does reaches the agent: each write raises.
 
-    An update that is late ends after its exporter was drained, and may run while the next run is under way.
+    A late update can end after its exporter was drained, and overlap the next run.
     """
 
     def __init__(self, lender: Lender, name: str, checkpoint_bytes: int = 0) -> None:
@@ -72,7 +72,7 @@ class Lease:
         )
 
     async def close(self) -> None:
-        """Let it write no more, end the threads after the call under way, and end the helpers."""
+        """Close the writers, stop each thread after its current call, stop the helpers."""
         end_writers(self.context)
         for thread in self._threads:
             thread.stop()

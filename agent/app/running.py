@@ -21,7 +21,7 @@ MAX_WHY_CHARACTERS = 200
 class Running:
     """Runs ``exporter`` by its ``spec``; an update is never cancelled and never runs twice at once.
 
-    Cancelling would leave its thread behind, and could close a connection early that must not be.
+    A cancelled update would leave its thread running, and could close a connection too early.
     """
 
     def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
@@ -52,12 +52,12 @@ class Running:
 
     @property
     def why(self) -> str:
-        """What the last update failed of, or why its source is not there; else what it may not see. May be empty."""
+        """Why the last update failed or found no source; else what the exporter cannot read. May be empty."""
         return self._failure or self._lease.context.note.text
 
     @property
     def stale_after_seconds(self) -> float:
-        """Return how old the last success may be before the series are withheld."""
+        """Return the age of the last success from which the series are withheld, less the deadline of one update."""
         return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
 
     def shown(self) -> bool:
@@ -96,7 +96,7 @@ class Running:
                 seconds=self.spec.drain_seconds,
             )
             drain.add_done_callback(_retrieve)
-        elif drain.cancelled():  # as something was that it waited for
+        elif drain.cancelled():  # what the drain waited for was cancelled
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error="cancelled")
         elif (error := drain.exception()) is not None:
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error=error)

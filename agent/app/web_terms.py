@@ -19,11 +19,10 @@ POLL_SECONDS = 5.0
 
 
 class WebTerms:
-    """What clients must meet by the file at ``path``; nothing where that is None.
+    """What the file at ``path`` requires of clients; nothing if ``path`` is None.
 
-    A file that cannot be used leaves the one before in force, and so does one without what closed the door: that may be
-    half of a file that is being written. What was closed is never opened by a mistake. ``refused``: why the newest
-    text is not in use; empty where it is.
+    An invalid file leaves the previous terms in force. So does a file without the earlier protection: it may be half
+    written. ``refused``: why the newest text is not in use; empty if it is.
     """
 
     def __init__(self, path: Path | None, clock: Clock, log: Logger) -> None:

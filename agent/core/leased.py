@@ -1,4 +1,4 @@
-"""What one exporter run writes with into the agent's tables, until its lease ends."""
+"""Base of the writers that the agent lends to one exporter run."""
 
 from typing import Generic, TypeVar
 
@@ -6,7 +6,7 @@ T = TypeVar("T")
 
 
 class LeaseEnded(RuntimeError):  # noqa: N818  # a signal to a late update, not an error
-    """Raised by every write of an exporter run whose lease has ended: it reaches the agent no more."""
+    """A write after the lease ended. The agent ignores it."""
 
 
 class Leased(Generic[T]):
@@ -29,5 +29,5 @@ class Leased(Generic[T]):
             raise LeaseEnded("the exporter's run has ended")
 
     def close(self) -> None:
-        """Take no more; a subclass also takes back what it wrote that holds only while its exporter runs."""
+        """Refuse further writes. A subclass also removes what holds only while its exporter runs."""
         self._closed = True

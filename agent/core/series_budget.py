@@ -67,7 +67,7 @@ class SeriesBudget:
 
 
 class Admission(Leased[SeriesBudget]):
-    """Counts an exporter's series by owner; what is refused must be gathered under `other` from its birth.
+    """Counts an exporter's series by owner. The exporter adds refused series to `other` from their first sample.
 
     Folding a series into `other` later would make `other` jump, and the series that vanished look like a reset. So none
     is ever taken back: an owner's ``group`` (its user, and a part of that user's) has a fair share of the budget for
@@ -83,7 +83,7 @@ class Admission(Leased[SeriesBudget]):
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:
         """Reserve ``series`` for ``owner``, which holds ``ranks`` ranks; False, and counted, when a budget is spent.
 
-        An owner is of the ``group`` it was in when it was first admitted; one of none is bound by the sum alone.
+        The first admission fixes an owner's ``group``. Without one only the total and the budget per rank apply.
         """
         with self._table.lock:
             budget, held, group = self._lent, self._held.get(owner, 0), self._group.get(owner, group)

@@ -85,7 +85,7 @@ class HealthLedger:
         return Checks(self, source)
 
     def put(self, source: str, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
-        """Add a finding. Its time stays the same while its state does not change."""
+        """Add a finding. An unchanged level keeps its time. A latched fault gets the time of its last write."""
         key = (source, subject, check)
         known = self.findings.get(key)
         if known is None and len(self.findings) >= MAX_FINDINGS:

@@ -21,8 +21,8 @@ RANK_STATE = Family("rankwatch_rank_state", "gauge",
     "exited, dead, finished or unknown; always 1. States that do not hold have no series.",
     (*_RANK, "state"), "1 per rank", "max")
 RANK_INFO = Family("rankwatch_rank_info", "gauge",
-    "Facts about a live rank, to be joined on job_id and rank; always 1. Empty labels are not known; a rank that uses "
-    "several GPUs has them with commas.",
+    "Facts about a live rank, to be joined on job_id and rank; always 1. An empty label is unknown. Commas "
+    "separate several GPUs of a rank.",
     (*_RANK, "local_rank", "gpu", "gpu_uuid", "pci", "nic", "pid", "user", "pod", "container"),
     "1 per live rank")
 RANK_START = Family("rankwatch_rank_start_timestamp_seconds", "gauge",

@@ -35,7 +35,7 @@ class WriterRecord(msgspec.Struct):
 
 
 class WrittenRanks:
-    """The part of the rank table that records fill: MAX_WRITERS writers, each with its rank process or a stand-in."""
+    """Base of the rank table: processes, writers of records, and the binder that labels them."""
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
         self.clock = clock
@@ -72,7 +72,7 @@ class WrittenRanks:
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Forget writers whose process left the table, and idle ones without a process or of an older file."""
+        """Expire writers whose process left the table, and idle writers without a process or of an older file."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)
@@ -90,7 +90,7 @@ class WrittenRanks:
         self.name_hosts()
 
     def name_hosts(self) -> None:
-        """Find this node's host names: its own and its containers'. A name may move to another node with its pod."""
+        """Collect the host names of this node and of its containers with ranks. A name can move with its pod."""
         theirs = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
         self.hostnames = frozenset({self.hostname, *theirs})
 

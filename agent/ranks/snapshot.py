@@ -31,7 +31,7 @@ class RankView(msgspec.Struct, frozen=True):
         return self.process.facts.uid
 
     def gpus(self) -> tuple[RankGpu, ...]:
-        """The rank's own GPUs: of a process of several ranks with as many GPUs each rank has one, in their order."""
+        """Return the rank's GPUs. If a process has several ranks and one GPU for each, every slot has its own."""
         gpus, slots = self.process.gpus, self.process.slots or ()
         return (gpus[self.slot],) if len(gpus) == len(slots) > 1 else gpus
 
@@ -64,7 +64,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def job_ids(self) -> frozenset[str]:
-        """The labels of all jobs with ranks here whose user is known."""
+        """The ids of local jobs, without jobs of an unknown user."""
         return frozenset(job_id for jobs in self._names.values() for job_id in jobs)
 
     def job_of(self, uid: int, named: str | None) -> str:

@@ -22,7 +22,7 @@ from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
 
 UNSEEN_SECONDS = 5.0
-"""How long a process that is not looked at any more counts as running: a reload takes less."""
+"""A process that no exporter looks at counts as running for this long. A reload takes less."""
 
 
 class RankTable(WrittenRanks):
@@ -79,7 +79,7 @@ class RankTable(WrittenRanks):
         return self.published
 
     def page(self) -> RankSnapshot:
-        """Return the snapshot with the time of now, for what shows ages."""
+        """Return the snapshot with the current time, from which pages compute ages."""
         return msgspec.structs.replace(
             self.snapshot(), taken_seconds=self.clock.time(), taken_at=self.clock.monotonic()
         )
@@ -87,7 +87,7 @@ class RankTable(WrittenRanks):
     def tick(self) -> None:
         """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
         now = self.clock.monotonic()
-        self.judge_changed()  # before a restarted rank takes the label of one that led to the end of others
+        self.judge_changed()  # first: a restarted rank may take the label of the rank whose exit explains others
         self.binder.bind_due(self.processes, self.unseen())
         for process in self.running().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
@@ -145,7 +145,7 @@ class RankTable(WrittenRanks):
         self.binder.release(key, process)
 
     def make_room(self, owner: str) -> bool:
-        """Drop a process of the owner with most, if ``owner`` has fewer; False when there is none to drop."""
+        """Evict a process of the owner with the most, if ``owner`` has fewer; False if none can be evicted."""
         self.judge_changed()
         if (key := expiry.gives_way(self.processes, owner)) is not None:
             self._drop(key)

@@ -19,7 +19,7 @@ from agent.ranks.table import RankTable
 MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
 MAX_FORMER = 8
-"""How many generations of a file are looked through for its last writer: some may have held no record."""
+"""The search for a file's last writer goes back this many generations: some held no record."""
 FUTURE_SLACK_SECONDS = 2.0
 """A record may be this much newer than now; a newer one counts as this much newer."""
 OOM_LOG_SECONDS = 10.0
@@ -27,9 +27,9 @@ OOM_LOG_SECONDS = 10.0
 
 
 class RankWriter(Leased[RankTable]):
-    """Writes what exporter ``source`` knows, and reads. ``snapshot``: the ranks, the same object until they change.
+    """Writes what exporter ``source`` knows of ranks. ``snapshot`` returns the same object until a rank changes.
 
-    The bound reads are the table's: ``kept_variables`` of rank processes, and of a writer of records its ``label``,
+    Other reads are bound to the table: ``kept_variables`` of rank processes, and of a writer of records its ``label``,
     ``recording_settings``, whether it ``is_expired``, and the ``unlinked_writers``.
     """
 
@@ -114,7 +114,7 @@ class RankWriter(Leased[RankTable]):
                 process.unproven_since = table.clock.monotonic()
 
     def observe_without_nccl(self, count: int) -> None:
-        """Note how many processes an environment calls ranks that have not loaded NCCL."""
+        """Note how many processes have a rank's environment but have not loaded NCCL."""
         self._lent.without_nccl = count
         self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
 
@@ -254,7 +254,7 @@ class RankWriter(Leased[RankTable]):
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it left: no process holds the file now.
 
-        Of one that left while the agent was away it is not known when: what is newer may be a successor's of its pid.
+        If it left while the agent was away, its exit time is unknown: newer records may be of a successor with its pid.
         """
         key = self._former(writer_key)
         process = None if key is None else self._table.processes.get(key)

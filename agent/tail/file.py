@@ -132,7 +132,7 @@ class FollowedFile:
         self.drained = False
 
     def note_written(self, modified_ns: int, now_ns: int) -> None:
-        """Take in when the file says that it was written to last; later than now it cannot have been."""
+        """Note the file's modification time; a future time counts as now."""
         if modified_ns != self.written_by:
             self.written_by = modified_ns
             self.written_ns = min(modified_ns, now_ns)

@@ -118,9 +118,9 @@ async def end(connection: Connection, seconds: float) -> None:
 
 
 async def write_pieces(connection: Connection, head: bytes | None) -> None:
-    """Write what ``connection`` holds piece by piece: of what a slow client has not taken one piece is copied.
+    """Write the response in pieces: for a slow client at most one piece is copied.
 
-    The error of a client that left leads to this frame until ``end``: so to no more than a piece.
+    A disconnect error keeps this frame until ``end``, with one piece at most.
     """
     connection.writer.write(head or b"")
     for start in range(0, len(connection.held), WRITE_PIECE_BYTES):

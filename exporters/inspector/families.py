@@ -138,10 +138,10 @@ FILES = Family(
 SKIPPED = Family(
     "rankwatch_inspector_skipped_total", "counter",
     "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
-    "overwritten: a second live writer has written over lines that were read. At a limit (entry, directory, file, "
-    "open; left: files out of sight, writer, place: ranks of communicators, match: ranks compared, pair: pairs of "
-    "ranks, binding: kinds of record) the user and directory that hold most lose theirs: delete old files, or give "
-    "each job its own directory.",
+    "overwritten: a second live writer has written over lines that were read. At a limit the user and the "
+    "directory with the most entries lose theirs: delete old files, or give each job its own directory. Limits: entry, "
+    "directory, file, open, left (files out of sight), writer, place (ranks of communicators), match (ranks compared), "
+    "pair (pairs of ranks), binding (kinds of record).",
     ("reason",), "1 per reason seen")
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total", "counter",
@@ -169,8 +169,8 @@ SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
     "and 20 messages or more: of a rank's pairs the 4 slowest and the 4 furthest below their own best. sender and "
-    "receiver are ranks in the communicator; direction says which of them rank is. A link that is slow is so at both "
-    "ends, a late rank is not at its own. Not of messages up to 512 KiB.",
+    "receiver are ranks in the communicator; direction says which of them rank is. A slow link is slow at both "
+    "ends; a late rank is not slow at its own. Not of messages up to 512 KiB.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
 PROXY_SECONDS = Family(

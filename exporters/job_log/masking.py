@@ -144,7 +144,10 @@ def value_start(line: str, name: re.Match[str], *, strong: bool) -> int | None:
 
 
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:
-    """Return whether the value at ``start`` is empty, a path, a tensor, or a count of a weak name."""
+    """Return whether the value at ``start`` is no secret: empty, a placeholder, a tensor or a path.
+
+    After a ``strong`` name a path counts only for `pwd`. After a weak name a number counts, too.
+    """
     if start >= len(line) or line[start:].isspace() or _HARMLESS.match(line, start):
         return not (strong and line.startswith("/", start) and not name[0].lower().startswith("pwd"))
     if strong:

@@ -36,7 +36,7 @@ DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
 END = Family("rankwatch_job_end_info", "gauge",
     "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
     "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN where only a status of 0 is "
-    "known, which a cancelled job has too. The scheduler's word is on one node of the job: combine by job_id.",
+    "known, which a cancelled job has too. One node of the job exports the scheduler's state: combine by job_id.",
     ("job_id", "state", "reason", "code", "signal"), _ENDED)
 END_TIME = Family("rankwatch_job_end_timestamp_seconds", "gauge",
     "When the scheduler ended a job here in the last hour, by the node's clock.",

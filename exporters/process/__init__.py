@@ -1,4 +1,4 @@
-"""Rank processes from /proc: which there are, their state, and, within milliseconds, that and how they left."""
+"""Rank processes from /proc: their state, and within milliseconds their exit and its cause."""
 
 from exporters.process.exporter import SPEC, ProcessConfig, ProcessExporter
 

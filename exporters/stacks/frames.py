@@ -65,7 +65,7 @@ def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
 def others(stacks: Mapping[str, str]) -> dict[str, str]:
     """Return the ranks that are elsewhere, with their stacks, by the stacks of the ranks of a job.
 
-    More than half of the ranks must share one stack, and at most a quarter another one; else no rank is.
+    A rank is elsewhere only if over half of the ranks share one stack and at most a quarter have this rank's stack.
     The rules judge the ranks of all nodes alike (deploy/prometheus/sources/stacks.yml).
     """
     counts = Counter(stacks.values())

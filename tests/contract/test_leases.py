@@ -110,7 +110,7 @@ def agent() -> Lender:
 
 
 def calls_of(lent: object) -> set[str]:
-    """Return the public calls of what is lent; of a function itself."""
+    """Return the names of the public methods; `__call__` for a function."""
     if inspect.isroutine(lent):
         return {"__call__"}
     found = {name for name in dir(lent) if not name.startswith("_") and callable(getattr(lent, name))}
@@ -158,7 +158,7 @@ async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lende
 
 @pytest.mark.parametrize("name", exporter_names())
 def test_a_late_update_of_an_exporter_changes_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Over recorded data an update after the end of the lease ends by it or writes nothing, and no log calls it odd."""
+    """A late update over recorded data raises LeaseEnded or writes nothing, and logs no error."""
     bench = Bench(name, DATA / name)
 
     async def look() -> None:

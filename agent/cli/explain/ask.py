@@ -116,7 +116,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 
 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
-    """Return how the job of these labels went from ``start`` to ``end`` (s since the epoch)."""
+    """Return the course of the job with these labels from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
     # Asked for twice, an hour later or now, what was at a time is the same: the steps are the clock's.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step

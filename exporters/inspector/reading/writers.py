@@ -78,7 +78,7 @@ class Writers:
         aggregate = self._aggregates.get(writer_key)
         if aggregate is None:
             share = record_file.file.share
-            if (new and len(record_file.known) >= MAX_WRITERS_PER_FILE) or not self._has_room(share):
+            if (new and len(record_file.known) >= MAX_WRITERS_PER_FILE) or not self._reserve_accumulator(share):
                 return None
             from_start = record_file.file.from_start and new
             aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared, group=share)
@@ -88,7 +88,7 @@ class Writers:
         self._homes[writer_key] = record_file
         return aggregate
 
-    def _has_room(self, share: Share) -> bool:
+    def _reserve_accumulator(self, share: Share) -> bool:
         """Return whether ``share`` may have one more writer; if need be evict the oldest-written of the largest share.
 
         The totals of an evicted writer are published like those of one that ended.

@@ -71,8 +71,8 @@ class Aggregate:
             )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
-        self.pairs = Pairs(self._shared.pairs, group, series.admitted)
-        self.proxies = ProxyTimes(series.admitted)
+        self.pairs = Pairs(self._shared.pairs, group, series.reserve)
+        self.proxies = ProxyTimes(series.reserve)
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._reported = 0

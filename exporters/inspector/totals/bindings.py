@@ -119,8 +119,8 @@ class WriterSeries:
             self.bindings[key] = binding
         return binding
 
-    def admitted(self, series: int) -> bool:
-        """Return whether the budget has room for this many more series."""
+    def reserve(self, series: int) -> bool:
+        """Reserve this many more series; return False when the budget is spent."""
         return self._admit(self._writer_key, series, self.places.ranks, self._group)
 
     def keep(self, key: SeriesKey, accumulator: Accumulator) -> None:
@@ -129,10 +129,10 @@ class WriterSeries:
         if key.comm != OTHER:
             self.places.keep(key.comm, key.comm_rank)
         if key.size != OTHER:
-            self.admitted(series_of(key, accumulator.arrivals))
+            self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Give no other communicator a series until this one has a new one: short-lived ones would take them all."""
+        """Admit no new series of other communicators until this one has one: short-lived ones would take it all."""
         if comm is not None:
             self.bindings.clear()  # who was refused may ask again
         self._first = comm
@@ -150,7 +150,7 @@ class WriterSeries:
         if accumulator is None:
             accumulator = self.accumulators.get(key)
             if accumulator is None or (
-                accumulator.arrivals is None and not self.admitted(series_of_arrivals(key.comm_rank))
+                accumulator.arrivals is None and not self.reserve(series_of_arrivals(key.comm_rank))
             ):
                 accumulator = self.accumulators.setdefault(key._replace(size=OTHER), Accumulator())
             self._arrivals_at[key] = accumulator
@@ -198,7 +198,7 @@ class WriterSeries:
         if collective in SYNCHRONISING and comm != OTHER:
             credit = partial(self.credit, key)
             binding.member = self._shared.matching.join(self._writer_key, key, n_ranks, credit, self._group, self._uid)
-        if key not in self.accumulators and (comm == OTHER or not self._has_room(comm)):
+        if key not in self.accumulators and (comm == OTHER or not self._reserve_accumulator(comm)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if self._shared.histograms and collective not in P2P_SERIES:
@@ -207,15 +207,16 @@ class WriterSeries:
             return
         binding.series = key
         window_key = (comm, comm_rank, collective)
-        if window_key not in self.windows and self.admitted(SERIES_PER_GAUGE):
+        if window_key not in self.windows and self.reserve(SERIES_PER_GAUGE):
             self.windows[window_key] = Window()
         binding.window = self.windows.get(window_key)
-        if collective in SYNCHRONISING and key not in self.transfers and self.admitted(SERIES_PER_GAUGE):
+        if collective in SYNCHRONISING and key not in self.transfers and self.reserve(SERIES_PER_GAUGE):
             self.transfers[key] = TransferWindow()
         binding.transfer = self.transfers.get(key)
 
-    def _has_room(self, comm: str) -> bool:
-        if self._first not in (None, comm) or not self.admitted(SERIES_PER_ACCUMULATOR):
+    def _reserve_accumulator(self, comm: str) -> bool:
+        """Reserve the series of an accumulator. The communicator that is served first has its turn once."""
+        if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:
             self._first = None

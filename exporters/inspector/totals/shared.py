@@ -52,7 +52,7 @@ class Places:
         self._of_communicator: Counter[str] = Counter()
 
     def have(self, comm: str, comm_rank: int) -> bool:
-        """Return whether this is one of the places; a new one is, while there is room."""
+        """Return True if the writer has this place. A new place takes room; False when no room is left."""
         if (comm, comm_rank) in self._places:
             return True
         known = comm in self._of_communicator

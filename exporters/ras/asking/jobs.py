@@ -16,7 +16,7 @@ from exporters.ras.report.model import Report
 
 
 class OwnedJob(NamedTuple):
-    """The processes of one owner that carry one job id; it is empty while that is not published."""
+    """The processes of one owner that carry one job id; ``job_id`` is empty until it is published."""
 
     job_id: str
     owner: str = ""
@@ -27,7 +27,7 @@ Processes = Mapping[ProcessKey, PublishedProcess]
 
 
 def job_of(process: PublishedProcess) -> OwnedJob:
-    """Return a process' job, of its owner; where that is unknown of its user, and without a user of its own."""
+    """Return the job of a process. Without a known owner its user owns it; without a known user, the process itself."""
     facts = process.facts
     owner = facts.owner.key if facts.owner.name else f"uid/{facts.uid}"
     if not facts.owner.name and facts.uid is None:
@@ -71,7 +71,7 @@ class Rules(msgspec.Struct, frozen=True):
 def standings(
     processes: Iterable[PublishedProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[JobStanding]:
-    """The standing of each job with processes here, in order; an owner's without a published label are one job."""
+    """Return the standing of each local job, sorted. An owner's processes without a label are one job."""
     jobs: dict[OwnedJob, list[PublishedProcess]] = defaultdict(list)
     started: dict[ProcessKey, float] = {}
     here = (0, rules.own_namespace)

@@ -1,8 +1,7 @@
 """Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
 
-Every query is a collective over the whole job, its cost quadratic in the job's size. So one node of a job
-asks, one more stands by at a quarter of what the job can afford, and the others do not. Listening to the events costs
-nothing: every node does.
+A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job. A
+second stands by, and queries a quarter as often as the job can afford. All nodes listen to events: that is free.
 """
 
 import math
@@ -29,14 +28,14 @@ SOUND_VERSION: Version = (2, 29, 2)
 MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
 YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
 MIN_INTERVAL_SECONDS = 7.0
-"""So that a killed rank is missed within 10 s: with its jitter, and the look at which a query begins."""
+"""RAS then shows a killed rank within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
 """After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
 COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
-"""How long anything else may name the processes first; then the nodes of a job query within six times this time."""
+"""Other sources have this time to name the processes. Then each node of a job queries within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
 ISOLATED_SHARE = 0.5  # With more of a communicator missing the process that answered may itself be cut off: ask again
@@ -47,7 +46,7 @@ WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: the nodes th
 ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-"""Pause before a stream is tried again, doubling. After a stream that lasted for the latter it is the former again."""
+"""The pause before a stream is tried again doubles from FIRST to LAST. A stream that lasted LAST resets it."""
 
 
 class Visit(msgspec.Struct):
@@ -114,8 +113,8 @@ class Visit(msgspec.Struct):
     def next_interval_seconds(self, role: Role, jitter: float, *, alert: bool = False) -> float:
         """Seconds until the next query. ``alert``: after an alarm.
 
-        A standby asks a quarter as often as the job can afford: of a small job as often as the reporter, which may stop
-        asking unseen. It keeps the reporter's pace while ranks are missing: the reporter's node may be among them.
+        A standby queries a quarter as often as the job can afford, a small job as often as the reporter: the reporter
+        can fail unnoticed. While ranks are missing it queries as often: the reporter's node may be among them.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
         if role == "standby" and not (self.missing or alert):
@@ -128,7 +127,7 @@ class Visit(msgspec.Struct):
         return max(self.least_seconds, self._costly_seconds())
 
     def _costly_seconds(self) -> float:
-        """Return the interval that what a query costs the job demands."""
+        """Return the interval at which queries take COST_SHARE of the job's time."""
         return max(self.cost_seconds / COST_SHARE, SECONDS_PER_SQUARE_RANK * self.ranks**2)
 
 

@@ -145,7 +145,7 @@ _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's 
 class NcclLibrary(NamedTuple):
     """What a process maps: nccl or rccl (empty: neither is seen), and the version, None where the name has none.
 
-    Then it is in the text of the file: at ``path`` as the process sees it, or, as that was replaced since, ``mapping``.
+    Without a version in the name it is in the file: at ``path``, or at ``mapping`` if the file was replaced.
     """
 
     flavor: str
