@@ -9,6 +9,7 @@ For your own values, write those that differ from thresholds.yml into a file, an
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -29,18 +30,33 @@ MACROS = "macros"
 """The key in a source for parts of expressions that only this source uses."""
 INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
 """How often nodes are scraped and judged. From it: an offset of two scrapes, and a range that holds three of them."""
+MAX_SECONDS = 86_400.0  # As the agent
 SHARED = frozenset(
     {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "teardown_seconds", "end_seconds"}
 )
 """Thresholds by which agents judge, too: only the section `verdict` of the agents' configuration changes them."""
 AGENTS_OWN = frozenset({"after_end_seconds", "short_seconds", "blocked_seconds"})
 """The other numbers of that section."""
+SECTIONS = frozenset({"web", "state", "health", "identity", "verdict", "exporters"})
+"""The sections of the agents' configuration."""
+RULES_OWN = frozenset({"severity", "alertname", "cluster", "job_id", "rank", "node"})
+"""Labels by which Alertmanager groups and routes."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
 """Which dashboard an alert links to: the job's if its text names a job, else the node's if it names one, else Fleet."""
 
 
 class RulesError(Exception):
     """What is wrong with the thresholds or the sources, in one line."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is given twice, as the agent does."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [str(key.value) for key, _ in node.value]
+        if len(set(keys)) < len(keys):
+            raise yaml.constructor.ConstructorError(None, None, "a key is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -67,27 +83,36 @@ def read_thresholds(defaults: Path, own: Path | None) -> dict[str, Any]:
         raise RulesError(
             f"{own}: set {', '.join(shared)} in the agents' configuration (verdict), and build with --agent"
         )
-    if "severity" in changed.get(PAGE_LABELS, {}):
-        raise RulesError(f"{own}: {PAGE_LABELS} cannot change the label severity")
     for name, value in changed.items():
         if type(value) is not type(values[name]) and not {type(value), type(values[name])} <= {int, float}:
             raise RulesError(f"{own}: {name} must look like {values[name]!r}, not {value!r}")
+    if not re.fullmatch(r"[1-9][0-9]{0,2}s", str(changed.get(INTERVAL, "5s"))):
+        raise RulesError(f"{own}: {INTERVAL} must be whole seconds such as 5s, not {changed[INTERVAL]}")
+    if taken := sorted(changed.get(PAGE_LABELS, {}).keys() & RULES_OWN):
+        raise RulesError(f"{own}: {PAGE_LABELS} cannot change the label {', '.join(taken)}")
     return values | changed
 
 
 def with_verdict(thresholds: Mapping[str, Any], agent: Path) -> dict[str, Any]:
     """Return the thresholds, replaced by values from the section `verdict` of the agents' configuration.
 
-    RulesError: a name that this section does not have, a value that is no number.
+    RulesError: no configuration of an agent; a name that the section does not have; a value that the agent refuses.
     """
-    verdict = _mapping(agent).get("verdict") or {}
+    sections = _mapping(agent)
+    if strangers := sorted(map(str, sections.keys() - SECTIONS)):
+        raise RulesError(f"{agent}: not the agents' configuration: it has {', '.join(strangers)}")
+    verdict = {} if sections.get("verdict") is None else sections["verdict"]
     if not isinstance(verdict, dict):
         raise RulesError(f"{agent}: verdict is not a mapping")
-    if strangers := sorted(verdict.keys() - SHARED - AGENTS_OWN):
+    if strangers := sorted(map(str, verdict.keys() - SHARED - AGENTS_OWN)):
         raise RulesError(f"{agent}: verdict has no {', '.join(strangers)}")
-    if odd := sorted(name for name, value in verdict.items() if type(value) not in (int, float)):
-        raise RulesError(f"{agent}: verdict: {', '.join(odd)} must be a number of seconds")
+    if odd := sorted(name for name, value in verdict.items() if not _is_good(value)):
+        raise RulesError(f"{agent}: verdict: {', '.join(odd)} must be 1 to {MAX_SECONDS:.0f} seconds")
     return {name: verdict.get(name, value) for name, value in thresholds.items()}
+
+
+def _is_good(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value) and 1 <= value <= MAX_SECONDS
 
 
 def build(sources: Mapping[str, str], thresholds: Mapping[str, Any]) -> dict[str, str]:
@@ -145,7 +170,7 @@ def _dump(rules: Any) -> str:
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.load(path.read_text(), Loader=_Loader)  # noqa: S506  # a SafeLoader
     except (OSError, yaml.YAMLError) as error:
         raise RulesError(f"{path}: {error}") from None
     if not isinstance(values, dict):

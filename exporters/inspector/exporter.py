@@ -21,9 +21,9 @@ from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Published, Turn
-from exporters.inspector.rendering import InspectorSnapshot, render, speeds
+from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import Place
-from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.frozen import WriterTotals, speeds
 from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 
@@ -261,7 +261,9 @@ class InspectorExporter:
     def _checkpoint(self) -> None:
         """Publish the readers' sections and what was inherited from writers no longer in them."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
-        inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={})))
+        inherited = msgspec.Raw(
+            msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}))
+        )
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 
 

@@ -1,8 +1,8 @@
-"""How published totals of Inspector's records become metrics, and each rank's speed for the agent's pages. Pure."""
+"""How published totals of Inspector's records become metrics. Pure."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 from typing import TypeAlias
@@ -10,14 +10,13 @@ from typing import TypeAlias
 import msgspec
 
 from agent.sdk.metrics import COUNT, SUM, Family, Metric
-from agent.sdk.ranks import RankLabel, RankSpeed
+from agent.sdk.ranks import RankLabel
 from exporters.inspector import families as shown
 from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROTOCOLS, Result
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Place
-from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -27,6 +26,7 @@ from exporters.inspector.totals.inheritance import (
     SeriesId,
     SeriesLabels,
     add_durations,
+    add_proxies,
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
@@ -71,7 +71,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot)
-    yield _proxies(writers, snapshot.labels)
+    yield _proxies(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -203,14 +203,16 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
 
 
-def _proxies(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
     """Return what the network proxy's connections waited for, in seconds, by phase."""
-    sums: Counter[tuple[str, ...]] = Counter()
+    sums = dict(snapshot.inherited.proxies)
     for writer in writers:
-        for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
-            for phase, microseconds in zip(PHASES[direction], times, strict=True):
-                sums[*label, comm, direction, peer, phase] += microseconds
-    return Metric(shown.PROXY_SECONDS, list(sums), [sum_us / 1_000_000 for sum_us in sums.values()])
+        add_proxies(sums, writer, snapshot.labels)
+    rows = shown.PROXY_SECONDS.rows()
+    for series, times in sums.items():
+        for phase, microseconds in zip(PHASES[series.direction], times, strict=True):
+            rows.add((*series, phase), microseconds / 1_000_000)
+    return rows.metric
 
 
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
@@ -274,27 +276,3 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield shown.LAG.single(sum(reader.lag_bytes for reader in snapshot.readers))
     yield shown.SILENT_RANKS.by_label({cause: ranks for cause, ranks in snapshot.silent.items() if ranks})
     yield shown.RECLAIM_ERRORS.by_label(errors)
-
-
-def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
-    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
-
-    Sends and receives wait for a peer's whole turn: they do not count.
-    """
-    windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
-    late: defaultdict[RankLabel, int] = defaultdict(int)
-    for writer in writers:
-        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            if name not in P2P_SERIES:
-                windows[label][0] += bus_bytes
-                windows[label][1] += microseconds
-        for label, _, sums in writer.labelled(writer.totals, labels):
-            if sums.arrivals is not None:
-                late[label] += sums.arrivals.lateness_us
-    return {
-        label: RankSpeed(
-            windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,
-            late[label] / 1_000_000 if label in late else None,
-        )
-        for label in windows.keys() | late.keys()
-    }

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from programs import build
 
+from agent.app.config import AgentConfig
 from agent.ranks.rank.numbers import NUMBERS
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,7 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     """The agent's defaults are those of the thresholds, and its section `verdict` is read when rules are built."""
     thresholds = build.read_thresholds(DEPLOY / "thresholds.yml", None)
     defaults = msgspec.to_builtins(NUMBERS)
+    assert frozenset(AgentConfig.__struct_fields__) == build.SECTIONS
     assert (defaults.keys() & thresholds.keys(), defaults.keys()) == (build.SHARED, build.SHARED | build.AGENTS_OWN)
     assert {name: thresholds[name] for name in build.SHARED} == {name: defaults[name] for name in build.SHARED}
     config = tmp_path / "rankwatch.yml"
@@ -81,12 +83,25 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     assert "< time() - 20" in build.build(SOURCES, changed)["deaths.yml"]
 
 
-@pytest.mark.parametrize("text", ["verdict: {killed_behind: 20}", 'verdict: {end_seconds: "20s"}', "verdict: [1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "verdict: {killed_behind: 20}",
+        'verdict: {end_seconds: "20s"}',
+        "verdict: [1]",
+        "verdict: []",
+        "verdict: {end_seconds: .nan}",
+        "verdict: {end_seconds: 0}",
+        "verdict: {end_seconds: 86401}",
+        "Verdict: {}",
+        "verdict: {end_seconds: 20, end_seconds: 30}",
+    ],
+)
 def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
-    """A misspelled number of the agents' configuration, or one that is no number, builds no rules."""
+    """A file that is no configuration of an agent, or has numbers that the agent refuses, builds no rules."""
     config = tmp_path / "rankwatch.yml"
     config.write_text(text)
-    with pytest.raises(build.RulesError, match="verdict"):
+    with pytest.raises(build.RulesError, match=r"rankwatch\.yml"):
         build.with_verdict(build.read_thresholds(DEPLOY / "thresholds.yml", None), config)
 
 

@@ -87,6 +87,21 @@ def test_they_end_with_their_communicator() -> None:
     assert aggregate.proxies.microseconds == {}
 
 
+def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
+    """A rotated file's times go on while its successor has the connection, then they go; their room is counted."""
+    totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
+    writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, proxies=totals.proxies)  # noqa: FBT003
+    labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
+    inherited, key = Inheritance(), ("7", "42", "abc", "send", "3")
+    inherited.take(writer, labels)
+    inherited.take(writer, labels)
+    inherited.prune([writer], labels)
+    assert inherited.copy().proxies == {key: (2, 4, 8)}
+    inherited.prune([], labels)
+    assert inherited.proxies == {}
+    assert writer.series() == 3
+
+
 def test_what_is_shown() -> None:
     """Seconds by rank, communicator, direction, peer and phase."""
     aggregate, _ = traced(FLAT_RECV)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
 
-from agent.sdk.ranks import RankLabel, WriterKey
+from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.format.records import OTHER, SeriesKey
 from exporters.inspector.totals.accumulators import Accumulator, Durations, Place
 from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
@@ -83,8 +85,33 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 yield label, key, value
 
     def series(self) -> int:
-        """Return how many series its accumulators and gauges took of the budget."""
+        """Return how many series its accumulators, gauges and connections took of the budget."""
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )
-        return admitted + self.gauges * SERIES_PER_GAUGE
+        connections = sum(len(times) for connection, times in self.proxies.items() if connection.peer != OTHER)
+        return admitted + self.gauges * SERIES_PER_GAUGE + connections
+
+
+def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
+    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
+
+    Sends and receives wait for a peer's whole turn: they do not count.
+    """
+    windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
+    late: defaultdict[RankLabel, int] = defaultdict(int)
+    for writer in writers:
+        for label, (_, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
+            if name not in P2P_SERIES:
+                windows[label][0] += bus_bytes
+                windows[label][1] += microseconds
+        for label, _, sums in writer.labelled(writer.totals, labels):
+            if sums.arrivals is not None:
+                late[label] += sums.arrivals.lateness_us
+    return {
+        label: RankSpeed(
+            windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,
+            late[label] / 1_000_000 if label in late else None,
+        )
+        for label in windows.keys() | late.keys()
+    }

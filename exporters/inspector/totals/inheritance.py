@@ -51,20 +51,31 @@ class CommunicatorLabel(NamedTuple):
     comm: str
 
 
-K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries)
+class ProxySeries(NamedTuple):
+    """What a rank's connection is shown under."""
+
+    job_id: str
+    rank: str
+    comm: str
+    direction: str
+    peer: str
+
+
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries, ProxySeries)
 V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
     """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator.
 
-    ``durations`` are in no checkpoint: a histogram counts since the agent's start.
+    ``durations`` and ``proxies`` are in no checkpoint: they count since the agent's start.
     """
 
     sums: dict[SeriesLabels, Accumulator] = {}
     tallies: dict[RankTally, Total] = {}
     lost: dict[CommunicatorLabel, Total] = {}
     durations: dict[JobSeries, Durations] = {}
+    proxies: dict[ProxySeries, tuple[int, ...]] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
         """Add the totals of an expired writer."""
@@ -78,6 +89,7 @@ class Inheritance(msgspec.Struct):
             communicator = CommunicatorLabel(label.job_id, comm)
             self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
         add_durations(self.durations, writer, labels)
+        add_proxies(self.proxies, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
         """Drop what none of the living ``writers`` continues.
@@ -87,7 +99,9 @@ class Inheritance(msgspec.Struct):
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
+        connections: dict[ProxySeries, tuple[int, ...]] = {}
         for writer in writers:
+            add_proxies(connections, writer, labels)
             ranks.update(label for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
             series.update(SeriesLabels.of(label, key) for label, key, _ in writer.labelled(writer.totals, labels))
         self.tallies = {key: count for key, count in self.tallies.items() if key[:2] in ranks}
@@ -98,6 +112,7 @@ class Inheritance(msgspec.Struct):
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
         jobs = {job_id for job_id, _ in ranks}
         self.durations = {key: in_writer for key, in_writer in self.durations.items() if key.job_id in jobs}
+        self.proxies = {key: times for key, times in self.proxies.items() if key in connections}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop what was left under job ids that are another owner's now, those of its groups among them."""
@@ -108,11 +123,22 @@ class Inheritance(msgspec.Struct):
             return {k: v for k, v in by_series.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
-        self.durations = kept(self.durations)
+        self.durations, self.proxies = kept(self.durations), kept(self.proxies)
 
     def copy(self) -> Inheritance:
         """A copy that later changes do not reach (its values are never changed)."""
-        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost), dict(self.durations))
+        own = (self.sums, self.tallies, self.lost, self.durations, self.proxies)
+        return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the members
+
+
+def add_proxies(
+    sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+) -> None:
+    """Add a writer's microseconds by phase to those of its connections."""
+    for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
+        series = ProxySeries(*label, comm, direction, peer)
+        before = sums.get(series, (0,) * len(times))
+        sums[series] = tuple(min(MAX_TOTAL, sum(both)) for both in zip(before, times, strict=True))
 
 
 def add_durations(
