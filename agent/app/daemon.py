@@ -266,7 +266,9 @@ class Daemon:
             self._hostname,
             up_seconds=self._clock.monotonic() - self._started_at,
             ready=self._ready(),
-            configuration=Configuration("" if path is None else str(path), self._refused or self._terms.refused),
+            configuration=Configuration(
+                "" if path is None else str(path.absolute()), self._refused or self._terms.refused
+            ),
         )
 
 

@@ -52,6 +52,7 @@ class Lease:
         self._lender = lender
         self._threads: list[OwnThread] = []
         self._helpers: list[Helper[Any]] = []
+        self.is_closed = False
         log = Logger(name)
         self.context = Context(
             roots=lender.roots,
@@ -73,6 +74,7 @@ class Lease:
 
     async def close(self) -> None:
         """Close the writers, stop each thread after its current call, stop the helpers."""
+        self.is_closed = True
         end_writers(self.context)
         for thread in self._threads:
             thread.stop()

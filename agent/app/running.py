@@ -142,7 +142,7 @@ class Running:
         )
 
     def _note(self, error: BaseException | None) -> None:
-        if isinstance(error, LeaseEnded):  # a late update, after its exporter
+        if isinstance(error, LeaseEnded) and self._lease.is_closed:  # a late update, after its exporter
             return
         self.looked = True
         self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]

@@ -56,7 +56,8 @@ class MeansFile(msgspec.Struct):
         self.read, self.read_at = self.seen, self.seen_at
         self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
         self.counters = text.counters if admit(len(text.counters)) else {}
-        return text.skipped + Counter(series=len(text.rows) - len(self.rows))
+        refused = len(text.rows) - len(self.rows) + len(text.counters) - len(self.counters)
+        return text.skipped + Counter(series=refused)
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
         """Return whether it has rows of the last STALE_INTERVALS."""

@@ -101,20 +101,33 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         facts = replace(facts, document=document, samples=_samples(text))
     except (OSError, ValueError) as error:
         facts = replace(facts, agent_error=f"{agent}: {error}")
-    candidates = (Path(used or own_agent.CONFIG_FILE), own_agent.CONFIG_FILE)
-    path = config_file or next((candidate for candidate in candidates if _may_be_there(candidate)), None)
+    path = (config_file or Path(used or own_agent.CONFIG_FILE)).absolute()
+    is_named = bool(config_file or used)
+    facts = replace(facts, config_file=str(path) if is_named or _may_be_there(path) else "")
+    if config_file is None and used and not _is_text(path):
+        return replace(facts, config_error=f"{path}: the file that the agent uses cannot be read here")
     try:
-        loaded = load(Options(path))
+        loaded = load(Options(path if facts.config_file else None))
         config = loaded.config
         return replace(
             facts,
-            config_file=str(path or ""),
             addresses=config.web.addresses,
             records=_directories(loaded),
             verdict=config.verdict,
         )
     except ConfigError as error:
-        return replace(facts, config_file=str(path or ""), config_error=str(error))
+        return replace(facts, config_error=str(error))
+
+
+def _is_text(path: Path) -> bool:
+    """Return whether it is a plain file with a text: another user's agent may name a device, or a file of /proc."""
+    try:
+        status = path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _may_be_there(path: Path) -> bool:
