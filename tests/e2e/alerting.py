@@ -73,14 +73,14 @@ class Inbox(Closing):
         return [message for message in list(self.messages) if message.path == path]
 
 
-def to_inbox(inbox: Inbox) -> str:
+def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
     """Return the shipped configuration, with each receiver's messages as JSON at the inbox's path of its name.
 
-    Tickets and information wait for 20 s instead of a minute: none is still to come when a test ends.
+    Tickets and information wait for ``ticket_wait`` instead of a minute: none is still to come when a test ends.
     """
     text = SHIPPED.read_text()
     assert "group_wait: 1m" in text
-    config = yaml.safe_load(text.replace("group_wait: 1m", "group_wait: 20s"))
+    config = yaml.safe_load(text.replace("group_wait: 1m", f"group_wait: {ticket_wait}"))
     for receiver in config["receivers"]:
         name = receiver["name"]
         receiver.clear()
