@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import sys
 
 import msgspec
 
@@ -69,6 +70,7 @@ def load_spec(name: str) -> Spec:
 def _spec_in_package(name: str) -> Spec:
     from importlib.metadata import entry_points  # noqa: PLC0415  # most agents never need it
 
+    _allow_openssl()
     entries = [entry for entry in entry_points(group=GROUP) if entry.name == name]
     if len(entries) != 1:
         raise TypeError(f"{len(entries)} packages have an exporter {name}")
@@ -80,6 +82,16 @@ def _spec_in_package(name: str) -> Spec:
     if not callable(target):
         raise TypeError(f"the entry point {name} is neither a Spec nor a collector's class")
     return collector_spec(name, target)
+
+
+def _allow_openssl() -> None:
+    """Let ``import ssl`` work again, which prometheus-client and most collectors need; see ``leave_out_openssl``.
+
+    A module that was imported without ssl stays so: asyncio has no TLS, and http.client is imported anew for packages.
+    """
+    if sys.modules.get("ssl", ...) is None:
+        del sys.modules["ssl"]
+        sys.modules.pop("http.client", None)
 
 
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:

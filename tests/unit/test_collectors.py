@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +24,8 @@ from agent.app.discovery import load_spec, prepare
 from agent.core.log import Logger
 from agent.export import collector_exporter as module
 from agent.export.collector_exporter import CollectorError, converted
+
+ROOT = Path(__file__).parents[2]
 
 
 def samples(text: str) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
@@ -163,6 +168,17 @@ async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: P
     with pytest.raises(TypeError, match="path"):
         await exporter.update()
     assert list(exporter.families(exporter.snapshot())) == []
+
+
+def test_the_program_loads_a_collector_that_needs_openssl(package: str, tmp_path: Path) -> None:
+    """The daemon's program, which leaves OpenSSL out, imports a collector of prometheus-client and Python's HTTPS."""
+    with (tmp_path / "rack_made_up.py").open("a") as module_file:
+        module_file.write("import ssl\nfrom http.client import HTTPSConnection\n")
+    (tmp_path / "f.yml").write_text(f"exporters: {{{package}: {{}}}}")
+    argv = [sys.executable, "-m", "agent", "--check-config", "--config.file", str(tmp_path / "f.yml")]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    assert package in done.stdout, done.stderr
 
 
 def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
