@@ -144,7 +144,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
 OTHER_USERS = "50-other-users.conf"
 """The drop-in of the service that gives it the right to read other users' processes."""
 WITHOUT_NCCL = (
-    "{count} processes have a rank in their environment and no NCCL loaded: they use gloo or MPI, or have not "
+    "processes with a rank in their environment and no NCCL loaded: {count}; they use gloo or MPI, or have not "
     "initialised their process group"
 )
 

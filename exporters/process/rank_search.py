@@ -69,6 +69,7 @@ class _Seen(msgspec.Struct):
     """A process looked at before: with how many threads, when it is looked at again at the latest, and what was found.
 
     ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
+    ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
     ``claim``: the rank that the environment of ``program`` names; None for a wrapper such as a shell. ``is_unread``:
     the environment was not read yet; not while its main thread is blocked: the read could wait for it.
     """
@@ -85,6 +86,7 @@ class _Seen(msgspec.Struct):
     inherited: bool = False
     program: str = ""
     claim: ClaimedRank | None = None
+    claims_for_others: bool = False
     is_unread: bool = False
     is_blocked: bool = False
 
@@ -207,11 +209,11 @@ class RankSearch:
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
         first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
-        launchers = {pid for process_key in (*first, *proven) for pid in self._ancestors(process_key)}
+        for launcher in {pid for process_key in (*first, *proven) for pid in self._ancestors(process_key)}:
+            if launcher in first:
+                first.pop(launcher).claims_for_others = True
         without = [
-            seen
-            for pid, seen in first.items()
-            if pid not in launchers and pid not in proven and not proven.intersection(self._ancestors(pid))
+            seen for pid, seen in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))
         ]
         with_nccl = {named[pid].claim.job for pid in proven if pid in named}  # type: ignore[union-attr]  # see ``named``
         ready = [
@@ -232,7 +234,8 @@ class RankSearch:
 
     def _inherits(self, seen: _Seen, named: Mapping[int, _Seen]) -> bool:
         parent = named.get(seen.parent_pid)
-        return parent is not None and parent.claim == seen.claim
+        seen.claims_for_others = seen.claims_for_others or (parent is not None and parent.claim == seen.claim)
+        return seen.claims_for_others
 
     def _ancestors(self, pid: int) -> Iterator[int]:
         for _ in range(MAX_ANCESTORS):

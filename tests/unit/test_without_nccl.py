@@ -75,6 +75,20 @@ def test_ranks_where_configured(node: Node) -> None:
     assert node.evidence() == {}
 
 
+@pytest.mark.parametrize("threads", [{}, {33: "NCCL RAS"}])
+def test_a_child_that_outlives_its_rank_is_none(node: Node, threads: dict[int, str]) -> None:
+    """A loader that init adopts after the end of its rank, with or without NCCL, neither counts nor becomes a rank."""
+    gloo_job(node)
+    node.proc.add(30, parent=20, environment=rank(0), threads=threads)
+    node.look()
+    node.proc.remove(30)
+    node.proc.remove(40)
+    node.proc.add(31, parent=1, environment=rank(0))
+    assert node.look().without_nccl == 0
+    node.without_nccl = True
+    assert node.evidence(after=SETTLED_SECONDS) == {}
+
+
 def test_never_mixed_with_nccl(node: Node) -> None:
     """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
     node.without_nccl = True
