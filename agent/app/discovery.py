@@ -87,7 +87,7 @@ def _spec_in_package(name: str) -> Spec:
 def _allow_openssl() -> None:
     """Let ``import ssl`` work again, which prometheus-client and most collectors need; see ``leave_out_openssl``.
 
-    A module that was imported without ssl stays so: asyncio has no TLS, and http.client is imported anew for packages.
+    A module that was imported without ssl stays so: asyncio has no TLS, and packages import http.client again.
     """
     if sys.modules.get("ssl", ...) is None:
         del sys.modules["ssl"]

@@ -52,14 +52,14 @@ def measured(directory: Path, enabled: bool, seconds: float) -> tuple[float, flo
         time.sleep(WARM_UP_SECONDS)
         family = psutil.Process(agent.pid())
         processes = [family, *family.children(recursive=True)]
-        before = sum(sum(each.cpu_times()[:2]) for each in processes)
+        before = sum(sum(process.cpu_times()[:2]) for process in processes)
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             agent.page()
             time.sleep(15.0)  # as the rest is scraped
-        used = sum(sum(each.cpu_times()[:2]) for each in processes) - before
+        used = sum(sum(process.cpu_times()[:2]) for process in processes) - before
         took = time.monotonic() - began
-        memory = sum(each.memory_full_info().pss for each in processes) / 1e6
+        memory = sum(process.memory_full_info().pss for process in processes) / 1e6
         series = sum(not line.startswith("#") for line in agent.page().splitlines())
         return used / took, memory, series
 

@@ -104,7 +104,7 @@ def own(agent: Agent) -> str:
     took = time.monotonic() - began
     share = (cpu_seconds(agent) - spent) / took
     memory = [process.memory_full_info().pss / 1e6 for process in processes_of(agent)]
-    failed = sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total"))
+    failed = sum(sample.value for sample in agent.samples("rankwatch_ras_query_errors_total"))
     shown = " + ".join(f"{each:.0f} MB" for each in memory)
     return f"{took / queries:.0f} s | {share:.1%} | {shown} | {failed:.0f} |"
 

@@ -52,7 +52,7 @@ def page() -> Counter[str]:
                 time.sleep(WARM_UP_SECONDS)
                 agent.page()  # the first has no counts of its own yet
                 lines = agent.page().splitlines()
-    shown = [each for each in lines if not each.startswith("#") and ("job_id=" not in each or f'"{JOB}"' in each)]
+    shown = [line for line in lines if not line.startswith("#") and ("job_id=" not in line or f'"{JOB}"' in line)]
     return Counter(each.partition(" ")[0].partition("{")[0] for each in shown)
 
 

@@ -81,4 +81,4 @@ def test_metrics_and_alerts_are_there() -> None:
     assert named - metrics == set()
     assert set(re.findall(r"`(\w+:rankwatch_\w+:\w+)`", text)) <= {rule.get("record") for rule in RULES}
     alerts = re.findall(r"alerts? ((?:[A-Z]\w+(?:, )?)+)", text)
-    assert {name for each in alerts for name in each.split(", ") if name} <= {rule.get("alert") for rule in RULES}
+    assert {name for alert in alerts for name in alert.split(", ") if name} <= {rule.get("alert") for rule in RULES}

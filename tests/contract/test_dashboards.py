@@ -128,8 +128,8 @@ def test_variables(name: str, variables: list[str]) -> None:
     """The data source is chosen first, then the cluster (all of them), then the job or node, then the rank."""
     source, *others = DASHBOARDS[name]["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
-    assert [each["name"] for each in others] == variables
-    assert all(each["type"] == "query" and each["refresh"] == 2 for each in others)
+    assert [variable["name"] for variable in others] == variables
+    assert all(variable["type"] == "query" and variable["refresh"] == 2 for variable in others)
     cluster, *within = others
     assert (cluster["includeAll"], cluster["allValue"], cluster["current"]["value"]) == (True, ".*", "$__all")
     assert all(CLUSTER in each["query"]["query"] for each in within)
@@ -158,7 +158,7 @@ def test_data_source_is_the_variable(name: str) -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_layout(name: str) -> None:
     """Panels have numbers of their own, overlap nowhere and leave no hole: every line is 24 wide."""
-    panels = [*(each for each in DASHBOARDS[name]["panels"] if each["type"] == "row"), *all_panels(name)]
+    panels = [*(panel for panel in DASHBOARDS[name]["panels"] if panel["type"] == "row"), *all_panels(name)]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         (x, y)
@@ -221,12 +221,12 @@ def test_kinds_of_events(name: str) -> None:
     of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
     kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
     assert set(events) == kinds.get(name, {"Pages"})
-    for each in events.values():
-        assert set(METRIC.findall(each["expr"])) <= known_metrics()
-        assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(each["expr"]))
-        by = re.search(r"max by \(([^)]*)\)", each["expr"])
+    for event in events.values():
+        assert set(METRIC.findall(event["expr"])) <= known_metrics()
+        assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(event["expr"]))
+        by = re.search(r"max by \(([^)]*)\)", event["expr"])
         assert by is not None
-        assert set(re.findall(r"\{\{(\w+)\}\}", each["titleFormat"])) == set(by[1].split(", "))
+        assert set(re.findall(r"\{\{(\w+)\}\}", event["titleFormat"])) == set(by[1].split(", "))
 
 
 def test_states_colour_no_rank_numbers() -> None:
@@ -236,13 +236,16 @@ def test_states_colour_no_rank_numbers() -> None:
     assert [panel["title"] for panel in mapped] == ["Nodes by health", "Ranks now"]
     for panel in mapped:
         assert "mappings" not in panel["fieldConfig"]["defaults"]
-        assert [each["matcher"]["options"] for each in panel["fieldConfig"]["overrides"]] == ["Value"]
+        assert [override["matcher"]["options"] for override in panel["fieldConfig"]["overrides"]] == ["Value"]
 
 
 def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
     """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
     converted = {
-        panel["title"]: [each["options"]["conversions"][0]["targetField"] for each in panel["transformations"][:1]]
+        panel["title"]: [
+            transformation["options"]["conversions"][0]["targetField"]
+            for transformation in panel["transformations"][:1]
+        ]
         for panel in PANELS
         if panel["type"] == "table" and panel["transformations"][0]["id"] == "convertFieldType"
     }
@@ -265,7 +268,7 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
 
 def test_closed_rows_ask_nothing() -> None:
     """The job's rows that most jobs have nothing in are closed, with their panels inside."""
-    rows = {each["title"]: each for each in DASHBOARDS["job"]["panels"] if each["type"] == "row"}
+    rows = {panel["title"]: panel for panel in DASHBOARDS["job"]["panels"] if panel["type"] == "row"}
     closed = {title for title, row in rows.items() if row["collapsed"]}
     assert closed == job.FOLDED
     assert all(bool(row.get("panels")) == (title in closed) for title, row in rows.items())
@@ -289,7 +292,7 @@ def test_nothing_has_a_reason() -> None:
         if panel["type"] == "table":
             empty = {"id": "noValue", "value": ""}
             assert [empty] in [
-                each["properties"] for each in config["overrides"] if each["matcher"]["options"] == "/.*/"
+                override["properties"] for override in config["overrides"] if override["matcher"]["options"] == "/.*/"
             ]
 
 
@@ -299,7 +302,7 @@ def test_sizes_are_written_for_people() -> None:
     sized = [panel for panel in PANELS if "{{size}} B" in json.dumps(panel["targets"])]
     assert len(sized) == 3
     for panel in sized:
-        renamed = [each["options"] for each in panel["transformations"]]
+        renamed = [transformation["options"] for transformation in panel["transformations"]]
         assert [each["regex"] for each in renamed] == [f"/≤ {bound} B/" for bound in SIZE_BOUNDS]
         names = [each["renamePattern"].removeprefix("≤ ").split() for each in renamed]
         assert [int(number) * units[unit] for number, unit in names] == list(SIZE_BOUNDS)
@@ -328,11 +331,15 @@ def test_names_are_links() -> None:
     for panel in PANELS:
         if panel["type"] != "table":
             continue
-        [shown] = [each["options"]["indexByName"] for each in panel["transformations"] if each["id"] == "organize"]
+        [shown] = [
+            transformation["options"]["indexByName"]
+            for transformation in panel["transformations"]
+            if transformation["id"] == "organize"
+        ]
         linked = {
-            each["matcher"]["options"]
-            for each in panel["fieldConfig"]["overrides"]
-            if any(one["id"] == "links" for one in each["properties"])
+            override["matcher"]["options"]
+            for override in panel["fieldConfig"]["overrides"]
+            if any(one["id"] == "links" for one in override["properties"])
         }
         assert {"alertname", "job_id", "node"} & shown.keys() <= linked
 

@@ -17,7 +17,7 @@ NETDEV_BYTES = 15
 """IFNAMSIZ of linux/if.h less the NUL; a blank, a colon and a slash are refused (dev_valid_name)."""
 LINES_A_LOOK = 20
 """Fewer bytes than one read takes: a file, unlike the device, is not read record by record."""
-EXAMPLES = [text for each in categories().values() for text in each.examples]
+EXAMPLES = [text for category in categories().values() for text in category.examples]
 FAULTS = (
     "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
     "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.",
@@ -92,7 +92,7 @@ async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> No
     before, failed = await node.look_again(), node.failed()
     assert len(failed) == len(FAULTS)
     lines = [line for text in EXAMPLES for line in forgeries(text)]
-    lines += [line for each in categories().values() for line in each.forged]
+    lines += [line for category in categories().values() for line in category.forged]
     assert [line for line in lines if classify(line) is not None] == []
     for start in range(0, len(lines), LINES_A_LOOK):
         node.write(*lines[start : start + LINES_A_LOOK])

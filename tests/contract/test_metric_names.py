@@ -49,7 +49,7 @@ def test_every_family_has_one_owner() -> None:
     assert [
         place for place, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
     ] == []
-    shared = {id(each) for each in vars(gpu_families).values() if isinstance(each, Family)}
+    shared = {id(var) for var in vars(gpu_families).values() if isinstance(var, Family)}
     single = Counter(family.name for _, family in OWNED if id(family) not in shared)
     assert [name for name, count in single.items() if count > 1] == []
     assert {owner for owner, family in OWNED if id(family) in shared} <= {"amdgpu", "nvml"}

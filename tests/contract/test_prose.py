@@ -156,4 +156,4 @@ def test_sentences_are_short(name: str) -> None:
         r"```.*?```|^ {4}.*$|^\|.*$|^#.*$|`[^`]*`", "", (ROOT / name).read_text(), flags=re.DOTALL | re.MULTILINE
     )
     sentences = re.split(r"(?<=[.!?:;])\s+|\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", text)
-    assert [each for each in sentences if len(each.split()) > MAX_SENTENCE_WORDS] == []
+    assert [sentence for sentence in sentences if len(sentence.split()) > MAX_SENTENCE_WORDS] == []

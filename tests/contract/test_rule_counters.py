@@ -20,5 +20,5 @@ def test_counters_of_the_rules_are_shown(family: str, shown: frozenset[str]) -> 
     rules = "".join(path.read_text() for path in RULES.glob("*.yml"))
     selectors = re.findall(family + r'\{counter=~"([^"]+)"', rules)
     assert len(selectors) == rules.count(family) > 0
-    named = {name for each in selectors for name in each.split("|")}
+    named = {name for selector in selectors for name in selector.split("|")}
     assert {name for name in named if not any(re.fullmatch(name, each) for each in shown)} == set()

@@ -95,7 +95,7 @@ def test_cases_are_readable() -> None:
         tests = yaml.safe_load("\n".join(lines))["tests"]
         names = [test["name"] for test in tests]
         assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_CASE_LINE] == []
-        assert [each["name"] for each in tests if not {"alert_rule_test", "promql_expr_test"} & set(each)] == []
+        assert [test["name"] for test in tests if not {"alert_rule_test", "promql_expr_test"} & set(test)] == []
         assert len(set(names)) == len(names)
 
 
@@ -128,7 +128,7 @@ def test_rules_use_metrics_that_exist() -> None:
 def test_jobs_of_two_clusters_are_two() -> None:
     """Every sum and join is by cluster too, as job ids and names of nodes repeat: but not of what Prometheus counts."""
     own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
-    labels = [(rule, each) for rule in own for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
+    labels = [(rule, match) for rule in own for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
     assert len(labels) > len(own)
     assert [(rule, each) for rule, each in labels if "cluster" not in each.split(", ")] == []
     assert not any(re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"]) for rule in RULES)

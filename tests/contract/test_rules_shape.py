@@ -58,7 +58,9 @@ def test_an_expression_is_readable() -> None:
 def test_sums_and_joins_are_by_cluster() -> None:
     """Every sum and join is by cluster too, as job ids and names of nodes repeat."""
     for rule in RULES:
-        assert [each for each in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"]) if "cluster" not in each] == []
+        assert [
+            match for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"]) if "cluster" not in match
+        ] == []
         assert not re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"])
 
 

@@ -27,7 +27,7 @@ def jobs_of(path: Path) -> Jobs:
 
 def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[str] | None, frozenset[str]]]:
     """What these scrapes ask for; each must be one of the shipped."""
-    scrapes = [select(each, {}, frozenset({*exporter_names(), *TABLES})) for each in parameters]
+    scrapes = [select(parameter, {}, frozenset({*exporter_names(), *TABLES})) for parameter in parameters]
     assert all(scrape.is_shipped for scrape in scrapes)
     return {(scrape.collect, scrape.exclude) for scrape in scrapes}
 
@@ -58,4 +58,4 @@ def test_another_exporter_makes_it_another_scrape() -> None:
     exporters = frozenset({*exporter_names(), *TABLES})
     lists = ([*LIVENESS, "process"], ["ranks"])
     others = [{key: each} for key in ("collect[]", "exclude[]") for each in lists]
-    assert not any(select(each, {}, exporters).is_shipped for each in others)
+    assert not any(select(other, {}, exporters).is_shipped for other in others)

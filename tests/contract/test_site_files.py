@@ -51,8 +51,8 @@ def test_every_group_and_inhibition_has_the_cluster() -> None:
         config = load(ALERTMANAGER / name)
         groups = list(values_of("group_by", config["route"]))
         assert groups
-        assert all("cluster" in each for each in groups)
-        assert all("cluster" in each["equal"] for each in config["inhibit_rules"])
+        assert all("cluster" in group for group in groups)
+        assert all("cluster" in inhibit_rule["equal"] for inhibit_rule in config["inhibit_rules"])
 
 
 def test_inhibitions_name_alerts_that_there_are() -> None:
@@ -68,7 +68,10 @@ def test_inhibitions_name_alerts_that_there_are() -> None:
     for rule in config["inhibit_rules"]:
         matchers += [*rule["source_matchers"], *rule["target_matchers"]]
     named = {
-        name for each in matchers if (found := re.match(r'alertname=~?"(.*)"', each)) for name in found[1].split("|")
+        name
+        for matcher in matchers
+        if (found := re.match(r'alertname=~?"(.*)"', matcher))
+        for name in found[1].split("|")
     }
     assert named
     assert {name for name in named if not any(re.fullmatch(name, each) for each in known)} == set()

@@ -175,8 +175,8 @@ class Agent(Closing):
         def found() -> list[dict[str, str]]:
             lines = [line for line in self.log().splitlines() if " runs, pid " in line]
             fields = [dict(word.partition("=")[::2] for word in shlex.split(line)) for line in lines]
-            ours = [each for each in fields if each["job_id"] == (job_id or self.job_id or each["job_id"])]
-            return list({each["rank"]: each for each in ours}.values())
+            ours = [field for field in fields if field["job_id"] == (job_id or self.job_id or field["job_id"])]
+            return list({our["rank"]: our for our in ours}.values())
 
         wait_until(lambda: found() != [], WAIT_SECONDS, "a rank's log line")
         return found()
@@ -239,7 +239,7 @@ class Agent(Closing):
 
     def states(self, **labels: str) -> dict[str, str]:
         """Return the state of each rank; exactly one is set for each."""
-        set_ = [each.labels for each in self.samples("rankwatch_rank_state", **labels) if each.value == 1]
+        set_ = [sample.labels for sample in self.samples("rankwatch_rank_state", **labels) if sample.value == 1]
         states = {each["rank"]: each["state"] for each in set_}
         assert len(states) == len(set_), set_
         return states

@@ -73,7 +73,7 @@ class Vector(ctypes.Structure):
 def call(name: str, *arguments: Any) -> int:
     """Call the kernel by the call's number; OSError as it answers."""
     number = NUMBERS[name][platform.machine() == "aarch64"]
-    passed = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
+    passed = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     answer = int(LIBC.syscall(ctypes.c_long(number), *passed))
     if answer < 0:
         raise OSError(ctypes.get_errno(), name)

@@ -17,7 +17,7 @@ STOP_SECONDS = 30
 def why_no_docker() -> str | None:
     """Return the reason to skip, or None."""
     programs = (UNPACKED / "sbin/dockerd", UNPACKED / "bin/docker", UNPACKED / "bin/containerd")
-    return None if all(each.exists() for each in programs) else "no docker in .cache: scripts/test fetches it"
+    return None if all(program.exists() for program in programs) else "no docker in .cache: scripts/test fetches it"
 
 
 class Docker:

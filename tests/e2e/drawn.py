@@ -73,11 +73,11 @@ def draw(
         '<!doctype html><html lang="en"><meta charset="utf-8"><body><div id="root"></div>'
         f'<script>window.DATA = {text}</script><script src="{program.name}"></script></body></html>'
     )
-    titles = {str(each["id"]): each["title"] for each in panels if each["type"] not in ("row", "text")}
+    titles = {str(panel["id"]): panel["title"] for panel in panels if panel["type"] not in ("row", "text")}
     browser.open(page.as_uri())
     wait_until(lambda: set(browser.run("return window.DRAWN") or ()) >= set(titles), 60, "all panels")
     if picture is not None:
-        whole = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in panels) * ROW_PIXELS + 20
+        whole = max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in panels) * ROW_PIXELS + 20
         for path, tall in ((picture, FIRST_SCREEN_PIXELS), (picture.with_stem(f"{picture.stem}-whole"), whole)):
             size = {"width": 1600, "height": tall, "deviceScaleFactor": 1, "mobile": False}
             browser.developer("Emulation.setDeviceMetricsOverride", size)

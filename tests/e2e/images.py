@@ -131,7 +131,7 @@ def default_seccomp(capabilities: Sequence[str]) -> dict[str, Any]:
     return {
         "defaultAction": profile["defaultAction"],
         "defaultErrnoRet": profile.get("defaultErrnoRet", 1),
-        "architectures": [f"SCMP_ARCH_{each}" for each in architectures],
+        "architectures": [f"SCMP_ARCH_{architecture}" for architecture in architectures],
         "syscalls": rules,
     }
 
@@ -188,7 +188,7 @@ class Container:
         config = {
             "ociVersion": "1.0.0",
             "root": {"path": str(image.root), "readonly": read_only},
-            "mounts": [*system, *(each.described() for each in mounts)],
+            "mounts": [*system, *(mount.described() for mount in mounts)],
             "process": process,
             "linux": linux,
         }

@@ -60,7 +60,7 @@ class SimulatedJob(Closing):
 
     def exits(self) -> dict[int, int | str]:
         """Return how each rank that left did so: its exit status or the signal's name."""
-        left = [each for each in self.events if each["event"] == "exited"]
+        left = [event for event in self.events if event["event"] == "exited"]
         return {each["rank"]: each.get("signal", each.get("code")) for each in left}
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:

@@ -87,7 +87,7 @@ class RasJob(Closing):
         self._machines = machines
         program = build_program(directory)
         places = [rank // ranks_per_node for rank in self.ranks]
-        self.hosts = [machines[each][0] if machines else f"127.0.{base}.{2 + each}" for each in places]
+        self.hosts = [machines[position][0] if machines else f"127.0.{base}.{2 + position}" for position in places]
         self._log = (directory / f"rasrank-{job_id}.log").open("wb")
         self.processes: list[subprocess.Popen[str]] = []
         self.pids: list[int] = []
@@ -183,8 +183,8 @@ class RasJob(Closing):
             rank
             for rank, process in enumerate(self.processes)
             if process.poll() is None
-            for each in psutil.Process(process.pid).net_connections("tcp4")
-            if each.laddr.port == self.port and each.status != psutil.CONN_LISTEN
+            for net_connection in psutil.Process(process.pid).net_connections("tcp4")
+            if net_connection.laddr.port == self.port and net_connection.status != psutil.CONN_LISTEN
         ]
 
     def exit(self) -> None:

@@ -58,7 +58,7 @@ class Node:
         self._table = RankTable(self._clock, name)
         self._exporter = InspectorExporter(InspectorConfig(paths=[str(directory)]))
         self._runner = asyncio.Runner()
-        self._processes = {each.pid: ProcessKey(each.pid, 1) for each in processes}
+        self._processes = {process.pid: ProcessKey(process.pid, 1) for process in processes}
         self._chance = chance
         self._offset_seconds = chance.randrange(JITTER_SECONDS, SCRAPE_SECONDS - JITTER_SECONDS)
         self.scraped_at: list[int] = []
@@ -66,9 +66,14 @@ class Node:
         self._keys: dict[tuple[str, str, tuple[str, ...]], str] = {}
         self._facts = [
             ProcessFacts(
-                self._processes[each.pid], self._clock.time(), each.pid, "alice", "thread", environment_of(each)
+                self._processes[process.pid],
+                self._clock.time(),
+                process.pid,
+                "alice",
+                "thread",
+                environment_of(process),
             )
-            for each in processes
+            for process in processes
         ]
 
     def __enter__(self) -> Node:
@@ -167,7 +172,9 @@ def play(records: Iterator[Record], hosts: int, seconds: int, *, seed: str) -> l
     """Let ranks write records, in the order of their times; return what scrapes saw."""
     chance = random.Random(seed)  # noqa: S311  scrapes at the same instants every time
     processes = [Process(JOB, rank, WORLD, FIRST_PID + rank) for rank in range(WORLD)]
-    at_home = {name: [each for each in processes if host_of(each.rank, hosts) == name] for name in HOSTS[:hosts]}
+    at_home = {
+        name: [process for process in processes if host_of(process.rank, hosts) == name] for name in HOSTS[:hosts]
+    }
     record = next(records, None)
     logs: dict[int, TextIO] = {}
     written = 0

@@ -28,7 +28,7 @@ class Arrivals(NamedTuple):
         if not self.pages:
             return "nothing | "
         told = ", ".join(f"{' '.join(page.names) or 'over'} ({page.receiver})" for page in self.pages)
-        return f"{told} | {', '.join(f'{each:.0f}' for each in self.seconds)}"
+        return f"{told} | {', '.join(f'{second:.0f}' for second in self.seconds)}"
 
 
 class Row(NamedTuple):
@@ -56,17 +56,17 @@ def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Seq
     """Write the table and the notifications of a run; print the table too."""
     folder = Path(os.environ.get(VARIABLE) or directory)
     folder.mkdir(parents=True, exist_ok=True)
-    cells = "".join(f" {HEADS[each.name]} | after s |" for each in watches)
+    cells = "".join(f" {HEADS[watch.name]} | after s |" for watch in watches)
     head = f"| situation | to be told |{cells} first line |\n|---|---|{'---|---|' * len(watches)}---|"
     table = "\n".join([head, *(row.line() for row in rows)])
     (folder / f"{name}.md").write_text(f"{table}\n")
     told = {
-        each.name: [
+        watch.name: [
             {"time": message.time, **message.body}
             for receiver in RECEIVERS
-            for message in each.inbox.at(f"/{receiver}")
+            for message in watch.inbox.at(f"/{receiver}")
         ]
-        for each in watches
+        for watch in watches
     }
     (folder / f"{name}.json").write_text(json.dumps(told, indent=1))
     print(f"\n{table}")  # noqa: T201  # pytest shows it with -s, and where a test fails

@@ -34,15 +34,15 @@ def written(job: SimulatedJob) -> Counter[str]:
     counts: Counter[str] = Counter()
     for path in job.job_dir.glob("written-*.json"):
         summary = json.loads(path.read_text())
-        counts[str(summary["rank"])] += sum(each["records"] for each in summary["records"])
+        counts[str(summary["rank"])] += sum(record["records"] for record in summary["records"])
     return counts
 
 
 def shown(agent: Agent, job_id: str) -> Counter[str]:
     """How many operations of each rank the agent counts."""
     counts: Counter[str] = Counter()
-    for each in agent.samples(OPERATIONS, job_id=job_id):
-        counts[each.labels["rank"]] += int(each.value)
+    for sample in agent.samples(OPERATIONS, job_id=job_id):
+        counts[sample.labels["rank"]] += int(sample.value)
     return counts
 
 
@@ -149,16 +149,16 @@ def by_communicator(job: SimulatedJob) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     for path in job.job_dir.glob("written-*.json"):
         summary = json.loads(path.read_text())
-        for each in summary["records"]:
-            counts[str(summary["rank"]), each["comm"].removeprefix("0x")] += each["records"]
+        for record in summary["records"]:
+            counts[str(summary["rank"]), record["comm"].removeprefix("0x")] += record["records"]
     return counts
 
 
 def by_place(agent: Agent, job_id: str) -> Counter[tuple[str, str]]:
     """How many operations of each rank and communicator the agent counts."""
     counts: Counter[tuple[str, str]] = Counter()
-    for each in agent.samples(OPERATIONS, job_id=job_id):
-        counts[each.labels["rank"], each.labels["comm"]] += int(each.value)
+    for sample in agent.samples(OPERATIONS, job_id=job_id):
+        counts[sample.labels["rank"], sample.labels["comm"]] += int(sample.value)
     return counts
 
 
@@ -166,9 +166,9 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
     """How many records of each rank and communicator the files hold now."""
     rank_of = {job.pid(rank): str(rank) for rank in range(RANKS)}
     return Counter(
-        (rank_of[each["metadata"]["pid"]], each["header"]["id"].removeprefix("0x"))
+        (rank_of[record["metadata"]["pid"]], record["header"]["id"].removeprefix("0x"))
         for path in job.dump_dir.iterdir()
-        for each in records(path)
+        for record in records(path)
     )
 
 

@@ -268,7 +268,7 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
         ("RankDead", "info"): True,
     }
     states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchBlind"]
-    assert [each["status"]["inhibitedBy"] for each in states] == [[]]
+    assert [state["status"]["inhibitedBy"] for state in states] == [[]]
 
 
 @with_node

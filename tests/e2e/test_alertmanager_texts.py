@@ -15,7 +15,7 @@ from alerting import SHIPPED, alert, told, why_no_alertmanager
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 
-RECEIVERS = {each["name"]: each for each in yaml.safe_load(SHIPPED.read_text())["receivers"]}
+RECEIVERS = {receiver["name"]: receiver for receiver in yaml.safe_load(SHIPPED.read_text())["receivers"]}
 PAGE, TICKET = RECEIVERS["page"]["pagerduty_configs"][0], RECEIVERS["ticket"]["slack_configs"][0]
 BARE = {"labels": {"alertname": "Own", "severity": "page"}, "annotations": {}}
 """An alert of the site's own, which says nothing and has no cluster."""

@@ -44,7 +44,7 @@ def rendered(*values: str, chart: Path = CHART) -> Manifests:
 
 def of_kind(manifests: Manifests, kind: str) -> Manifests:
     """The manifests of one kind."""
-    return [each for each in manifests if each["kind"] == kind]
+    return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def secrets_of(manifests: Manifests, name: str) -> dict[str, str]:
@@ -76,12 +76,12 @@ def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
     theirs = pod_of(kustomized(KUBERNETES / "overlays" / vendor))
     for container in (*pod["initContainers"], *pod["containers"]):
         assert container.pop("imagePullPolicy") == "IfNotPresent"
-    [config] = [each["configMap"] for each in theirs["volumes"] if each["name"] == "config"]
+    [config] = [volume["configMap"] for volume in theirs["volumes"] if volume["name"] == "config"]
     config["name"] = "rankwatch"
     assert pod == theirs
-    shipped = {each["metadata"]["name"]: each for each in documents(monitoring(tmp_path))}
+    shipped = {document["metadata"]["name"]: document for document in documents(monitoring(tmp_path))}
     ours = of_kind(made, "PodMonitor") + of_kind(made, "PrometheusRule")
-    assert {each["metadata"]["name"]: each for each in ours} == shipped
+    assert {our["metadata"]["name"]: our for our in ours} == shipped
 
 
 def test_values(tmp_path: Path) -> None:

@@ -120,8 +120,12 @@ def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: 
         profile = json.loads((host / "seccomp" / wanted["localhostProfile"]).read_text())
     volumes = {"cgroup": CGROUPS, "agent": None}
     mounts = [
-        Mount(volumes.get(each["name"], host / each["name"]), each["mountPath"], not each.get("readOnly"))
-        for each in spec["volumeMounts"]
+        Mount(
+            volumes.get(volumemount["name"], host / volumemount["name"]),
+            volumemount["mountPath"],
+            not volumemount.get("readOnly"),
+        )
+        for volumemount in spec["volumeMounts"]
     ]
     command = [*spec.get("command", built.config["Entrypoint"]), *spec.get("args", ())]
     capabilities = [f"CAP_{name}" for name in security["capabilities"].get("add", ())]

@@ -190,7 +190,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
     variables = {"job_id": "7", "cluster": ""}
     check_answers(
         tmp_path,
-        [(row.format(*each), 1) for each in states],
+        [(row.format(*state), 1) for state in states],
         {
             fill(now.expression, variables): {'{rank="0"}': 1, '{rank="1"}': 6, '{rank="2"}': 6},
             fill(counts.expression, variables): {
@@ -330,10 +330,10 @@ class Answer:
         labels = [each["metric"] for each in self.series]
         if self._target.panel["type"] == "table":
             shown = table_columns(self._target.panel)
-            assert all(each.keys() <= shown for each in labels), self._target.where
+            assert all(label.keys() <= shown for label in labels), self._target.where
         elif self._target.legend:
             names = [
-                re.sub(r"\{\{(\w+)\}\}", lambda m, e=each: e.get(m[1], ""), self._target.legend) for each in labels
+                re.sub(r"\{\{(\w+)\}\}", lambda m, e=label: e.get(m[1], ""), self._target.legend) for label in labels
             ]
             assert len(set(names)) == len(names), (self._target.where, names)
         else:
@@ -369,7 +369,7 @@ def check_drawings(directory: Path, answers: list[Answer]) -> None:
 
 def table_columns(panel: dict[str, Any]) -> set[str]:
     """Return the columns that a table has a place for."""
-    [organize] = [each for each in panel["transformations"] if each["id"] == "organize"]
+    [organize] = [transformation for transformation in panel["transformations"] if transformation["id"] == "organize"]
     return set(organize["options"]["indexByName"])
 
 
@@ -496,7 +496,9 @@ def shipped(directory: Path, port: int, *page_ports: int) -> str:
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
     for job in config["scrape_configs"]:
         job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])
-    config["scrape_configs"][1]["static_configs"][0]["targets"] += [f"127.0.0.1:{each}" for each in page_ports]
+    config["scrape_configs"][1]["static_configs"][0]["targets"] += [
+        f"127.0.0.1:{page_port}" for page_port in page_ports
+    ]
     rules = directory / "rules"
     rules.mkdir()
     for path in RULES:
@@ -504,6 +506,6 @@ def shipped(directory: Path, port: int, *page_ports: int) -> str:
         for group in groups["groups"]:
             group["interval"] = "1s"
         (rules / path.name).write_text(yaml.safe_dump(groups))
-    for target in (each for job in config["scrape_configs"] for each in job["static_configs"]):
+    for target in (static_config for job in config["scrape_configs"] for static_config in job["static_configs"]):
         target["labels"] = {"cluster": CLUSTER}
     return yaml.safe_dump({"global": {"evaluation_interval": "1s"}, "rule_files": [f"{rules}/*.yml"], **config})

@@ -27,7 +27,7 @@ def doctor(agent: Agent, *more: str) -> dict[str, str]:
     command = [sys.executable, "-m", "agent", "doctor", "--json", *more]
     command += ["--web.listen-address", f"127.0.0.1:{agent.port}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
-    found = {each["check"]: each["text"] for each in json.loads(done.stdout) if each["level"] == "wrong"}
+    found = {finding["check"]: finding["text"] for finding in json.loads(done.stdout) if finding["level"] == "wrong"}
     assert done.returncode == (1 if found else 0), done.stderr
     return found
 

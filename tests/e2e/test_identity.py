@@ -76,7 +76,7 @@ def test_two_nodes_share_a_directory_and_a_job(tmp_path: Path) -> None:
                 agent.wait_for("rankwatch_inspector_files", 4, state="followed")
                 agent.wait_for("rankwatch_inspector_files", 4, state="foreign")
                 wait_until(lambda agent=agent, ranks=ranks: ranks_with_bandwidth(agent) == set(ranks))
-            jobs = [{each.labels["job_id"] for each in a.samples("rankwatch_rank_up")} for a in (here, there)]
+            jobs = [{sample.labels["job_id"] for sample in a.samples("rankwatch_rank_up")} for a in (here, there)]
             assert jobs[0] == jobs[1]
             assert len(jobs[0]) == 1
             worlds = [a.samples("rankwatch_communicator_info", comm_name="world", ranks="8") for a in (here, there)]
@@ -102,7 +102,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 agent.wait_for("rankwatch_rank_environments_unreadable", 4)
                 agent.wait_for_states(alive(4), 15.0)
                 assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
-                [job_id] = {each.labels["job_id"] for each in agent.samples("rankwatch_rank_up")}
+                [job_id] = {sample.labels["job_id"] for sample in agent.samples("rankwatch_rank_up")}
                 assert job_id.startswith("job-")
                 assert {each["named_by"] for each in agent.named()} == {"communicator"}
                 warnings = [line for line in agent.log().splitlines() if "CAP_SYS_PTRACE" in line]
@@ -151,7 +151,7 @@ def pids(agent: Agent, job_id: str | None = None) -> dict[str, int]:
 def ranks_with_bandwidth(agent: Agent, job_id: str | None = None) -> set[str]:
     """Return the ranks that have counters of operations."""
     labels = {} if job_id is None else {"job_id": job_id}
-    return {each.labels["rank"] for each in agent.samples("rankwatch_collective_operations_total", **labels)}
+    return {sample.labels["rank"] for sample in agent.samples("rankwatch_collective_operations_total", **labels)}
 
 
 def wait_for_looks(agent: Agent) -> None:

@@ -105,7 +105,7 @@ def test_every_field_is_the_apis(tmp_path: Path) -> None:
 
 def test_what_it_may(tmp_path: Path) -> None:
     """Not root; three capabilities, profiles, no token, nothing of the host writable but its own state."""
-    daemon_set = next(each for each in documents(KUBERNETES / "base") if each["kind"] == "DaemonSet")
+    daemon_set = next(document for document in documents(KUBERNETES / "base") if document["kind"] == "DaemonSet")
     pod = daemon_set["spec"]["template"]["spec"]
     [container] = pod["containers"]
     security = container["securityContext"]
@@ -117,25 +117,28 @@ def test_what_it_may(tmp_path: Path) -> None:
     [first] = pod["initContainers"]
     assert first["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
     assert pod["automountServiceAccountToken"] is False
-    host = {each["name"] for each in pod["volumes"] if "hostPath" in each}
-    writable = {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    host = {volume["name"] for volume in pod["volumes"] if "hostPath" in volume}
+    writable = {volumemount["name"] for volumemount in container["volumeMounts"] if not volumemount.get("readOnly")}
     assert host & writable == {"state"}
 
 
 def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
     """Each file of rules is one PrometheusRule, both scrape jobs are endpoints by their names; own thresholds count."""
     folder = monitoring(tmp_path)
-    made = {each["metadata"]["name"]: each for each in documents(folder)}
+    made = {document["metadata"]["name"]: document for document in documents(folder)}
     for path in map(Path, RULES):
         name = f"rankwatch-{path.stem.replace('_', '-')}"
         assert made[name]["spec"] == yaml.safe_load(path.read_text()), path.name
     endpoints = made["rankwatch"]["spec"]["podMetricsEndpoints"]
     jobs = yaml.safe_load((ROOT / "deploy/prometheus/scrape/file_sd.yml").read_text())["scrape_configs"]
     names = [
-        label["replacement"] for each in endpoints for label in each["relabelings"] if label.get("targetLabel") == "job"
+        label["replacement"]
+        for endpoint in endpoints
+        for label in endpoint["relabelings"]
+        if label.get("targetLabel") == "job"
     ]
     assert names == [job["job_name"] for job in jobs]
-    assert [each["params"] for each in endpoints] == [job["params"] for job in jobs]
+    assert [endpoint["params"] for endpoint in endpoints] == [job["params"] for job in jobs]
     own = tmp_path / "own.yml"
     own.write_text("page_ranks: 77\n")
     rules = (monitoring(tmp_path / "own", "--thresholds", str(own)) / "rules-deaths.yaml").read_text()
@@ -157,7 +160,10 @@ def scrape_configs(monitor: dict[str, Any], targets: Path) -> list[dict[str, Any
             "params": endpoint["params"],
             "relabel_configs": [
                 *_OPERATORS,
-                *({snake.get(key, key): value for key, value in each.items()} for each in endpoint["relabelings"]),
+                *(
+                    {snake.get(key, key): value for key, value in relabeling.items()}
+                    for relabeling in endpoint["relabelings"]
+                ),
             ],
             "file_sd_configs": [{"files": [str(targets)]}],
         }
@@ -220,8 +226,10 @@ def test_without_rights(tmp_path: Path) -> None:
     security = container["securityContext"]
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
-    host = {each["name"] for each in pod["volumes"] if "hostPath" in each}
-    assert not host & {each["name"] for each in container["volumeMounts"] if not each.get("readOnly")}
+    host = {volume["name"] for volume in pod["volumes"] if "hostPath" in volume}
+    assert not host & {
+        volumemount["name"] for volumemount in container["volumeMounts"] if not volumemount.get("readOnly")
+    }
 
 
 @needs_kubectl
@@ -261,7 +269,7 @@ def test_overlays(tmp_path: Path, overlay: str, label: str) -> None:
     assert pod["nodeSelector"] == {label: "true"}
     assert ("runtimeClassName" in pod) is (overlay == "nvidia")
     assert pod["hostPID"] and pod["hostNetwork"]
-    config = next(each for each in pod["volumes"] if each["name"] == "config")["configMap"]["name"]
+    config = next(volume for volume in pod["volumes"] if volume["name"] == "config")["configMap"]["name"]
     assert config == by_kind["ConfigMap"]["metadata"]["name"] != "rankwatch", "a change of it rolls the pods"
     assert {each["metadata"].get("namespace", "rankwatch") for each in found} == {"rankwatch"}
 
@@ -273,5 +281,5 @@ def test_monitoring_is_put_together(tmp_path: Path) -> None:
     assert mistakes(found, tmp_path) == ""
     dashboards = [each for each in found if each["kind"] == "ConfigMap"]
     assert len(dashboards) == len(list((ROOT / "grafana/dashboards").glob("*.json")))
-    assert {each["metadata"]["labels"]["grafana_dashboard"] for each in dashboards} == {"1"}
+    assert {dashboard["metadata"]["labels"]["grafana_dashboard"] for dashboard in dashboards} == {"1"}
     assert max(len(json.dumps(each)) for each in found) < 1_000_000

@@ -50,7 +50,7 @@ def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
             agent.wait_for_ending("3", ("signaled", "SIGKILL", ""), 1.0)
         assert agent.states() == alive(8) | {"3": "exited"}
         assert agent.value("rankwatch_rank_exit_timestamp_seconds", rank="3") == pytest.approx(time.time(), abs=5)
-        assert sum(each.value for each in agent.samples("rankwatch_rank_up")) == 7
+        assert sum(sample.value for sample in agent.samples("rankwatch_rank_up")) == 7
         assert not agent.samples("rankwatch_rank_info", rank="3")
 
 
@@ -84,7 +84,7 @@ def test_no_scrape_after_a_restart_lacks_ranks(
     shown = [select(reply.body, "rankwatch_rank_up", job_id=machine.job_id) for reply in replies if reply.status == 200]
     assert {reply.status for reply in replies} <= {200, 503}
     assert shown
-    assert [{each.labels["rank"] for each in ranks} for ranks in shown] == [expected] * len(shown)
+    assert [{rank.labels["rank"] for rank in ranks} for ranks in shown] == [expected] * len(shown)
 
 
 def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None:
@@ -144,8 +144,8 @@ def bandwidths(agent: Agent) -> set[tuple[str, str, str]]:
 def in_files(job: SimulatedJob) -> set[tuple[str, str, str]]:
     """Return rank, communicator and collective of what the files of the job hold."""
     return {
-        (str(rank), each["header"]["id"].removeprefix("0x"), each["coll_perf"]["coll"])
+        (str(rank), record["header"]["id"].removeprefix("0x"), record["coll_perf"]["coll"])
         for rank in range(8)
         for path in job.dump_dir.glob(f"*-pid{job.pid(rank)}.log")
-        for each in records(path)
+        for record in records(path)
     }

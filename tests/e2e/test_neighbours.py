@@ -119,7 +119,7 @@ def test_a_job_that_starts_is_unharmed(shared: SharedNode) -> None:
         agent.wait_for_states({"0": "alive", "1": "alive"}, 20.0)
         with shared.victim() as job:
             agent.wait_for_states(ALIVE, 30.0)
-            pids = {each.labels["rank"]: int(each.labels["pid"]) for each in agent.samples("rankwatch_rank_info")}
+            pids = {sample.labels["rank"]: int(sample.labels["pid"]) for sample in agent.samples("rankwatch_rank_info")}
             assert pids == {str(rank): job.pid(rank) for rank in range(RANKS)}
             assert agent.states(job_id=f"{JOB}-u{MALLORY}") == {"0": "alive", "1": "alive"}
             assert agent.log().count("of another owner") >= 2

@@ -78,7 +78,9 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
         node.event(3, XID, code)
     node.update({"gpu3.utilization.0": "!15"})
     agent.wait_for("rankwatch_gpu_present", 0.0, gpu="3", seconds=LOOK_SECONDS)
-    counted = {each.labels["xid"]: each.value for each in agent.samples("rankwatch_gpu_xid_errors_total", gpu="3")}
+    counted = {
+        sample.labels["xid"]: sample.value for sample in agent.samples("rankwatch_gpu_xid_errors_total", gpu="3")
+    }
     assert counted == {"79": 2.0, "63": 1.0}
     assert agent.value("rankwatch_gpu_power_watts", gpu="3") is None
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 7

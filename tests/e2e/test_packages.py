@@ -196,8 +196,8 @@ def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
     [built] = tmp_path.glob("*.cdx.json")
     components = json.loads(built.read_text())["components"]
     locked = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    assert [(each["name"], each["version"]) for each in components] == locked
-    assert all(each["hashes"] for each in components)
+    assert [(component["name"], component["version"]) for component in components] == locked
+    assert all(component["hashes"] for component in components)
 
 
 def test_rpms_package(tmp_path: Path) -> None:

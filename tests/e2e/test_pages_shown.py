@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 
 CAPTURED = ROOT / "tests" / "data" / "pages" / "rank_dead.json"
 SHOWN = ROOT / "docs" / "pages.md"
-RECEIVERS = {each["name"]: each for each in yaml.safe_load(SHIPPED.read_text())["receivers"]}
+RECEIVERS = {receiver["name"]: receiver for receiver in yaml.safe_load(SHIPPED.read_text())["receivers"]}
 FENCED = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,7 +41,7 @@ def pagerduty(directory: Path, config: dict[str, Any]) -> str:
     lines += [f"{name}: {render(directory, config[name])}" for name in ("class", "group")]
     details = {name: render(directory, text) for name, text in config["details"].items() if text}
     lines += [f"{name}: {text}" for name, text in details.items() if text]
-    lines += [f"[{render(directory, each['text'])}] {render(directory, each['href'])}" for each in config["links"]]
+    lines += [f"[{render(directory, link['text'])}] {render(directory, link['href'])}" for link in config["links"]]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -133,11 +133,11 @@ def in_files(job: SimulatedJob) -> tuple[Counter[Key], Counter[Key]]:
     message_bytes: Counter[Key] = Counter()
     for rank in range(8):
         [path] = job.dump_dir.glob(f"*-pid{job.pid(rank)}.log")
-        for each in records(path):
-            perf = each["coll_perf"]
+        for record in records(path):
+            perf = record["coll_perf"]
             size = perf["coll_msg_size_bytes"]
             bound = next(b for b in (8192 * 4**step for step in range(12)) if size <= b)
-            place = (str(rank), each["header"]["id"].removeprefix("0x"), perf["coll"], str(bound))
+            place = (str(rank), record["header"]["id"].removeprefix("0x"), perf["coll"], str(bound))
             operations[place] += 1
             message_bytes[place] += size
     return operations, message_bytes

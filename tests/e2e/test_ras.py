@@ -68,7 +68,7 @@ def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJo
         wait_until(lambda: missing(agent)[0][3] == "dead", 2 * NEXT_REPORT_SECONDS, "its death")
         assert time.monotonic() - killed_at > 6
         assert counts(agent) == {"expected": 8, "responding": 7, "missing": 1, "unresponsive": 1, "dead": 1}
-        assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
+        assert sum(sample.value for sample in agent.samples("rankwatch_ras_query_errors_total")) == 0
 
 
 @full

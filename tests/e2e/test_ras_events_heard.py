@@ -51,7 +51,7 @@ def heard(agent: Agent, event: str, seconds: float) -> None:
 
 def missing(agent: Agent) -> set[str]:
     """Return the ranks that the last report misses."""
-    return {each.labels["comm_rank"] for each in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
+    return {sample.labels["comm_rank"] for sample in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
 
 
 def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Pat
         assert time.monotonic() - killed_at > DEAD_SECONDS - 1.0
         wait_until(lambda: missing(reporter) == {str(victim)}, 12.0, "the reporter's word")
         for agent in (standby, reporter):
-            assert sum(each.value for each in agent.samples("rankwatch_ras_query_errors_total")) == 0
+            assert sum(sample.value for sample in agent.samples("rankwatch_ras_query_errors_total")) == 0

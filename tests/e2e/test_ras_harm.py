@@ -110,6 +110,6 @@ def test_a_slow_query_is_read_to_its_end(job: RasJob, tmp_path: Path) -> None:
         assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # of RAS's patience a part may be over
         assert asked_one_after_the_other_to_the_end(wire)
         assert seconds_of(job) - spent < IDLE_SHARE * (time.monotonic() - began)
-        said = {line for each in wire.connections for line in each.lines}
+        said = {line for connection in wire.connections for line in connection.lines}
         assert {line for line in said if not ALLOWED.fullmatch(line)} == set()
         assert "STATUS" in said

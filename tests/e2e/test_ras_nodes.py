@@ -64,7 +64,7 @@ def test_the_first_node_asks_and_the_last_stands_by(cluster: Cluster, tmp_path: 
     """The node of rank 0 reports, that of the last rank stands by, and the others never ask."""
     with job_on(cluster, tmp_path) as job:
         roles = [
-            [each.labels["role"] for each in node.agent.samples("rankwatch_ras_reporter", job_id=job.job_id)]
+            [sample.labels["role"] for sample in node.agent.samples("rankwatch_ras_reporter", job_id=job.job_id)]
             for node in cluster.nodes
         ]
         assert roles == [["reporter"], ["none"], ["none"], ["standby"]]

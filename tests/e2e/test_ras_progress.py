@@ -102,10 +102,10 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
     wait_until(lambda: suspects(agent) != set(), 2 * POLL_SECONDS, "a suspect")
     tp2, dp0, dp1 = (job.labels[name] for name in ("tp2", "dp0", "dp1"))
     assert suspects(agent) == {(tp2, "1", "5", "behind"), (dp1, "2", "5", "behind")}
-    stalled = {each.labels["comm"] for each in agent.samples("rankwatch_communicator_stalled") if each.value == 1}
+    stalled = {sample.labels["comm"] for sample in agent.samples("rankwatch_communicator_stalled") if sample.value == 1}
     assert stalled == {tp2, dp0, dp1}
     lags = agent.samples("rankwatch_communicator_rank_lag", job_id=JOB, rank="5")
-    assert {(each.labels["comm"], each.labels["collective"], each.value) for each in lags} == {
+    assert {(lag.labels["comm"], lag.labels["collective"], lag.value) for lag in lags} == {
         (tp2, "AllReduce", 1),
         (dp1, "AllReduce", 1),
     }
@@ -115,7 +115,7 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
     """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over the
     errors are gone, the abort is shown for a while, and that the rank which aborted has left."""
-    shown = {name: [each.labels for each in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
+    shown = {name: [sample.labels for sample in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
     assert shown == {
         "async_error": [{**place, "comm": job.labels["async_error"], "error": "remote_error"}],
@@ -128,7 +128,7 @@ def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Ag
     job.leave(4, "aborted")
     for name in ("async_error", "init_error"):
         wait_until(lambda name=name: agent.samples(f"rankwatch_communicator_{name}") == [], POLL_SECONDS, "the end")
-    assert [each.labels for each in agent.samples("rankwatch_communicator_aborted")] == shown["aborted"]
+    assert [sample.labels for sample in agent.samples("rankwatch_communicator_aborted")] == shown["aborted"]
     (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
     where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
     assert missing.labels == place | where

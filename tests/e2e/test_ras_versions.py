@@ -115,6 +115,6 @@ def test_a_missing_rank_is_named(agent: Agent, jobs: dict[str, RasJob], version:
     host, reason = (jobs[version].hosts[KILLED], "unresponsive") if known else ("", "unknown")
     assert missing(agent, version) == [(str(KILLED), host, reason)]
     assert states(agent, version)["missing"] == 1
-    errors = {each.labels["stage"]: each.value for each in agent.samples("rankwatch_ras_query_errors_total")}
+    errors = {sample.labels["stage"]: sample.value for sample in agent.samples("rankwatch_ras_query_errors_total")}
     in_time = {stage: count for stage, count in errors.items() if count and stage != "deadline"}
     assert in_time == {}, [line for line in agent.log().splitlines() if "stage" in line]

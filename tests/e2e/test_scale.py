@@ -100,7 +100,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
     """Return the value of each series of an answer, by its labels but those that say who judged."""
     return {
-        tuple(sorted(each for each in one["metric"].items() if each[0] not in NO_LABELS)): float(one["value"][1])
+        tuple(sorted(item for item in one["metric"].items() if item[0] not in NO_LABELS)): float(one["value"][1])
         for one in series
     }
 

@@ -25,7 +25,7 @@ RELOAD_OK = "rankwatch_config_last_reload_successful"
 
 def operations(agent: Agent) -> dict[tuple[str, ...], float]:
     """Return the counters of operations by their labels."""
-    return {tuple(sorted(each.labels.items())): each.value for each in agent.samples(OPERATIONS)}
+    return {tuple(sorted(sample.labels.items())): sample.value for sample in agent.samples(OPERATIONS)}
 
 
 def test_a_reload_changes_what_changed_and_loses_nothing(tmp_path: Path) -> None:
@@ -138,7 +138,9 @@ def test_once_prints_what_the_files_hold_and_leaves_the_state_alone(tmp_path: Pa
     assert state.read_bytes() == b"not to be read"
     expected: Counter[tuple[str, str]] = Counter()
     for path in job.dump_dir.iterdir():
-        expected.update((each["header"]["id"].removeprefix("0x"), each["coll_perf"]["coll"]) for each in records(path))
+        expected.update(
+            (record["header"]["id"].removeprefix("0x"), record["coll_perf"]["coll"]) for record in records(path)
+        )
     shown: Counter[tuple[str, str]] = Counter()
     for series in select(result.stdout, OPERATIONS):
         shown[series.labels["comm"], series.labels["collective"]] += int(series.value)
@@ -205,8 +207,8 @@ def test_broken_exporters_harm_nobody(tmp_path: Path, hostile_command: tuple[str
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job, command=hostile_command) as agent:
         agent.wait_for_states(ALIVE)
-        wait_until(lambda: {each.labels["rank"] for each in agent.samples(OPERATIONS)} == set(ALIVE))
-        up = {each.labels["exporter"]: each.value for each in agent.samples("rankwatch_exporter_up")}
+        wait_until(lambda: {sample.labels["rank"] for sample in agent.samples(OPERATIONS)} == set(ALIVE))
+        up = {sample.labels["exporter"]: sample.value for sample in agent.samples("rankwatch_exporter_up")}
         assert up["bad_update"] == up["bad_hang"] == up["bad_import"] == 0
         assert up["inspector"] == up["process"] == 1
         assert agent.value("rankwatch_exporter_updates_late_total", exporter="bad_hang") == 1

@@ -67,7 +67,8 @@ def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> Non
         assert path.name == f"{os.uname().nodename}-pid{job.pid(rank)}.log"
         summary = json.loads((tmp_path / f"written-{rank}.json").read_text())
         written = {
-            (each["comm"], each["collective"], each["size_bytes"]): each["records"] for each in summary["records"]
+            (record["comm"], record["collective"], record["size_bytes"]): record["records"]
+            for record in summary["records"]
         }
         kinds = kinds_of(path)
         assert kinds == written
@@ -109,7 +110,7 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
     with SimulatedJob(tmp_path, *FOUR, "--kill", "2", "--kill-signal", "SEGV", "--teardown", "torchrun") as job:
         assert job.wait() == 1
     assert job.exits() == {0: "SIGTERM", 1: "SIGTERM", 2: "SIGSEGV", 3: "SIGTERM"}
-    left = [each for each in job.events if each["event"] == "exited"]
+    left = [event for event in job.events if event["event"] == "exited"]
     assert left[0]["rank"] == 2
     assert left[-1]["timestamp_seconds"] - left[0]["timestamp_seconds"] < 1.0
     assert not list(Path.cwd().glob("core*"))
@@ -178,8 +179,8 @@ def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
     for rank in range(4):
         summary = json.loads((tmp_path / f"written-{rank}.json").read_text())
         counts: Counter[str] = Counter()
-        for each in summary["records"]:
-            counts[each["comm"]] += each["records"]
+        for record in summary["records"]:
+            counts[record["comm"]] += record["records"]
         # World, TP and DP communicators of four, four and two steps.
         assert sorted(counts.values()) == sorted([4, 4, 2, 20, 20, 10, 8, 8, 4])
 

@@ -106,7 +106,7 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     after = starts(agent)
     assert all(after[rank] > before[rank] for rank in "01")
     assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
-    assert [each.labels["restarts"] for each in agent.samples("rankwatch_job_info")] == ["1"]
+    assert [sample.labels["restarts"] for sample in agent.samples("rankwatch_job_info")] == ["1"]
 
 
 @full

@@ -119,7 +119,7 @@ def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
     array = site.slurm.submit(f"srun {shlex.join(idle_rank())}", "--ntasks=1", "--array=0-1")
     wait_until(lambda: len(agent.samples("rankwatch_job_allocation_info")) == 2, START_SECONDS, "both tasks")
     wait_until(lambda: len(agent.samples("rankwatch_rank_up")) == 2, START_SECONDS, "both ranks")
-    tasks = {each.labels["job_id"] for each in agent.samples("rankwatch_job_allocation_info")}
+    tasks = {sample.labels["job_id"] for sample in agent.samples("rankwatch_job_allocation_info")}
     site.slurm.cancel(array)
 
     def ends() -> list[str]:

@@ -49,7 +49,9 @@ class StackSite:
 
     def stacks(self) -> dict[str, str]:
         """The ranks' stacks that are shown."""
-        return {each.labels["rank"]: each.labels["stack"] for each in self.agent.samples("rankwatch_rank_stack_info")}
+        return {
+            sample.labels["rank"]: sample.labels["stack"] for sample in self.agent.samples("rankwatch_rank_stack_info")
+        }
 
     def wait_for_stacks(self) -> dict[str, str]:
         """Wait for those of all ranks."""

@@ -92,7 +92,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_page_text(name: str, tmp_path: Path) -> None:
     """One line names job, rank, node and signal of a death, and the page its likely cause."""
-    [situation] = [each for each in SITUATIONS if each.happens.__name__ == name]
+    [situation] = [situation for situation in SITUATIONS if situation.happens.__name__ == name]
     play = Play(0, situation, 5)
     situation.happens(play)
     play.run(REST_SECONDS)

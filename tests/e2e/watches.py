@@ -77,9 +77,11 @@ class Watch:
     def wait_until_seen(self, job: ClusterJob) -> None:
         """Wait until each Prometheus has seen all ranks of a job run."""
         up = f'count(rankwatch_rank_up{{job_id="{job.job_id}"}} == 1)'
-        for each in self.prometheuses:
+        for server in self.prometheuses:
             wait_until(
-                lambda each=each: (each.value(up) or 0) >= job.ranks, SCRAPED_SECONDS, f"{job.job_id} in Prometheus"
+                lambda server=server: (server.value(up) or 0) >= job.ranks,
+                SCRAPED_SECONDS,
+                f"{job.job_id} in Prometheus",
             )
 
     def told(self, about: str | None = None) -> list[Page]:
@@ -111,7 +113,7 @@ def watch(
             )
             for number in range(replicas)
         ]
-        ports = [each.port for each in alertmanagers]
+        ports = [alertmanager.port for alertmanager in alertmanagers]
         proxy = start_proxy(cluster, home) if name == LOSSY else ""
         prometheuses = [
             stack.enter_context(
@@ -176,7 +178,7 @@ def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, prox
             "alert_relabel_configs": shipped["alerting"]["alert_relabel_configs"],
             "alertmanagers": [{"static_configs": static}],
         },
-        "scrape_configs": [{**each, "proxy_url": proxy} if proxy else each for each in scrapes],
+        "scrape_configs": [{**scrape, "proxy_url": proxy} if proxy else scrape for scrape in scrapes],
     }
     return str(yaml.safe_dump(config))
 

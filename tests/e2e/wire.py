@@ -68,11 +68,11 @@ class Wire(Closing):
 
     def in_flight(self) -> int:
         """Return how many reports are under way."""
-        return sum(each.in_flight for each in list(self.connections))
+        return sum(connection.in_flight for connection in list(self.connections))
 
     def asked(self) -> list[Connection]:
         """Return the connections that asked for a report, in that order."""
-        return [each for each in list(self.connections) if each.asked_at is not None]
+        return [connection for connection in list(self.connections) if connection.asked_at is not None]
 
     def _filter(self, port: int) -> None:
         """Have the kernel pass on what has the port at either end: of an IP header without options, bytes 20 to 23."""

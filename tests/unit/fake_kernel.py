@@ -12,7 +12,7 @@ MULTI = 0x2
 def reply(question: Message, *payloads: bytes, kind: int | None = None) -> bytes:
     """A datagram of messages that answer."""
     number = question.number
-    return b"".join(message(question.kind if kind is None else kind, MULTI, number, each) for each in payloads)
+    return b"".join(message(question.kind if kind is None else kind, MULTI, number, payload) for payload in payloads)
 
 
 def refuse(question: Message, code: int) -> bytes:

@@ -43,7 +43,7 @@ async def stop_all(helpers: Helpers) -> None:
 
 def failed(ledger: HealthLedger) -> list[Entry]:
     """What the ledger holds that has failed."""
-    return [each for each in ledger.entries() if each.finding.state is CheckState.FAILED]
+    return [entry for entry in ledger.entries() if entry.finding.state is CheckState.FAILED]
 
 
 def well(found: Mapping[str, CheckState]) -> dict[str, bool]:

@@ -28,7 +28,7 @@ OWN = psutil.Process()
 
 def shown(snapshot: SelfSnapshot, own: psutil.Process = OWN) -> dict[tuple[str, ...], float]:
     """The series by name and label values."""
-    return {(each.name, *each.labels.values()): each.value for each in samples(families(snapshot, own))}
+    return {(sample.name, *sample.labels.values()): sample.value for sample in samples(families(snapshot, own))}
 
 
 def stat() -> list[str]:
@@ -43,7 +43,7 @@ def cpu_seconds() -> float:
 
 def test_all_families_are_declared() -> None:
     """What is rendered is what is declared, each family once."""
-    rendered = [each.family for each in families(SNAPSHOT, OWN)]
+    rendered = [family.family for family in families(SNAPSHOT, OWN)]
     assert sorted(family.name for family in rendered) == sorted(family.name for family in FAMILIES)
     assert set(rendered) == set(FAMILIES)
 
@@ -51,7 +51,7 @@ def test_all_families_are_declared() -> None:
 def test_python_is_told_as_the_client_tells_it() -> None:
     """python_info has the labels and values that prometheus-client gives it."""
     [theirs] = PlatformCollector(registry=None).collect()
-    [ours] = [each for each in families(SNAPSHOT, OWN) if each.family.name == "python_info"]
+    [ours] = [family for family in families(SNAPSHOT, OWN) if family.family.name == "python_info"]
     assert client_metric(ours).samples == theirs.samples
 
 

@@ -53,7 +53,7 @@ def test_what_is_wrong_with_a_gpu() -> None:
 def test_errors_of_the_memory_are_shown_as_on_other_gpus() -> None:
     """Corrected and uncorrected errors of the memory have the series of all makers, deferred ones have not."""
     raw = msgspec.structs.replace(WELL, errors={"umc": {"ue": 1, "ce": 2, "de": 3}})
-    shown = [each for each in samples(render(AmdgpuSnapshot((view(raw),), {}))) if "gpu_ecc_errors" in each.name]
+    shown = [sample for sample in samples(render(AmdgpuSnapshot((view(raw),), {}))) if "gpu_ecc_errors" in sample.name]
     found = {(each.labels["type"], each.labels["lifetime"]): each.value for each in shown}
     assert found == {("uncorrected", "volatile"): 1, ("corrected", "volatile"): 2}
 

@@ -21,9 +21,9 @@ class Book:
         """What has failed, and for how long."""
         now = self.clock.time()
         return {
-            (each.subject.name, each.check): now - each.finding.since_seconds
-            for each in self.ledger.entries()
-            if each.finding.state is CheckState.FAILED
+            (entry.subject.name, entry.check): now - entry.finding.since_seconds
+            for entry in self.ledger.entries()
+            if entry.finding.state is CheckState.FAILED
         }
 
 

@@ -105,7 +105,7 @@ def server() -> Iterator[str]:
                 "result": [{"metric": each.labels, "values": [(a, str(v)) for a, v in each.points]} for each in found]
             }
         samples = asked.at(query["query"][0], float(query["time"][0]))
-        return {"result": [{"metric": each.labels, "value": [1, str(each.value)]} for each in samples]}
+        return {"result": [{"metric": sample.labels, "value": [1, str(sample.value)]} for sample in samples]}
 
     def page(handler: BaseHTTPRequestHandler) -> bytes:
         parts = urlsplit(handler.path)
@@ -154,7 +154,7 @@ def test_html(server: str, tmp_path: Path) -> None:
     assert main(["7", "--prometheus", server, "--until", str(int(END)), "--html", str(file)]) == 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert f'<a href="{RUNBOOK}" rel="noreferrer">' in file.read_text()
-    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert main(["7", "--prometheus", server, "--until", str(int(END)), "--html", str(tmp_path / "no" / "x")]) == 2
 
 
@@ -240,7 +240,7 @@ def test_deaths_of_one_episode() -> None:
         (10.0, "4", "killed (SIGKILL)"),
         (890.0, "4", "killed (SIGKILL): first to go"),
     ]
-    assert [each.end - DEATH for each in course.spans] == [60.0, 60.0, 960.0]
+    assert [span.end - DEATH for span in course.spans] == [60.0, 60.0, 960.0]
 
 
 def test_every_question_is_bounded() -> None:

@@ -315,7 +315,7 @@ class Helper:
             place = (1, request.rank, 1, int(1.8e18))
             if request.known is not None:
                 answers.append(DumpAnswer("unchanged", place))
-            elif any(each is not None and each.result == "malformed" for each in answers):
+            elif any(answer is not None and answer.result == "malformed" for answer in answers):
                 answers.append(DumpAnswer("pending", place))
             else:
                 answers.append(DumpAnswer("malformed", place))

@@ -24,7 +24,7 @@ def nic(number: int, *path: str, numa: int = -1) -> Nic:
 
 def near(gpus: list[Gpu], nics: list[Nic]) -> dict[int, tuple[str, str]]:
     """By GPU: its NIC and the way there."""
-    return {each.gpu.index: (each.nic, each.path) for each in nearest_nics(gpus, nics)}
+    return {nearest_nic.gpu.index: (nearest_nic.nic, nearest_nic.path) for nearest_nic in nearest_nics(gpus, nics)}
 
 
 @pytest.mark.parametrize(

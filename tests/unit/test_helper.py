@@ -110,7 +110,10 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
 async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
     """Each of many concurrent calls gets its own answer, from one process."""
     outcomes = await asyncio.gather(*(bench.do("answer at length", amount) for amount in range(20)))
-    assert ([len(each.found[0]) for each in outcomes], len({each.pid for each in outcomes})) == (list(range(20)), 1)
+    assert ([len(outcome.found[0]) for outcome in outcomes], len({outcome.pid for outcome in outcomes})) == (
+        list(range(20)),
+        1,
+    )
 
 
 async def test_a_body_arrives_whole(bench: Bench) -> None:

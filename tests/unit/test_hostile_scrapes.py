@@ -49,7 +49,7 @@ class Source:
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         family = Family(f"rankwatch_{number}", "gauge", "help", ("rank", "device"))
-        self.metric = Metric(family, [(str(each), f"mlx5_{each}") for each in range(SERIES)], [1.5] * SERIES)
+        self.metric = Metric(family, [(str(number), f"mlx5_{number}") for number in range(SERIES)], [1.5] * SERIES)
 
     def shown(self) -> bool:
         return True

@@ -27,7 +27,7 @@ def found(directory: Path) -> Found:
     assert view is not None
     late: Late = defaultdict(lambda: [0, 0])
     communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    every = (each for writer in view.writers for each in writer.totals.items())
+    every = (item for writer in view.writers for item in writer.totals.items())
     for key, own in ((key, sums.arrivals) for key, sums in every if sums.arrivals is not None):
         for index, value in enumerate((own.last, own.lateness_us)):
             late[key.comm, key.collective, key.comm_rank][index] += value

@@ -58,7 +58,7 @@ SITE: Answers = {
 def test_the_whole_job_in_trouble() -> None:
     """Two dead, one late with its cause, one not seen any more, eleven never seen; the first by the corrected clock."""
     facts = asked(asking(SITE), "4711", None)
-    by_rank = {(each.node, each.rank): each for each in facts.ranks}
+    by_rank = {(rank.node, rank.rank): rank for rank in facts.ranks}
     assert by_rank["a", "3"] == JobRank(
         "a", "3", "dead", "30", "alice", "0,1", ended=RankEnd(9940.0, "signaled", "SIGKILL")
     )

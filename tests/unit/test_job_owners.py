@@ -34,7 +34,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
     table.add_facts(owned(3, environment(1), MALLORY, uid=1001), then=1.0)
     mine, first, second = RankLabel("4711", "0"), RankLabel("4711-u1001", "0"), RankLabel("4711-u1001", "1")
     assert table.labels() == {mine: 1, first: 2, second: 3}
-    assert len([each for each in caplog.records if "of another owner" in each.message]) == 2
+    assert len([record for record in caplog.records if "of another owner" in record.message]) == 2
     assert set(proofs(table).values()) == {"none"}
 
 

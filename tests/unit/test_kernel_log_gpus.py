@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Path:
 
 def shown(node: Node) -> dict[tuple[str, str], str]:
     """By GPU and code: what it means."""
-    return {(each.gpu_uuid, each.seen.fault.code): each.seen.fault.meaning for each in node.hardware.faults()}
+    return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
 
 
 async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:

@@ -15,7 +15,7 @@ def test_the_driver_of_a_device(tmp_path: Path) -> None:
         device.mkdir(parents=True)
         if driver:
             (device / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
-    assert [each.driver for each in read_devices(tmp_path)] == ["mlx5_core", ""]
+    assert [device.driver for device in read_devices(tmp_path)] == ["mlx5_core", ""]
 
 
 def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,6 +23,6 @@ def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest
     for name in ("a", "b", 'c"} 1'):
         (tmp_path / "class/net" / name / "device").mkdir(parents=True)
         (tmp_path / "class/net" / name / "carrier_changes").write_text("many\n")
-    assert [(each.name, each.values) for each in read_devices(tmp_path)] == [("a", {}), ("b", {})]
+    assert [(device.name, device.values) for device in read_devices(tmp_path)] == [("a", {}), ("b", {})]
     monkeypatch.setattr(module, "MAX_DEVICES", 1)
-    assert [each.name for each in read_devices(tmp_path)] == ["a"]
+    assert [device.name for device in read_devices(tmp_path)] == ["a"]

@@ -95,9 +95,9 @@ class Bench:
     def failed(self) -> set[tuple[str, str]]:
         """What the ledger has against whom: (the end of the subject's name, check)."""
         return {
-            (each.subject.name[-1:], each.check)
-            for each in self.ledger.entries()
-            if each.finding.state is CheckState.FAILED
+            (entry.subject.name[-1:], entry.check)
+            for entry in self.ledger.entries()
+            if entry.finding.state is CheckState.FAILED
         }
 
 

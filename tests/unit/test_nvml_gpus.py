@@ -141,7 +141,7 @@ def test_strange_gpus_are_left_out() -> None:
         gpu(0),
         twin,
         GpuReading(2),
-        *(GpuReading(10 + each, f"GPU-x{each}") for each in range(MAX_GPUS)),
+        *(GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS)),
         events=[XidEvent("", 79)],
     )
     assert len(bench.gpus.views) == MAX_GPUS

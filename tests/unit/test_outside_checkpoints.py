@@ -213,7 +213,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     checks.report(Subject("gpu", "GPU-a"), "gpu_xid", CheckState.OK)
     entries = found.entries()
     shown(health.families(health.HealthSnapshot(table().snapshot(), entries, health.counted_checks((), ()))))
-    assert ledger(found.dump()).entries() == tuple(each for each in entries if each.finding.latched)
+    assert ledger(found.dump()).entries() == tuple(entry for entry in entries if entry.finding.latched)
 
 
 @pytest.mark.parametrize(

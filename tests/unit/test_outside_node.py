@@ -204,13 +204,13 @@ CONF = b"NCCL_RAS_ADDR=localhost:28028\nNCCL_RAS_TIMEOUT_FACTOR=2.5\n# NCCL_DEBU
 def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
     """Damaged tables of the kernel, and NCCL's settings of a job, are read as far as they make sense."""
     text = raw.decode("ascii", "replace")
-    assert all(0 <= each.local.port < 65536 for each in parse_sockets(text, "0A"))
+    assert all(0 <= parse_socket.local.port < 65536 for parse_socket in parse_sockets(text, "0A"))
     parse_fib_trie(text)
     parse_if_inet6(text)
     mounted_devices(text, {"nvme0n1p2": BlockDevice("259:2", frozenset({"nvme0n1p2"}))})
     found = read_settings(parse(text))
     assert 1.0 <= found.timeout_factor <= MAX_FACTOR
-    assert all(0 < each.port < 65536 for each in found.endpoints)
+    assert all(0 < endpoint.port < 65536 for endpoint in found.endpoints)
     (tmp_path / "memory.events").write_bytes(raw)
     oom_kills(str(tmp_path / "memory.events"))
 

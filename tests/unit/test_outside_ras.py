@@ -69,7 +69,7 @@ def test_any_reply_is_a_report_or_a_reason(
     wanted, reading = keep(kept, bodies[0], 1.0), keep(kept, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
     if reading.report is not None:
-        names = [reading.report.version, *(each.hash for each in reading.report.communicators)]
+        names = [reading.report.version, *(communicator.hash for communicator in reading.report.communicators)]
         assert all(len(name) <= 64 and name.isprintable() for name in names)
     assert keep(kept, bodies[0], 3.0) == wanted
 

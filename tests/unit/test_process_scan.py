@@ -276,7 +276,7 @@ class Step:
         """Let the kernel have counted so many, in a task's group and in those above it."""
         for group in ([] if task is None else [self.step / f"task_{task}"]) + [
             self.step,
-            *(each for each in self.step.parents if each.is_relative_to(self.slice)),
+            *(parent for parent in self.step.parents if parent.is_relative_to(self.slice)),
         ]:
             self._count(group, kills, groups)
 

@@ -44,7 +44,10 @@ def elsewhere(tmp_path: Path) -> Iterator[Node]:
 def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
     """Hash, answers and missing ranks of each job's communicators."""
     return {
-        job_id: [(each.hash, each.responding, each.missing) for each in job.report.communicators]
+        job_id: [
+            (communicator.hash, communicator.responding, communicator.missing)
+            for communicator in job.report.communicators
+        ]
         for job_id, job in snapshot.reports.items()
     }
 
@@ -74,7 +77,7 @@ async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Nod
     """Where no environment tells, the node of the last rank of the largest communicator stands by."""
     async with unnamed.exporter() as exporter:
         found = await unnamed.look(exporter, 1.0)
-    assert [(each.role, each.refusal) for each in found.jobs] == [("standby", None)]
+    assert [(job.role, job.refusal) for job in found.jobs] == [("standby", None)]
 
 
 @pytest.fixture
@@ -104,7 +107,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
         }
         for _ in range(2):
             found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-        assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [("4711", "reporter", None)]
+        assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", None)]
         assert found.queries == 2
 
 
@@ -138,9 +141,7 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     async with node.exporter() as exporter:
         found = await node.first_query(exporter)
     assert node.asked == 0
-    assert [(each.job.job_id, each.role, each.refusal) for each in found.jobs] == [
-        ("4711", "reporter", "unowned_listener")
-    ]
+    assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", "unowned_listener")]
     assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
 
 
@@ -304,7 +305,7 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
-    assert [each.fields["left_out"] for each in caplog.records if "RAS reports" in each.message] == ["1 phantom"]
+    assert [record.fields["left_out"] for record in caplog.records if "RAS reports" in record.message] == ["1 phantom"]
     assert (series["rankwatch_ras_queries_total",], series["rankwatch_ras_reporter", "4711", "reporter"]) == (1, 1)
     assert series["rankwatch_ras_query_duration_seconds",] >= 0
     endpoint = f"127.0.0.1:{node.port}"
@@ -331,7 +332,7 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
         await node.tell(exporter, "PEER_DEAD")
         found = await node.first_query(exporter)
     assert (node.asked, found.heard.events) == (0, {"PEER_DEAD": 1})
-    assert [(each.role, each.refusal) for each in found.jobs] == [("none", "not_elected")]
+    assert [(job.role, job.refusal) for job in found.jobs] == [("none", "not_elected")]
 
 
 async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
@@ -479,7 +480,7 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
-    assert [each.message for each in caplog.records if "no event" in each.message]
+    assert [record.message for record in caplog.records if "no event" in record.message]
     assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
 
 

@@ -456,7 +456,9 @@ def test_an_abort_has_one_series() -> None:
     second = read(group(TP0, part))
     seen = aborted(aborted({}, first, 1000.0), second, 1007.0)
     job = JobReport(ProcessKey(1, 1), second, 0.0, 4, watch({}, second.communicators, 1007.0), aborted=seen)
-    assert len([each.labels for each in samples(render_reports({"7": job})) if each.name.endswith("_aborted")]) == 1
+    assert (
+        len([sample.labels for sample in samples(render_reports({"7": job})) if sample.name.endswith("_aborted")]) == 1
+    )
 
 
 def test_a_clock_that_was_set_back_keeps_no_abort() -> None:

@@ -97,7 +97,9 @@ async def test_a_large_report_is_read_in_the_helper() -> None:
     async with bench_of() as bench:
         answers = await bench.ask(large_report(RANKS, COMMUNICATORS))
         (report,) = [answer.report for answer in answers]
-        assert [(each.size, each.responding, each.missing) for each in report.communicators] == [(RANKS, RANKS, 0)] * 3
+        assert [
+            (communicator.size, communicator.responding, communicator.missing) for communicator in report.communicators
+        ] == [(RANKS, RANKS, 0)] * 3
         assert (report.processes, report.version, report.skipped) == (NEAR, "2.32.3", {})
         assert (bench.helper.calls, bench.inquiry.errors, bench.sent_all) == ({"ok": 1}, {}, True)
 

@@ -77,7 +77,7 @@ class Station:
 
 def streams_under_way() -> int:
     """How many tasks there are for streams."""
-    return sum(each.get_name().startswith("monitor-") for each in asyncio.all_tasks())
+    return sum(all_task.get_name().startswith("monitor-") for all_task in asyncio.all_tasks())
 
 
 @asynccontextmanager

@@ -93,7 +93,10 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
         assert process.verdict is not None
         assert process.verdict.state == "alive"
     theirs = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
-    shown = {job_id: [each.hash for each in job.report.communicators] for job_id, job in found.reports.items()}
+    shown = {
+        job_id: [communicator.hash for communicator in job.report.communicators]
+        for job_id, job in found.reports.items()
+    }
     assert [shown[job_id] for job_id in theirs] == [["0xab"]]
     assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in theirs)
 
@@ -120,4 +123,4 @@ def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node)
         f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
     )
     found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
-    assert [each.hash for each in found.reports["4711"].report.communicators] == ["0xab"]
+    assert [communicator.hash for communicator in found.reports["4711"].report.communicators] == ["0xab"]

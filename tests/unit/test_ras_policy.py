@@ -98,9 +98,9 @@ def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> Non
     """A connection reaches any process of the address: the least sound of them decides."""
     mixed = Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 27, 7), 1.0)}, 0)
     both = [process(5, "a"), process(6, "b", age=1.0)]
-    assert [each.refusal for each in standings(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
+    assert [standing.refusal for standing in standings(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
     admitted = Rules("auto", (2, 27, 3), once=False)
-    assert [each.refusal for each in standings(both, {HERE: mixed}, admitted, NOW)] == ["process_young"] * 2
+    assert [standing.refusal for standing in standings(both, {HERE: mixed}, admitted, NOW)] == ["process_young"] * 2
 
 
 def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:

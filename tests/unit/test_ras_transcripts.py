@@ -67,17 +67,19 @@ def line(found: Report | ReportError) -> str:
     if isinstance(found, ReportError):
         return "cut" if found.cut else "no report"
     words = [found.version]
-    for each in found.communicators:
-        words.append(f"{each.hash} {each.responding}/{each.size}")
-        if each.missing:
-            words.append(f"missing {each.missing} unresponsive {each.unresponsive} dead {each.dead}")
+    for communicator in found.communicators:
+        words.append(f"{communicator.hash} {communicator.responding}/{communicator.size}")
+        if communicator.missing:
+            words.append(
+                f"missing {communicator.missing} unresponsive {communicator.unresponsive} dead {communicator.dead}"
+            )
         words += [
-            f"{reason}: {ranks([rank.comm_rank for rank in each.named if rank.reason == reason])}"
-            for reason in sorted({rank.reason for rank in each.named})
+            f"{reason}: {ranks([rank.comm_rank for rank in communicator.named if rank.reason == reason])}"
+            for reason in sorted({rank.reason for rank in communicator.named})
         ]
-        words += [f"{count} {name}" for name in STAGES if (count := getattr(each, name))]
-        words += [f"{rank.comm_rank} {rank.trouble} {rank.error}".rstrip() for rank in each.troubled]
-        words += [f"launched {told}"] if (told := launches(each.launches)) else []
+        words += [f"{count} {name}" for name in STAGES if (count := getattr(communicator, name))]
+        words += [f"{rank.comm_rank} {rank.trouble} {rank.error}".rstrip() for rank in communicator.troubled]
+        words += [f"launched {told}"] if (told := launches(communicator.launches)) else []
     words += [f"timeouts {found.timeouts}"] if found.timeouts else []
     words += [f"skipped {reason} {count}" for reason, count in sorted(found.skipped.items())]
     return "; ".join(words)
@@ -113,20 +115,30 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
     for name, plain in by_json():
         report = read_json(ALL[name])
         wanted = {
-            each["hash"]: (
-                each["size"],
-                each["ranks_count"],
-                [(rank["rank"], (rank["host"], rank["pid"], rank["nvml_dev"])) for rank in each["missing_ranks"]],
-                sum(rank["status"]["considered_dead"] for rank in each["missing_ranks"]),
+            communicator["hash"]: (
+                communicator["size"],
+                communicator["ranks_count"],
+                [
+                    (rank["rank"], (rank["host"], rank["pid"], rank["nvml_dev"]))
+                    for rank in communicator["missing_ranks"]
+                ],
+                sum(rank["status"]["considered_dead"] for rank in communicator["missing_ranks"]),
             )
-            for each in plain["communicators"]
-            if each["size"]
+            for communicator in plain["communicators"]
+            if communicator["size"]
         }
         assert {
-            each.hash: (each.size, each.responding, [(rank.comm_rank, rank.place) for rank in each.named], each.dead)
-            for each in report.communicators
+            communicator.hash: (
+                communicator.size,
+                communicator.responding,
+                [(rank.comm_rank, rank.place) for rank in communicator.named],
+                communicator.dead,
+            )
+            for communicator in report.communicators
         } == wanted, name
-        answering = {(rank["host"], rank["pid"]) for each in plain["communicators"] for rank in each["ranks"]}
+        answering = {
+            (rank["host"], rank["pid"]) for communicator in plain["communicators"] for rank in communicator["ranks"]
+        }
         assert report.processes == answering, name
         read_of += 1
     assert read_of == 274
@@ -143,9 +155,9 @@ def test_text_and_json_of_one_state_tell_the_same() -> None:
         text, structured = read(body), read(other)
         assert isinstance(text, Report), name
         assert isinstance(structured, Report), name
-        by_hash = {each.hash: each for each in structured.communicators}
-        for each in text.communicators:
-            assert_tells_no_other(name, each, by_hash.pop(each.hash))
+        by_hash = {communicator.hash: communicator for communicator in structured.communicators}
+        for communicator in text.communicators:
+            assert_tells_no_other(name, communicator, by_hash.pop(communicator.hash))
         if step not in LOST_BY_TEXT:
             assert [each for each in by_hash.values() if each.missing] == [], name
         compared += 1
@@ -186,11 +198,17 @@ def test_text_of_old_versions_tells_what_new_ones_tell_in_json() -> None:
         old, new = read(body), read(newer)
         assert isinstance(old, Report), name
         assert isinstance(new, Report), name
-        counts = {each.hash: (each.size, each.responding) for each in old.communicators if each.missing}
+        counts = {
+            communicator.hash: (communicator.size, communicator.responding)
+            for communicator in old.communicators
+            if communicator.missing
+        }
         if counts:
-            assert counts == {each.hash: (each.size, each.responding) for each in new.communicators if each.missing}, (
-                name
-            )
+            assert counts == {
+                communicator.hash: (communicator.size, communicator.responding)
+                for communicator in new.communicators
+                if communicator.missing
+            }, name
             compared += 1
     assert compared > 30
 

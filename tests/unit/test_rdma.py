@@ -130,7 +130,7 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     pci = device().pci
     assert fall_short(baseline, device()) == set()
     assert fall_short(baseline, hidden=[pci]) == set()
-    assert [(each.missing, each.hidden) for each in baseline.functions.values()] == [(False, True)]
+    assert [(function.missing, function.hidden) for function in baseline.functions.values()] == [(False, True)]
     assert levels(baseline, []) == {}
     assert fall_short(baseline) == {("mlx5_0", "rdma_device_missing")}
     assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == {("mlx5_0", "rdma_rate_degraded")}
@@ -161,7 +161,7 @@ def test_which_devices_are_physical(tmp_path: Path) -> None:
             (functions / parent).mkdir(parents=True, exist_ok=True)
             (tmp_path / "class/infiniband" / name / "device").symlink_to(functions / parent)
     (functions / "0000:18:00.1/physfn").symlink_to("../0000:18:00.0")
-    assert [(each.name, each.pci, each.physical) for each in read_devices(tmp_path)] == [
+    assert [(device.name, device.pci, device.physical) for device in read_devices(tmp_path)] == [
         ("pf", "0000:18:00.0", True),
         ("sf", "0000:18:00.0", False),
         ("soft", "", False),
@@ -182,7 +182,7 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
 
 def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
     """Of the made-up ConnectX one counter is refused: it is absent, all others are there."""
-    (found,) = [each for each in read_devices(DATA / "sys") if each.name == "mlx5_0"]
+    (found,) = [device for device in read_devices(DATA / "sys") if device.name == "mlx5_0"]
     folder = DATA / "sys/class/infiniband/mlx5_0/ports/1/hw_counters"
     expected = {
         name: int((folder / name).read_text())
@@ -257,7 +257,7 @@ class Node:
 
     def told(self) -> set[str]:
         """The devices of which anything is told."""
-        return {each.subject.name for each in self.ledger.entries()}
+        return {entry.subject.name for entry in self.ledger.entries()}
 
     def nics(self) -> list[str]:
         """The devices that may be near a GPU."""
@@ -267,7 +267,9 @@ class Node:
         """The series of a family by device."""
         rendered = self.exporter.families(self.exporter.snapshot())
         return {
-            each.labels["device"]: each.value for each in samples(rendered) if each.name == f"rankwatch_rdma_{family}"
+            sample.labels["device"]: sample.value
+            for sample in samples(rendered)
+            if sample.name == f"rankwatch_rdma_{family}"
         }
 
 
@@ -399,7 +401,7 @@ def test_version_of_a_driver(tmp_path: Path) -> None:
     path = tmp_path / "sys/module/mlx5_core/version"
     for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):
         path.write_text(f"{text}\n")
-        found = [each for each in read_devices(tmp_path / "sys") if each.driver == "mlx5_core"]
+        found = [device for device in read_devices(tmp_path / "sys") if device.driver == "mlx5_core"]
         assert {each.driver_version for each in found} == {expected}
     path.unlink()
-    assert {each.driver_version for each in read_devices(tmp_path / "sys")} == {""}
+    assert {device.driver_version for device in read_devices(tmp_path / "sys")} == {""}

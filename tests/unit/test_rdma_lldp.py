@@ -128,4 +128,4 @@ def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:
     """The switch and its port by device and port."""
     found = samples(exporter.families(exporter.snapshot()))
     labels = [each.labels for each in found if each.name == "rankwatch_rdma_switch_info"]
-    return {(each["device"], each["port"]): (each["switch"], each["switch_port"]) for each in labels}
+    return {(label["device"], label["port"]): (label["switch"], label["switch_port"]) for label in labels}

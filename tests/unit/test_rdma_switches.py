@@ -83,7 +83,7 @@ async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monke
         for _ in range(2):
             await exporter.update()
         is_good = content is not None and content.startswith(HEAD) and len(content) <= len(wiring)
-        assert sum("cannot read" in each.message for each in caplog.records) == (not is_good)
+        assert sum("cannot read" in record.message for record in caplog.records) == (not is_good)
         assert (shown(exporter) == expected) is not is_good
 
 

@@ -147,7 +147,7 @@ class Node:
 
     def checks(self) -> dict[str, bool]:
         """What was told."""
-        return {each.check: each.finding.state is CheckState.OK for each in self.ledger.entries()}
+        return {entry.check: entry.finding.state is CheckState.OK for entry in self.ledger.entries()}
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
 
     def watched(call: Callable[..., object]) -> Callable[..., object]:
         def watch(*args: object, **named: object) -> object:
-            touched.extend(name for each in args if (name := str(each)).startswith(path))
+            touched.extend(name for arg in args if (name := str(arg)).startswith(path))
             return call(*args, **named)
 
         return watch
