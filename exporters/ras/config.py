@@ -5,19 +5,19 @@ from typing import Annotated, get_args
 import msgspec
 
 from agent.sdk.exporter import ExporterConfig
-from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS, Configured
 from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import parse_address
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query.policy import MIN_INTERVAL_SECONDS, Configured
 
 MAX_ADDRESSES = 16
 
 
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node asks.
+    """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node queries.
 
-    With the role monitor it hears the events, as with every role but off, and never asks. ``oldest_version``: the
-    first that the exporter queries or hears; one before 2.29.2 can crash of a query, and sends no events.
+    With the role monitor the node reads events, as with every role but off, and never queries. ``oldest_version``: the
+    first that the exporter queries or monitors; one before 2.29.2 can crash on a query, and sends no events.
     ``min_interval_seconds``: between queries of a job; ``max_ranks``: a job with more ranks gets no query.
     """
 
@@ -31,17 +31,17 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
     max_ranks: Annotated[int, msgspec.Meta(ge=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an address that is none, and YAML's true as a role."""
+        """Refuse an invalid address, and YAML's true as a role."""
         self.endpoints()
         if self.role is True:
             raise ValueError(f"role: true is none of {', '.join(get_args(Configured))}")
 
     def configured_role(self) -> Configured:
-        """Return the role; a bare `off` comes as YAML's false."""
+        """Return the role; YAML reads a bare `off` as false."""
         return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the addresses, localhost as both that it may mean; ValueError names one that is none."""
+        """Return the addresses, both loopbacks for localhost; ValueError names an invalid one."""
         addresses = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(addresses)
 

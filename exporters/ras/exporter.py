@@ -1,6 +1,6 @@
-"""The exporter: looks at /proc, makes the queries that the policy allows, one at a time, and keeps the reports.
+"""Looks at /proc, makes the queries that the policy allows, one at a time, and keeps the reports.
 
-A query may take minutes where processes are stopped. It runs beside the looks: they find who came and went meanwhile.
+A query can take minutes when processes are stopped. Looks go on meanwhile: they notice new and ended processes.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, PublishedProcess
-from exporters.ras.asking.inquiry import FILE_READER, READER, Aim, Inquiry, JobFiles, QueryAnswer
-from exporters.ras.asking.jobs import (
-    JobStanding,
-    OwnedJob,
-    Processes,
-    Question,
-    Rules,
-    Visits,
-    job_of,
-    libraries,
-    standings,
-    to_ask,
-    world_size_of,
-)
-from exporters.ras.asking.monitor import Monitors
-from exporters.ras.asking.policy import Visit, may_monitor
-from exporters.ras.asking.reports import Reports, SavedJob, to_save
-from exporters.ras.asking.witness import Greet, Witness
 from exporters.ras.config import RasConfig
 from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
+from exporters.ras.query.jobs import (
+    OwnedJob,
+    Processes,
+    Query,
+    QueryPlan,
+    Rules,
+    Schedules,
+    job_of,
+    libraries,
+    queries_of,
+    query_plans,
+    world_size_of,
+)
+from exporters.ras.query.monitor import Monitors
+from exporters.ras.query.policy import Schedule, may_monitor
+from exporters.ras.query.reports import Reports, SavedJob, to_save
+from exporters.ras.query.runner import FILE_READER, READER, JobFiles, QueryAnswer, QueryRunner, QueryTarget
+from exporters.ras.query.witness import Greet, Witness
 from exporters.ras.report.model import Report
 from exporters.ras.show.evidence import bundle_part, stalls
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
@@ -44,21 +44,21 @@ INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""The soft timeout that a query gives the library to gather a report: its own default, and more for large jobs."""
+"""The soft timeout in which the library gathers a report: its own default, and more for large jobs."""
 DRAIN_SECONDS = 45.0
-"""How long a query under way may take to end: the longest of a large job, with the library's default timeouts."""
+"""How long a running query may take to end: the longest of a large job, with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 2.0  # For how many intervals a report is shown after the next one was due
+STALE_INTERVALS = 2.0  # A report is shown until this number of intervals after the next one was due
 KEPT_FAILURES = 2  # A report is kept through this number of failed queries in a row
-SINGLE_PASS_LOOKS = 50  # how many times a single pass looks until the ranks are found
-SINGLE_PASS_LOOK_SECONDS = 0.1  # in between
+SINGLE_PASS_LOOKS = 50  # How many times a single pass looks for the ranks
+SINGLE_PASS_LOOK_SECONDS = 0.1  # Between two looks
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
-"""All rounds that have not ended: after a reload the exporter before may still read a query to its end."""
+"""All rounds that have not ended: after a reload the previous exporter may still read a query to its end."""
 
 
 class RasExporter:
-    """See the module."""
+    """Queries RAS, reads its events and exports both."""
 
     def __init__(self, config: RasConfig) -> None:
         self._config = config
@@ -72,7 +72,7 @@ class RasExporter:
         self._ctx = ctx
         self._thread = ctx.thread("ras")
         spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
-        self._visits = Visits(self._config.min_interval_seconds, spread, once=ctx.once)
+        self._schedules = Schedules(self._config.min_interval_seconds, spread, once=ctx.once)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
@@ -83,7 +83,7 @@ class RasExporter:
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         ctx.evidence.offer(self._bundle_part)
         ctx.evidence.tell_stalls(lambda: stalls(self._kept.named({})))
-        self._inquiry = Inquiry(self._thread, ctx.helper(READER), self._search, self._is_as_seen, ctx.log)
+        self._runner = QueryRunner(self._thread, ctx.helper(READER), self._search, self._is_unchanged, ctx.log)
 
     async def update(self) -> None:
         """Find the listeners and begin the queries that are due; NoData when nothing listens or the role is off."""
@@ -94,10 +94,10 @@ class RasExporter:
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
-        self._visits.keep(self._sites, {standing.job for standing in self._standings()})
-        self._visits.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
-        if self._due() is not None and all(asking_round.done() for asking_round in _ROUNDS):
-            self._round = asyncio.get_running_loop().create_task(self._ask_all(), name="ras-queries")
+        self._schedules.keep(self._sites, {plan.job for plan in self._query_plans()})
+        self._schedules.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
+        if self._due() is not None and all(earlier.done() for earlier in _ROUNDS):
+            self._round = asyncio.get_running_loop().create_task(self._query_all(), name="ras-queries")
             _ROUNDS.add(self._round)
         if self._ctx.once:
             await self.settle()
@@ -112,19 +112,19 @@ class RasExporter:
         await self._end_of_round()
 
     def snapshot(self) -> RasSnapshot:
-        """Copy what is known, each report under its job."""
-        jobs, processes = self._standings(), self._processes()
-        visits = self._visits.of(to_ask(jobs))
+        """Copy the state; each report is under its job id."""
+        jobs, processes = self._query_plans(), self._processes()
+        schedules = self._schedules.of(queries_of(jobs))
         return RasSnapshot(
-            up=self._up(visits),
-            visits={
-                question.job.job_id: (visit.interval_seconds, visit.failures)
-                for question, visit in visits
-                if question.job.job_id and visit.interval_seconds is not None
+            up=self._up(schedules),
+            schedules={
+                query.job.job_id: (schedule.interval_seconds, schedule.failures)
+                for query, schedule in schedules
+                if query.job.job_id and schedule.interval_seconds is not None
             },
-            duration_seconds=self._inquiry.duration_seconds,
-            queries=self._inquiry.queries,
-            errors=Counter(self._inquiry.errors),
+            duration_seconds=self._runner.duration_seconds,
+            queries=self._runner.queries,
+            errors=Counter(self._runner.errors),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
             libraries=libraries(processes, self._sites.values()),
@@ -137,7 +137,7 @@ class RasExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Begin no query any more, and read one under way to its end."""
+        """Start no more queries, and read a running one to its end."""
         self._drained = True
         await self._monitors.drain()
         if self._round is not None:
@@ -152,30 +152,30 @@ class RasExporter:
             ended, self._round = self._round, None
             await ended
 
-    async def _ask_all(self) -> None:
+    async def _query_all(self) -> None:
         """Query one job after the other, each after a new look at /proc, until none is due."""
-        while (due := self._due()) is not None:  # at once, so that the processes that it names are still there
-            await self._ask(*due)
+        while (due := self._due()) is not None:  # at once, while the processes that it names still run
+            await self._query(*due)
             await self._look()
 
-    def _due(self) -> tuple[Question, Visit] | None:
+    def _due(self) -> tuple[Query, Schedule] | None:
         if self._drained:
             return None
-        return self._visits.due(to_ask(self._standings()), self._ctx.clock.monotonic())
+        return self._schedules.due(queries_of(self._query_plans()), self._ctx.clock.monotonic())
 
-    async def _is_as_seen(self, endpoint: Endpoint, site: Site) -> bool:
-        """True when, by a new look, exactly the same processes listen there; False once this exporter was stopped."""
+    async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
+        """Look again: True when exactly the same processes listen there; False once this exporter was stopped."""
         await self._look()
         now = self._sites.get(endpoint)
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
 
     async def _look(self) -> None:
         keys = tuple(self._processes())
-        # Without a rank there is nothing to ask about: listeners are left alone.
+        # Without a rank there is nothing to query: listeners are left alone.
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
-        """Look, and look again after reading the files that the look needs: settings, then the library."""
+        """Look, read the files that the look needs (settings, then the library), and look again."""
         sites = await self._thread.call(lambda: self._search.look(keys))
         for _ in range(FILE_ROUNDS):
             if not await self._files.read_for(self._search):
@@ -184,7 +184,7 @@ class RasExporter:
         return sites
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
-        """The addresses whose events are to be read, with the processes that serve them; none in a single pass."""
+        """Return the addresses to monitor, with the processes that serve them; none in a single pass."""
         if self._ctx.once or self._drained:
             return {}
         oldest = self._config.oldest()
@@ -193,45 +193,47 @@ class RasExporter:
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
         """Return True when a rank's process that listens at the address has accepted a connection."""
         site = self._sites.get(endpoint)
-        return site is not None and await self._inquiry.server_of(site, endpoint, client) is not None
+        return site is not None and await self._runner.server_of(site, endpoint, client) is not None
 
     async def _wait_for_ranks(self) -> None:
-        """Wait, in a single pass, until the listeners are known as ranks: they are searched for at the same time."""
+        """In a single pass, wait until the listeners are known as ranks: the rank search runs at the same time."""
         for _ in range(SINGLE_PASS_LOOKS):
             if not any(site.unowned for site in self._sites.values()):
                 return
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _ask(self, question: Question, visit: Visit) -> None:
-        processes, site = self._processes(), self._sites[question.endpoint]
-        members = [process for process in processes.values() if job_of(process) == question.job]
+    async def _query(self, query: Query, schedule: Schedule) -> None:
+        processes, site = self._processes(), self._sites[query.endpoint]
+        members = [process for process in processes.values() if job_of(process) == query.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
-        ranks = max(visit.ranks, world_size_of(members))
+        ranks = max(schedule.ranks, world_size_of(members))
         limits = QueryLimits(
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         pids = frozenset(
-            process.facts.namespace_pid for process in processes.values() if job_of(process).owner == question.job.owner
+            process.facts.namespace_pid for process in processes.values() if job_of(process).owner == query.job.owner
         )
-        aim = Aim(question.endpoint, site, wanted, pids, question.job.job_id)
+        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id)
         clock = self._ctx.clock
-        asked_seconds = clock.time()
-        answers = await self._inquiry.reports(aim, limits)
+        queried_seconds = clock.time()
+        answers = await self._runner.reports(target, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         answer = best and (best.report, best.seconds)
-        self._visits.note(question, visit, answer, world_size_of(members), clock.monotonic())
-        until = visit.due_at + STALE_INTERVALS * (visit.interval_seconds or 0.0)
-        if visit.failures <= KEPT_FAILURES:
-            self._kept.postpone(question.job, until)
-        times = (until, asked_seconds)
-        await self._keep(answers, times, lambda keys: self._inquiry.present(aim._replace(wanted=keys & wanted), limits))
+        self._schedules.note(query, schedule, answer, world_size_of(members), clock.monotonic())
+        until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
+        if schedule.failures <= KEPT_FAILURES:
+            self._kept.postpone(query.job, until)
+        times = (until, queried_seconds)
+        await self._keep(
+            answers, times, lambda keys: self._runner.present(target._replace(wanted=keys & wanted), limits)
+        )
 
     async def _keep(self, answers: list[QueryAnswer], times: tuple[float, float], greet: Greet) -> None:
-        """Replace the last report of each job by the best of these; ``times``: see _keep_one.
+        """Replace the last report of each job by the best of ``answers``; ``times``: see _keep_one.
 
-        A report is of the job of the process that gave it, whatever it holds, and speaks of that job's processes alone.
+        A report counts for the job of the process that gave it, whatever it holds, and for that job's processes alone.
         """
         processes = self._processes()
         of_job: dict[OwnedJob, list[tuple[PublishedProcess, Report]]] = {}
@@ -243,9 +245,9 @@ class RasExporter:
             members = [process for process in processes.values() if job_of(process) == job]
             await self._witness.update_liveness(job, best, [report for _, report in others], members, greet)
 
-    def _keep_one(self, owner: PublishedProcess, report: Report, until: float, asked_seconds: float) -> None:
-        """Keep a report: asked for at ``asked_seconds`` (epoch), shown until monotonic time ``until``."""
-        kept = self._kept.keep(owner, report, until, asked_seconds)
+    def _keep_one(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> None:
+        """Keep a report queried at ``queried_seconds`` (epoch) and show it until monotonic time ``until``."""
+        kept = self._kept.keep(owner, report, until, queried_seconds)
         job = job_of(owner)
         if (outcome := (kept, frozenset(report.skipped))) == self._logged.get(job):
             return
@@ -267,16 +269,16 @@ class RasExporter:
         self._witness.forget(self._kept.by_job.keys())
         self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
-    def _up(self, visits: Iterable[tuple[Question, Visit]]) -> dict[str, bool]:
-        """By address: whether the last query of every job there gave a report."""
+    def _up(self, schedules: Iterable[tuple[Query, Schedule]]) -> dict[str, bool]:
+        """Return by address whether the last query of every job there gave a report."""
         up: dict[str, bool] = {}
-        for question, visit in visits:
-            if visit.up is not None:
-                up[question.endpoint.label] = visit.up and up.get(question.endpoint.label, True)
+        for query, schedule in schedules:
+            if schedule.up is not None:
+                up[query.endpoint.label] = schedule.up and up.get(query.endpoint.label, True)
         return up
 
-    def _standings(self) -> list[JobStanding]:
-        return standings(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
+    def _query_plans(self) -> list[QueryPlan]:
+        return query_plans(self._processes().values(), self._sites, self._rules, self._ctx.clock.time())
 
     def _processes(self) -> Processes:
         return self._ctx.ranks.snapshot().running

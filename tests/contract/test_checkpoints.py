@@ -38,7 +38,7 @@ from exporters.madengine.exporter import SavedTasks
 from exporters.nixl_ep.job_run import SavedRuns
 from exporters.nvml.gpus import Remembered
 from exporters.nvrx.events import SavedLines
-from exporters.ras.asking.reports import SavedJob
+from exporters.ras.query.reports import SavedJob
 from exporters.rdma.baseline import Baseline
 
 RECORDED = DATA / "checkpoint"

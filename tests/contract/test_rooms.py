@@ -21,7 +21,7 @@ FLOORS = {
     "agent/simulate": (("*",),),
     "exporters/inspector": (("format",), ("totals",), ("reading",), ("*",)),
     "exporters/process": (("usage",), ("*",)),
-    "exporters/ras": (("protocol", "report"), ("local",), ("asking",), ("show",), ("*",)),
+    "exporters/ras": (("protocol", "report"), ("local",), ("query",), ("show",), ("*",)),
 }
 """From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""
 MAX_LINES = 300

@@ -15,7 +15,7 @@ import psutil
 from jobs import ROOT
 from nodes import Closing, Node
 
-from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
+from exporters.ras.query.policy import MIN_INTERVAL_SECONDS
 
 VERSION = "2.32.3"
 """The one that scripts/test fetches, and the others that scripts/test --full does."""

@@ -18,7 +18,7 @@ from ports import free_port
 from ras_jobs import RasJob, why_no_ras
 from wire import Connection, Wire, ras_thread_seconds, why_no_wire
 
-from exporters.ras.asking.policy import JITTER, MIN_INTERVAL_SECONDS
+from exporters.ras.query.policy import JITTER, MIN_INTERVAL_SECONDS
 
 WHY_NOT = why_no_ras() or why_no_wire()
 pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(120)]

@@ -14,10 +14,10 @@ from test_ras_events import TEXT
 from test_ras_transcripts import transcripts
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
-from exporters.ras.asking.inquiry import READER
-from exporters.ras.asking.reports import Reports
-from exporters.ras.asking.witness import memberships, named_here, silences
 from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
+from exporters.ras.query.reports import Reports
+from exporters.ras.query.runner import READER
+from exporters.ras.query.witness import memberships, named_here, silences
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.show.families import render_reports
 

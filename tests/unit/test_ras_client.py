@@ -24,13 +24,13 @@ class Reply(NamedTuple):
     seconds: float
 
 
-async def ask(endpoint: Endpoint, limits: QueryLimits) -> Reply:
+async def query(endpoint: Endpoint, limits: QueryLimits) -> Reply:
     """Ask, and take whatever comes."""
 
     async def whole(is_json: bool, pieces: AsyncIterator[bytes]) -> tuple[bool, bytes]:
         return is_json, b"".join([piece async for piece in pieces])
 
-    (is_json, body), seconds = await client.ask(endpoint, limits, whole)
+    (is_json, body), seconds = await client.query(endpoint, limits, whole)
     return Reply(is_json, body, seconds)
 
 
@@ -39,7 +39,7 @@ async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float
     async with served(serve) as endpoint:
         began = time.monotonic()
         with pytest.raises(QueryError) as caught:
-            await ask(endpoint, limits)
+            await query(endpoint, limits)
         return caught.value.stage, time.monotonic() - began
 
 
@@ -47,7 +47,7 @@ async def test_json_is_asked_for_and_read_to_its_end() -> None:
     """The client greets, sets the timeout and the format, asks once, and takes the report to its end."""
     heard: list[bytes] = []
     async with served(answering(JSON_ANSWERS, [b'{"a":', b" 1}\n"], heard)) as endpoint:
-        reply = await ask(endpoint, QueryLimits())
+        reply = await query(endpoint, QueryLimits())
     assert (reply.is_json, reply.body) == (True, b'{"a": 1}\n')
     assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", b"SET FORMAT json\n", b"STATUS\n"]
 
@@ -57,7 +57,7 @@ async def test_a_library_without_json_is_asked_for_its_longest_text() -> None:
     heard: list[bytes] = []
     answers = (*JSON_ANSWERS[:2], b"ERROR: Unknown command SET FORMAT json\n")
     async with served(answering(answers, [b"NCCL version\n"], heard)) as endpoint:
-        reply = await ask(endpoint, QUICK)
+        reply = await query(endpoint, QUICK)
     assert (reply.is_json, reply.body, heard[-1]) == (False, b"NCCL version\n", b"VERBOSE STATUS\n")
 
 
@@ -74,7 +74,7 @@ async def test_a_stopped_process_costs_one_attempt() -> None:
             await reader.read()
 
     async with served(serve) as endpoint:
-        assert (await ask(endpoint, QUICK)).body == b"{}"
+        assert (await query(endpoint, QUICK)).body == b"{}"
     assert connections == 2
 
 
@@ -133,7 +133,7 @@ async def test_gigabytes_are_cut_off_at_the_cap() -> None:
     """A report of one byte more than the cap fails; of the cap it is taken, and no more than a piece beyond is read."""
     limits = QueryLimits(report_bytes=SHORT)
     async with served(answering(JSON_ANSWERS, [b"x" * SHORT])) as endpoint:
-        assert len((await ask(endpoint, limits)).body) == SHORT
+        assert len((await query(endpoint, limits)).body) == SHORT
     assert (await failure(answering(JSON_ANSWERS, [b"x" * (SHORT + 1)]), limits))[0] == "size"
     sent = 0
 
@@ -151,7 +151,7 @@ async def test_a_line_of_more_than_its_cap_fails() -> None:
     """An answer may be as long as the cap, and not longer."""
     just = b"SERVER PROTOCOL ".ljust(MAX_LINE_BYTES - 1, b"2")
     async with served(answering([just + b"\n", *JSON_ANSWERS[1:]], [b"{}"])) as endpoint:
-        assert (await ask(endpoint, QUICK)).body == b"{}"
+        assert (await query(endpoint, QUICK)).body == b"{}"
     assert (await failure(answering([just + b"222\n"])))[0] == "size"
 
 

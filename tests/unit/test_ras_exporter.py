@@ -15,11 +15,11 @@ from ras_node import Node, report
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import Membership, ProcessKey, RankLabel
 from exporters.ras import RasConfig
-from exporters.ras.asking import jobs as visits_module, policy
-from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query import jobs as jobs_module, policy
+from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show.families import RasSnapshot
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
@@ -437,7 +437,7 @@ async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeyp
     """A mistake of ours in a query shows as one of the exporter, and the queries go on after it."""
     async with node.exporter() as exporter:
         with monkeypatch.context() as patch:
-            patch.setattr(visits_module.Visits, "note", lambda *_: 1 / 0)
+            patch.setattr(jobs_module.Schedules, "note", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await node.first_query(exporter)
         assert shown(await node.look(exporter, MIN_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
@@ -447,13 +447,13 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
     """Time and number of its reports, failures since, and the interval are shown by job."""
     async with node.exporter() as exporter:
         await node.first_query(exporter)
-        asked_seconds = node.table.clock.time()
+        queried_seconds = node.table.clock.time()
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.replies = [b"garbage"]
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         found = list(exporter.families(exporter.snapshot()))
     series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
-    assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == asked_seconds + LONGEST_INTERVAL_SECONDS
+    assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
     assert series["rankwatch_ras_failures", "4711"] == 1
     doubled = 2 * MIN_INTERVAL_SECONDS
     assert 0.9 * doubled <= series["rankwatch_ras_interval_seconds", "4711"] <= 1.1 * doubled
@@ -480,7 +480,7 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
-    assert [record.message for record in caplog.records if "no event" in record.message]
+    assert [record.message for record in caplog.records if "not events" in each.message]
     assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
 
 

@@ -9,9 +9,9 @@ from client_metrics import samples
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import reports as saved_module
-from exporters.ras.asking.jobs import OwnedJob
-from exporters.ras.asking.reports import SavedJob, SavedWatch, restored, series_of, to_save
+from exporters.ras.query import reports as saved_module
+from exporters.ras.query.jobs import OwnedJob
+from exporters.ras.query.reports import SavedJob, SavedWatch, restored, series_of, to_save
 from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
     ABORT_SHOWN_SECONDS,

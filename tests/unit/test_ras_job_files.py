@@ -14,11 +14,11 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
 from agent.system import inside
 from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
-from exporters.ras.asking import inquiry as files
-from exporters.ras.asking.inquiry import FILE_READER, JobFiles
 from exporters.ras.local import job_files
 from exporters.ras.local.job_files import FileFacts, FileRequest, read_files
 from exporters.ras.local.listeners import ListenerSearch
+from exporters.ras.query import runner as files
+from exporters.ras.query.runner import FILE_READER, JobFiles
 
 SETTING = "NCCL_RAS_TIMEOUT_FACTOR=7\n"
 FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)

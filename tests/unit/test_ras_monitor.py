@@ -12,10 +12,10 @@ from ras_server import Serve, answering, served
 
 from agent.sdk.exporter import Logger
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import monitor
-from exporters.ras.asking.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
-from exporters.ras.asking.policy import LAST_RETRY_SECONDS
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query import monitor
+from exporters.ras.query.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, Monitors
+from exporters.ras.query.policy import LAST_RETRY_SECONDS
 
 SERVERS = frozenset({ProcessKey(11, 1)})
 ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")  # To the greeting, the format and MONITOR

@@ -13,9 +13,9 @@ from ras_server import conversing, served
 
 from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.policy import LABELS_WAIT_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.config import RasConfig
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show.families import RasSnapshot
 
 VICTIM, ATTACKER = 1000, 2000

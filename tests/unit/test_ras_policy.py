@@ -8,20 +8,20 @@ import pytest
 
 from agent.ranks.rank.environment import Claim
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, PublishedProcess, RankLabel
-from exporters.ras.asking.jobs import JobStanding, OwnedJob, Question, Rules, standings, to_ask
-from exporters.ras.asking.policy import (
+from exporters.ras.local.listeners import Server, Site
+from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query.jobs import OwnedJob, Query, QueryPlan, Rules, queries_of, query_plans
+from exporters.ras.query.policy import (
     MAX_INTERVAL_SECONDS,
     MIN_INTERVAL_SECONDS,
     Configured,
     Role,
-    Visit,
+    Schedule,
     first_wait_seconds,
     looks_isolated,
     may_monitor,
     role_of,
 )
-from exporters.ras.local.listeners import Server, Site
-from exporters.ras.protocol.client import Endpoint
 from exporters.ras.report.model import Communicator, Report
 
 HERE = Endpoint("127.0.0.1", 28028)
@@ -64,10 +64,10 @@ def test_role(configured: Configured, ranks: set[int] | None, world_size: int | 
     assert role_of(configured, ranks, world_size) == role
 
 
-def standing_of(found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> JobStanding:
-    """How the one job stands."""
-    (standing,) = standings([found], sites, rules, NOW)
-    return standing
+def plan_of(found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> QueryPlan:
+    """Return the plan for the one job."""
+    (plan,) = query_plans([found], sites, rules, NOW)
+    return plan
 
 
 @pytest.mark.parametrize(("found", "sites", "rules", "why"), [
@@ -90,25 +90,25 @@ def test_why_a_job_is_not_asked(
     found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
 ) -> None:
     """Each reason not to ask is given as that reason, and nobody refused is asked."""
-    standing = standing_of(found, sites, rules)
-    assert (standing.refusal, bool(to_ask([standing]))) == (why, why is None)
+    plan = plan_of(found, sites, rules)
+    assert (plan.refusal, bool(queries_of([plan]))) == (why, why is None)
 
 
 def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> None:
     """A connection reaches any process of the address: the least sound of them decides."""
     mixed = Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 27, 7), 1.0)}, 0)
     both = [process(5, "a"), process(6, "b", age=1.0)]
-    assert [standing.refusal for standing in standings(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
+    assert [plan.refusal for plan in query_plans(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
     admitted = Rules("auto", (2, 27, 3), once=False)
-    assert [standing.refusal for standing in standings(both, {HERE: mixed}, admitted, NOW)] == ["process_young"] * 2
+    assert [plan.refusal for plan in query_plans(both, {HERE: mixed}, admitted, NOW)] == ["process_young"] * 2
 
 
 def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:
     """Of two addresses of one job one is asked; of two jobs at one address each is asked for itself."""
-    two_places = standings([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
-    assert to_ask(two_places) == [Question(HERE, A, "reporter")]
-    two_jobs = standings([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
-    assert to_ask(two_jobs) == [Question(HERE, A, "standby"), Question(HERE, OwnedJob("b", OWNER.key), "reporter")]
+    two_places = query_plans([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
+    assert queries_of(two_places) == [Query(HERE, A, "reporter")]
+    two_jobs = query_plans([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
+    assert queries_of(two_jobs) == [Query(HERE, A, "standby"), Query(HERE, OwnedJob("b", OWNER.key), "reporter")]
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
@@ -118,28 +118,28 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 
 
-@pytest.mark.parametrize(("role", "visit", "seconds"), [
-    ("reporter", Visit(), MIN_INTERVAL_SECONDS),
-    ("labels", Visit(), 600.0),
-    ("reporter", Visit(ranks=480, cost_seconds=0.05), 7.0),
-    ("reporter", Visit(ranks=1000), 30.0),
-    ("reporter", Visit(ranks=2000), 120.0),
-    ("reporter", Visit(ranks=8, cost_seconds=0.3), 30.0),
-    ("reporter", Visit(delays=1), 14.0),
-    ("reporter", Visit(delays=3), 56.0),
-    ("reporter", Visit(delays=5000), MAX_INTERVAL_SECONDS),
-    ("reporter", Visit(ranks=10_000), 3000.0),
-    ("reporter", Visit(ranks=10_000, delays=3), 3000.0),
-    ("standby", Visit(), 7.0),
-    ("standby", Visit(ranks=240), 7.0),
-    ("standby", Visit(ranks=480), 27.648),
-    ("standby", Visit(ranks=480, missing=True), 7.0),
+@pytest.mark.parametrize(("role", "schedule", "seconds"), [
+    ("reporter", Schedule(), MIN_INTERVAL_SECONDS),
+    ("labels", Schedule(), 600.0),
+    ("reporter", Schedule(ranks=480, cost_seconds=0.05), 7.0),
+    ("reporter", Schedule(ranks=1000), 30.0),
+    ("reporter", Schedule(ranks=2000), 120.0),
+    ("reporter", Schedule(ranks=8, cost_seconds=0.3), 30.0),
+    ("reporter", Schedule(delays=1), 14.0),
+    ("reporter", Schedule(delays=3), 56.0),
+    ("reporter", Schedule(delays=5000), MAX_INTERVAL_SECONDS),
+    ("reporter", Schedule(ranks=10_000), 3000.0),
+    ("reporter", Schedule(ranks=10_000, delays=3), 3000.0),
+    ("standby", Schedule(), 7.0),
+    ("standby", Schedule(ranks=240), 7.0),
+    ("standby", Schedule(ranks=480), 27.648),
+    ("standby", Schedule(ranks=480, missing=True), 7.0),
 ])  # fmt: skip
-def test_interval(role: Role, visit: Visit, seconds: float) -> None:
+def test_interval(role: Role, schedule: Schedule, seconds: float) -> None:
     """The interval grows with the job, its cost and its failures, within its bounds, give or take a tenth."""
-    assert visit.next_interval_seconds(role, 0.5) == pytest.approx(seconds)
-    assert visit.next_interval_seconds(role, 0.0) == pytest.approx(0.9 * seconds)
-    assert visit.next_interval_seconds(role, 1.0) == pytest.approx(1.1 * seconds)
+    assert schedule.next_interval_seconds(role, 0.5) == pytest.approx(seconds)
+    assert schedule.next_interval_seconds(role, 0.0) == pytest.approx(0.9 * seconds)
+    assert schedule.next_interval_seconds(role, 1.0) == pytest.approx(1.1 * seconds)
 
 
 @pytest.mark.parametrize(("found", "oldest", "may"), [
@@ -156,28 +156,28 @@ def test_who_is_listened_to(found: Site, oldest: tuple[int, int, int], may: bool
     assert may_monitor(found, oldest) == may
 
 
-def visit(due_at: float, asked_at: float = -math.inf, hastened_at: float = -math.inf, **costs: float) -> Visit:
-    """A visit whose next query is due at a time, by its last ones."""
-    return Visit(due_at, asked_at=asked_at, hastened_at=hastened_at, **costs)  # type: ignore[arg-type]
+def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = -math.inf, **costs: float) -> Schedule:
+    """A schedule whose next query is due at a time, by its last ones."""
+    return Schedule(due_at, queried_at=queried_at, hastened_at=hastened_at, **costs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("known", "due"), [
-    pytest.param(visit(140.0, 70.0), 102.0, id="soon"),
-    pytest.param(visit(101.5, 70.0), 101.5, id="not later than it would be"),
-    pytest.param(visit(140.0, 97.0), 104.0, id="not right after the last query"),
-    pytest.param(visit(140.0), 102.0, id="before the first query"),
-    pytest.param(visit(900.0, 50.0, 40.0, ranks=2000), 160.0, id="once in the interval of a large job"),
-    pytest.param(visit(900.0, 50.0, -60.0, ranks=2000), 102.0, id="again in the next one"),
-    pytest.param(visit(900.0, 50.0, 0.0, cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
-    pytest.param(visit(3500.0, 50.0, 0.0, ranks=10_000), 3000.0, id="never more than a job can afford"),
-    pytest.param(visit(700.0, 80.0, 70.0, delays=9), 102.0, id="in spite of failures"),
-    pytest.param(visit(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
+    pytest.param(schedule(140.0, 70.0), 102.0, id="soon"),
+    pytest.param(schedule(101.5, 70.0), 101.5, id="not later than it would be"),
+    pytest.param(schedule(140.0, 97.0), 104.0, id="not right after the last query"),
+    pytest.param(schedule(140.0), 102.0, id="before the first query"),
+    pytest.param(schedule(900.0, 50.0, 40.0, ranks=2000), 160.0, id="once in the interval of a large job"),
+    pytest.param(schedule(900.0, 50.0, -60.0, ranks=2000), 102.0, id="again in the next one"),
+    pytest.param(schedule(900.0, 50.0, 0.0, cost_seconds=1.5), 150.0, id="once in the interval of a dear job"),
+    pytest.param(schedule(3500.0, 50.0, 0.0, ranks=10_000), 3000.0, id="never more than a job can afford"),
+    pytest.param(schedule(700.0, 80.0, 70.0, delays=9), 102.0, id="in spite of failures"),
+    pytest.param(schedule(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
 ])  # fmt: skip
-def test_a_wake_brings_the_next_query_soon(known: Visit, due: float) -> None:
+def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
     """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
-    asked_at = known.asked_at
+    queried_at = known.queried_at
     known.hasten(100.0, 0.5)
-    assert (known.due_at, known.asked_at, known.alert_until) == (pytest.approx(due), asked_at, 400.0)
+    assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
 
 
 @pytest.mark.parametrize(("role", "costs", "most"), [
@@ -189,7 +189,7 @@ def test_a_wake_brings_the_next_query_soon(known: Visit, due: float) -> None:
 ])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
     """In an hour with ten alarms a second a job is asked at most every 7 s, and a large one twice an interval."""
-    known, asked = visit(0.0, **costs), []
+    known, asked = schedule(0.0, **costs), []
     answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):
         now = tick / 10
@@ -203,7 +203,7 @@ def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, f
 
 def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
     """A clean query sets the cost and ends the back-off; one that waited for peers, or failed, does neither."""
-    known = Visit(delays=2)
+    known = Schedule(delays=2)
     for answer, world_size, expected in (
         ((report(8), 0.25), 0, (8, 0.25, 0, False, True, 0)),
         ((report(8, missing=1, timeouts=2), 5.0), 0, (8, 0.25, 1, True, True, 0)),
@@ -215,22 +215,22 @@ def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
         shown = (known.ranks, known.cost_seconds, known.delays, known.missing, known.up, known.failures)
         assert shown == expected
         assert known.interval_seconds == pytest.approx(known.next_interval_seconds("reporter", 0.5))
-    assert Visit(least_seconds=60.0).next_interval_seconds("reporter", 0.5) == pytest.approx(60.0)
+    assert Schedule(least_seconds=60.0).next_interval_seconds("reporter", 0.5) == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize(("max_ranks", "why"), [(4, None), (3, "too_large"), (None, None)])
 def test_a_job_beyond_the_site_s_limit_is_not_asked(max_ranks: int | None, why: str | None) -> None:
     """A job of as many ranks as the limit is asked, one of one more is not."""
     rules = msgspec.structs.replace(AUTO, max_ranks=max_ranks)
-    (standing,) = standings([process(5, rank=0)], {HERE: site(5)}, rules, NOW)
-    assert standing.refusal == why
+    (plan,) = query_plans([process(5, rank=0)], {HERE: site(5)}, rules, NOW)
+    assert plan.refusal == why
 
 
 def test_all_ranks_of_a_process_count_for_its_role() -> None:
     """A process of several ranks that holds the last one, though not as its first, stands by."""
     labels = tuple(RankLabel("4711", str(rank)) for rank in (2, 3))
-    (standing,) = standings([msgspec.structs.replace(process(5), slots=list(labels))], {HERE: site(5)}, AUTO, NOW)
-    assert standing.role == "standby"
+    (plan,) = query_plans([msgspec.structs.replace(process(5), slots=list(labels))], {HERE: site(5)}, AUTO, NOW)
+    assert plan.role == "standby"
 
 
 @pytest.mark.parametrize(("missing", "isolated"), [(0, False), (4, False), (5, True), (8, True)])

@@ -11,8 +11,8 @@ from rank_table import environment
 from ras_node import Node
 from ras_server import answering, served
 
-from exporters.ras.asking import inquiry as reached
-from exporters.ras.asking.policy import MIN_INTERVAL_SECONDS
+from exporters.ras.query import runner as reached
+from exporters.ras.query.policy import MIN_INTERVAL_SECONDS
 
 LOCAL = (
     "Main:\n  +-- 0.0.0.0/0 3 0 5\n|-- 127.0.0.0\n   /8 host LOCAL\n|-- 10.0.0.1\n   /32 host LOCAL\n"

@@ -8,9 +8,9 @@ from rank_table import Table
 
 from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilence
-from exporters.ras.asking.jobs import OwnedJob
-from exporters.ras.asking.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, addresses_in, parse_fib_trie, parse_if_inet6
+from exporters.ras.query.jobs import OwnedJob
+from exporters.ras.query.witness import Witness, named_here, silences, unambiguous, unheard
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 

@@ -9,7 +9,7 @@ from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import number_of, place_of
 from agent.ranks.rank.facts import Owner
-from exporters.ras.asking.jobs import size_of
+from exporters.ras.query.jobs import size_of
 
 ALICE = Owner("user", "1000")
 VLLM = "VLLM::Worker_TP{}"

@@ -1,1 +1,1 @@
-"""What this node knows of its RAS threads, from /proc and files alone. Blocking."""
+"""RAS threads of this node and their listeners, as /proc and files show them. Blocking."""

@@ -1,7 +1,7 @@
-"""The helper's side: reads files that jobs name, on whatever file system they are. One thread for each user's.
+"""Reads files that jobs name, in the helper process: their file system may hang. Each user has a thread of its own.
 
-NCCL sets what its own files of settings hold as it starts (src/misc/param.cc: setEnvFile), which /proc/PID/environ does
-not show: first the file of NCCL_CONF_FILE, or ~/.nccl.conf without it, then /etc/nccl.conf; what is set already stays.
+At start NCCL takes settings from its own files (src/misc/param.cc: setEnvFile), which /proc/PID/environ does not show:
+first NCCL_CONF_FILE or, if unset, ~/.nccl.conf; then /etc/nccl.conf. A setting that is already set stays.
 """
 
 import os
@@ -18,14 +18,14 @@ from agent.system.inside import open_inside, open_regular
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
-MAX_VERSIONS = 256  # remembered at a time; a user who makes more files has them read again
-GRACE_SECONDS = 1.0  # a call waits this long for its threads, in all; a healthy file system answers in milliseconds
+MAX_VERSIONS = 256  # Remembered versions; when a user makes more files, all are forgotten and read again
+GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
 WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
 
 
 def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the files that a process with this environment reads, none where they can add nothing."""
+    """Return the settings files that a process with this environment reads; none if all wanted settings are set."""
     if all(name in environment for name in WANTED):
         return ()
     user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
@@ -33,7 +33,7 @@ def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
-    """RAS's settings in files under ``root``, the first that has one counts; what cannot be read is left out."""
+    """Return RAS's settings from files under ``root``; the first file counts, an unreadable one is skipped."""
     settings: dict[str, str] = {}
     for path in paths:
         settings = parse(_read(root, path)) | settings
@@ -41,7 +41,7 @@ def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """RAS's settings in such a file: NAME=VALUE, a line each; comments begin with #."""
+    """Return RAS's settings in the text of such a file: lines NAME=VALUE; comments begin with #."""
     settings: dict[str, str] = {}
     for line in text.split("\n"):
         name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
@@ -51,7 +51,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _read(root: str, path: str) -> str:
-    """The text of a file; of one that says it is empty nothing: the kernel's own (/proc) have effects when read."""
+    """Return the text of a file; "" if its size is 0, as of files in /proc: reading those can have effects."""
     try:
         fd = open_inside(root, path)
     except (OSError, ValueError):  # ValueError: a NUL in the path
@@ -65,9 +65,9 @@ def _read(root: str, path: str) -> str:
 
 
 class FileRequest(msgspec.Struct, frozen=True):
-    """What to read for process ``pid`` of ``proc_root``: files of settings, and the library at a path or mapping.
+    """What to read for process ``pid`` of ``proc_root``: settings files, and the library at a path or mapping.
 
-    ``uid``: whose files they are, -1 where that is not known.
+    ``uid``: the user who owns the files, -1 when unknown.
     """
 
     proc_root: str
@@ -79,19 +79,19 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """RAS's settings in the files, and the version of the library, None where there is none."""
+    """RAS's settings in the files, and the version of the library, None without one."""
 
     settings: dict[str, str]
     version: tuple[int, int, int] | None
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
-    """Answer each request, None for one whose file system did not: it may be made again."""
+    """Answer each request; None when its file system did not answer: it may be requested again."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
 def read_one(request: FileRequest) -> FileFacts:
-    """Read the requested files; one that cannot be read counts as missing."""
+    """Read the requested files; an unreadable one counts as missing."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
     return FileFacts(settings, _version(folder, request) if request.library or request.mapping else None)
@@ -113,7 +113,7 @@ def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
                 _versions.clear()
             _versions[version] = version_in(fd)
         return _versions.get(version)
-    except (OSError, struct.error):  # the file is the job's: it may be anything, and change
+    except (OSError, struct.error):  # the job owns the file: it may hold anything, and change
         return None
     finally:
         os.close(fd)
@@ -138,14 +138,14 @@ MAX_MAPS_BYTES = 8 * 1024 * 1024
 _MAPPED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) [^/\n]*(/[^\n]*/lib(?:nccl|rccl)\.so[.0-9]{0,32})( \(deleted\))?$", re.MULTILINE
 )
-"""Of the plugins, whose names begin alike, none is the library."""
+"""The library's own name, not that of its plugins, which begin alike."""
 _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's carries the version of ROCm
 
 
 class NcclLibrary(NamedTuple):
-    """What a process maps: nccl or rccl (empty: neither is seen), and the version, None where the name has none.
+    """The library that a process maps: nccl, rccl or "" (neither seen); its version, None if the name has none.
 
-    Without a version in the name it is in the file: at ``path``, or at ``mapping`` if the file was replaced.
+    Without a version in its name the file holds it: at ``path``, or at ``mapping`` if the file was replaced.
     """
 
     flavor: str
@@ -155,7 +155,7 @@ class NcclLibrary(NamedTuple):
 
 
 def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
-    """What a process runs."""
+    """Return the library that a process maps."""
     try:
         with (proc_root / f"{pid}/maps").open("rb") as file:
             mapped = _MAPPED.search(file.read(MAX_MAPS_BYTES))
@@ -173,7 +173,7 @@ def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
 
 
 MAX_SECTIONS = 1_024
-MAX_SECTION_BYTES = 64 * 1024 * 1024  # Of .rodata; that of 2.32.3 has 0.9 MB
+MAX_SECTION_BYTES = 64 * 1024 * 1024  # Of .rodata, which has 0.9 MB in 2.32.3
 
 _TEXT = re.compile(rb"[NR]CCL version (?:: )?(\d{1,3})\.(\d{1,3})\.(\d{1,3})[+\0 -]")
 _HEADER_BYTES = 64
@@ -181,7 +181,7 @@ _SECTION_BYTES = 64
 
 
 def version_in(fd: int) -> tuple[int, int, int] | None:
-    """Return the version in the read-only text of an ELF library (elf(5)); struct.error when it is cut short."""
+    """Return the version in the read-only text of an ELF library (elf(5)); struct.error when the file is cut short."""
     header = os.pread(fd, _HEADER_BYTES, 0)
     if header[:5] != b"\x7fELF\x02" or header[5:6] != b"\x01":  # 64 bits, little-endian
         return None
@@ -193,7 +193,7 @@ def version_in(fd: int) -> tuple[int, int, int] | None:
     sections = [struct.unpack_from("<I20xQQ", table, size * number) for number in range(count)]
     names = _section(fd, *sections[names_index][1:])
     texts = ((start, length) for name, start, length in sections if names[name : name + 8] == b".rodata\0")
-    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # of a file that names more the first alone: it is a job's
+    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # the first version counts, whatever else a job wrote
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 

@@ -1,10 +1,10 @@
 """Which processes listen where RAS threads do, from /proc alone: it costs a job nothing. Blocking; for one thread.
 
-All processes of a node share one address (SO_REUSEPORT) and a connection reaches any of them. A forked child holds its
-parent's listener without a thread to serve it, and keeps it when the parent is gone: no thread ever answers there.
+All processes of a node share one address (SO_REUSEPORT), and a connection reaches any of them. A forked child inherits
+its parent's listener but not the thread that serves it. It keeps the listener when the parent ends: no thread answers.
 
-Jobs name addresses, and the agent reaches more than they do. So an address is a site only where the agent's own tables
-have it on one of this network namespace's interfaces, and a rank's process holds a listener of its own user there.
+Jobs name addresses, and the agent can reach more than jobs can. So an address is a site only if an interface of this
+network namespace has it and a rank's process holds a listener of its own user there.
 """
 
 import math
@@ -23,23 +23,23 @@ from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Versio
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0  # Five minutes, which is as long as a query may hold up the next
+MAX_FACTOR = 60.0  # Timeouts of five minutes: a query may delay the next one by no more
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """``endpoints``: where NCCL_RAS_ADDR has RAS listen, none where it is not set; ``timeout_factor``: of all times."""
+    """``endpoints``: the addresses in NCCL_RAS_ADDR, none if unset; ``timeout_factor`` multiplies all timeouts."""
 
     endpoints: tuple[Endpoint, ...]
     timeout_factor: float
 
 
 def read_settings(environment: Mapping[str, str]) -> Settings:
-    """Return the settings of a process, by what it sees of its environment (nccl_conf.py).
+    """Return the settings of a process from its environment and settings files.
 
-    An address that names a host, as RAS allows, counts as none.
+    An address with a host name, which RAS allows, counts as none.
     """
     try:
         endpoints = parse_address(environment.get("NCCL_RAS_ADDR", "")[:64])
@@ -49,7 +49,7 @@ def read_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def parse_address(text: str) -> tuple[Endpoint, ...]:
-    """Return the endpoints of localhost:port (both loopbacks), IPv4:port or [IPv6]:port; ValueError when it is none."""
+    """Return the endpoints of localhost:port (both loopbacks), IPv4:port or [IPv6]:port; ValueError for other text."""
     form = _ADDRESS.fullmatch(text)
     if form is None or not 0 < int(form[3]) < 65536:
         raise ValueError(f"{text!r} is not localhost:port, an IPv4 address:port or [an IPv6 address]:port")
@@ -58,7 +58,7 @@ def parse_address(text: str) -> tuple[Endpoint, ...]:
 
 
 def timeout_factor(environment: Mapping[str, str]) -> float:
-    """NCCL_RAS_TIMEOUT_FACTOR, which multiplies all of the library's timeouts; at least 1, at most MAX_FACTOR."""
+    """Return NCCL_RAS_TIMEOUT_FACTOR, which multiplies all of the library's timeouts: 1 to MAX_FACTOR."""
     try:
         factor = float(environment.get("NCCL_RAS_TIMEOUT_FACTOR", "1")[:32])
     except ValueError:
@@ -76,7 +76,7 @@ _NAMED_BY_NCCL = "NCCL "  # threads have names only with NCCL_SET_THREAD_NAME=1 
 
 
 class Server(msgspec.Struct, frozen=True):
-    """A rank process with a listener: its library (no version: not known) and NCCL_RAS_TIMEOUT_FACTOR."""
+    """A rank process with a listener: its library (version None: unknown) and NCCL_RAS_TIMEOUT_FACTOR."""
 
     version: Version | None
     timeout_factor: float
@@ -84,16 +84,16 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """One address: the rank processes that serve it, and how many listeners there belong to no known process."""
+    """An address: the rank processes that serve it, and the number of listeners there without a known process."""
 
     servers: dict[ProcessKey, Server]
     unowned: int
 
 
-class _Place(msgspec.Struct, frozen=True):
-    """Where a process listens, if it does: its network namespace, and what its environment and files say.
+class _ProcessSettings(msgspec.Struct, frozen=True):
+    """A process's network namespace and the RAS settings of its environment and files.
 
-    ``settings`` is None while the files are not read.
+    ``settings`` is None until its files are read.
     """
 
     namespace: int
@@ -102,16 +102,16 @@ class _Place(msgspec.Struct, frozen=True):
 
 
 class _Held(NamedTuple):
-    """Who holds a listener, under which descriptor."""
+    """The process that holds a listener, and the descriptor."""
 
     key: ProcessKey
     descriptor: str
 
 
 class ListenerSearch:
-    """Finds listeners at ``endpoints`` and at the addresses of the ranks' environments; remembers their processes.
+    """Finds listeners at ``endpoints`` and at the addresses that ranks' environments name; remembers their processes.
 
-    Files that jobs name it does not touch, as their file systems may hang: it has them read (``wanted``, ``note``).
+    It does not touch files that jobs name, as their file systems may hang: ``wanted`` lists them, ``note`` takes them.
     """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
@@ -122,18 +122,18 @@ class ListenerSearch:
         self._versions: dict[ProcessKey, Version | None] = {}
         self._owners: dict[int, _Held] = {}
         self._servers: dict[ProcessKey, Server] = {}
-        self._places: dict[ProcessKey, _Place] = {}
+        self._settings: dict[ProcessKey, _ProcessSettings] = {}
         self.namespace = self._proc.namespace(os.getpid(), "net")
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
-        """Return the sites that have a listener; ``processes`` are the rank processes that run."""
+        """Return the sites with a listener; ``processes`` are the running rank processes."""
         known = set(processes)
         self._wanted = {}
         self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
-        self._places = {key: self._places.get(key) or self._place(key) for key in sorted(known)}
-        for key, searched in self._places.items():
-            if searched.settings is None:
+        self._settings = {key: self._settings.get(key) or self._settings_of(key) for key in sorted(known)}
+        for key, process in self._settings.items():
+            if process.settings is None:
                 self._want(key)
         by_endpoint = self._listeners()
         self._assign(
@@ -148,7 +148,7 @@ class ListenerSearch:
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
         """Return the process of ``site`` that accepted the connection from ``client``; None while no known one has.
 
-        A connection that was led elsewhere has no such end in this network namespace.
+        A redirected connection has no such end in this network namespace.
         """
         remote_end = connection(self._root / _TABLES, server, client)
         if remote_end is None or not remote_end.inode:
@@ -159,37 +159,37 @@ class ListenerSearch:
         return None
 
     def wanted(self) -> dict[ProcessKey, FileRequest]:
-        """What must be read for the last look to be whole: then look again."""
+        """Return the files that the last look lacks. Look again after ``note``."""
         return dict(self._wanted)
 
-    def note(self, asked: Mapping[ProcessKey, FileRequest], files_facts: Mapping[ProcessKey, FileFacts]) -> None:
-        """Take what was read."""
-        for key, facts in files_facts.items():
-            if asked[key].library or asked[key].mapping:
+    def note(self, requests: Mapping[ProcessKey, FileRequest], answers: Mapping[ProcessKey, FileFacts]) -> None:
+        """Store what the helper read."""
+        for key, facts in answers.items():
+            if requests[key].library or requests[key].mapping:
                 self._versions[key] = facts.version
-            if asked[key].conf and (searched := self._places.get(key)) is not None:
-                settings = read_settings(facts.settings | searched.environment)
-                self._places[key] = msgspec.structs.replace(searched, settings=settings)
+            if requests[key].conf and (process := self._settings.get(key)) is not None:
+                settings = read_settings(facts.settings | process.environment)
+                self._settings[key] = msgspec.structs.replace(process, settings=settings)
 
-    def _place(self, key: ProcessKey) -> _Place:
+    def _settings_of(self, key: ProcessKey) -> _ProcessSettings:
         environment = self._proc.environment(key.pid) or {}
         kept = {name: environment[name] for name in _KEPT if name in environment}
         settings = None if files_of(kept) else read_settings(kept)
-        return _Place(self._proc.namespace(key.pid, "net"), kept, settings)
+        return _ProcessSettings(self._proc.namespace(key.pid, "net"), kept, settings)
 
     def _want(self, key: ProcessKey, library: str = "", mapping: str = "") -> None:
-        searched = self._places[key]
+        process = self._settings[key]
         self._wanted[key] = FileRequest(
             str(self._root),
             key.pid,
             -1 if (uid := self._uid(key)) is None else uid,
-            files_of(searched.environment) if searched.settings is None else (),
+            files_of(process.environment) if process.settings is None else (),
             library,
             mapping,
         )
 
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
-        """By address the listeners that a connection to it can reach."""
+        """Return by address the listeners that a connection to it can reach."""
         table = list(sockets(self._root / _TABLES, LISTEN))
         ports = {listener.local.port for listener in table}
         wanted = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
@@ -202,10 +202,10 @@ class ListenerSearch:
         return {at: listeners for at, listeners in by_endpoint.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
-        """Return the addresses that jobs of this network namespace name, but for those that none may."""
-        for searched in self._places.values():
-            if searched.namespace == self.namespace and searched.settings is not None:
-                yield from (at for named in searched.settings.endpoints if may_be_named((at := _reachable(named)).host))
+        """Return the addresses that jobs of this network namespace name, except those that no job may name."""
+        for process in self._settings.values():
+            if process.namespace == self.namespace and process.settings is not None:
+                yield from (at for named in process.settings.endpoints if may_be_named((at := _reachable(named)).host))
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
         """Find the processes that hold ``listeners`` (inode: uid) of their own user."""
@@ -228,10 +228,10 @@ class ListenerSearch:
         return Site({key: self._server(key) for key in sorted(owners)}, unowned)
 
     def _server(self, key: ProcessKey) -> Server:
-        """What is known of a process that listens; of one whose files are not read yet no version is."""
+        """Return a listening process's library and settings; no version until its files are read."""
         if key in self._servers:
             return self._servers[key]
-        library, settings = mapped_library(self._root, key.pid), self._places[key].settings
+        library, settings = mapped_library(self._root, key.pid), self._settings[key].settings
         is_named = library.version is not None or not (library.path or library.mapping)
         if not is_named and key not in self._versions:
             self._want(key, library.path, library.mapping)
@@ -246,7 +246,7 @@ class ListenerSearch:
         return None if status is None else status.uid
 
     def _may_serve(self, key: ProcessKey) -> bool:
-        """True unless it certainly has no RAS thread: where NCCL names threads, none of that name; else, only one."""
+        """Return True if the process may have a RAS thread: one of that name if NCCL names threads, else any second."""
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):
             return _RAS_THREAD in names
@@ -256,13 +256,13 @@ class ListenerSearch:
         """Return the sockets that a process holds, and a descriptor of each."""
         try:
             names = os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]
-        except OSError:  # gone, or not ours to read: no thread is known to serve its listeners
+        except OSError:  # the process ended, or its descriptors are not readable: its listeners count as unowned
             return {}
         key = ProcessKey(pid, 0)
         return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
 
     def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
-        """Return the socket that a process holds there."""
+        """Return the inode of the socket at a descriptor; None when it is no socket."""
         try:
             match = _SOCKET.match(os.readlink(f"{self._root}/{key.pid}/fd/{descriptor}"))
         except OSError:  # closed since
@@ -271,10 +271,10 @@ class ListenerSearch:
 
 
 def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
-    """Those of ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific ones.
+    """Return the ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific ones.
 
     The kernel prefers a socket bound to the address itself, then one on all of IPv4's, then one on all of both
-    (inet_lookup_listener). So another user's listener on every address takes nothing from the one at an address.
+    (inet_lookup_listener). So a user's wildcard listener takes no connections from one bound to the address.
     """
     by_width: dict[int, list[Socket]] = {}
     for listener in listeners:
@@ -286,6 +286,6 @@ def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
 
 
 def _reachable(endpoint: Endpoint) -> Endpoint:
-    """Return an address to connect to: the loopback for a job that listens on every address."""
+    """Return the address to connect to: the loopback if a job listens on every address."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host)  # noqa: S104  # compared with
     return Endpoint(loopback, endpoint.port) if loopback else endpoint

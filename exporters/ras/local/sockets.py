@@ -17,7 +17,7 @@ _IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 
 
 class Addresses:
-    """What belongs to one network namespace: single addresses, and the networks that are local as a whole (127/8)."""
+    """The addresses of one network namespace: single ones, and networks that are local as a whole (127/8)."""
 
     def __init__(self, networks: Iterable[IPv4Network], addresses: Iterable[IPv6Address]) -> None:
         self._networks = list(networks)
@@ -32,14 +32,14 @@ class Addresses:
 
 
 def addresses_in(folder: Path) -> Addresses:
-    """The addresses of the namespace whose tables are in ``folder``, as /proc/PID/net is one; none where unreadable."""
+    """Return the addresses in the tables of ``folder``, a /proc/PID/net; none when they are unreadable."""
     return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
 
 
 def may_be_named(host: str) -> bool:
-    """Return False for an address that no job's settings can bring the agent to.
+    """Return False for an address to which a job's settings may not send the agent.
 
-    Those mean another one (IPv4 in IPv6), depend on the interface, or are no single machine's.
+    It stands for another one (IPv4 in IPv6), depends on the interface, or names no single machine.
     """
     address = ip_address(host)
     return not (
@@ -75,9 +75,9 @@ def _read(path: Path) -> str:
         return ""
 
 
-MAX_TABLE_BYTES = 8 * 1024 * 1024  # Of listening sockets, which come first in it (tcp_seq_start of the kernel)
+MAX_TABLE_BYTES = 8 * 1024 * 1024  # Listening sockets come first in a table (tcp_seq_start of the kernel)
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
-"""Of a table in which one connection is searched for: 400,000 sockets. One beyond has no known server."""
+"""Of a table that is searched for one connection: 400,000 sockets. A connection beyond it has no known server."""
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
@@ -85,7 +85,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """A row of /proc/net/tcp: ``uid`` made it; a connection that is not accepted yet has inode 0."""
+    """A row of /proc/net/tcp: ``uid`` made the socket; a connection that is not accepted yet has inode 0."""
 
     local: Endpoint
     remote: Endpoint
@@ -94,14 +94,14 @@ class Socket(NamedTuple):
 
 
 def sockets(folder: Path, state: str) -> list[Socket]:
-    """The sockets in ``state`` of the tables in ``folder``, as /proc/PID/net is one; none where they cannot be read."""
+    """Return the sockets in ``state`` in the tables of ``folder``, a /proc/PID/net; none when unreadable."""
     return [listed for name in ("tcp", "tcp6") for listed in parse_sockets(_read(folder / name), state)]
 
 
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
-    """Return the established connection with these ends; None where there is none, or not within MAX_SEARCHED_BYTES.
+    """Return the established connection with these ends; None if it is not within the first MAX_SEARCHED_BYTES.
 
-    A server that listens on every address of both families has IPv4's connections in the table of IPv6.
+    The table of IPv6 has the IPv4 connections of a server that listens on every address of both families.
     """
     for name in ("tcp", "tcp6"):
         ends = " ".join(_written(end, mapped=name == "tcp6") for end in (local, remote)).encode()
@@ -120,7 +120,7 @@ def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None
 
 
 def parse_sockets(table: str, state: str) -> list[Socket]:
-    """Return the sockets in ``state`` of a table like /proc/net/tcp. Lines that are none are left out."""
+    """Return the sockets in ``state`` of a table like /proc/net/tcp; skip lines that are not sockets."""
     parsed = []
     for line in table.splitlines():
         fields = line.split()
@@ -134,7 +134,7 @@ def parse_sockets(table: str, state: str) -> list[Socket]:
 
 
 def _written(endpoint: Endpoint, *, mapped: bool) -> str:
-    """An address as the kernel writes it; ``mapped``: IPv4's as one of IPv6."""
+    """Return an address as the kernel writes it; ``mapped``: an IPv4 address as IPv6."""
     packed = ip_address(endpoint.host).packed
     if mapped and len(packed) == 4:
         packed = _MAPPED + packed
@@ -143,7 +143,7 @@ def _written(endpoint: Endpoint, *, mapped: bool) -> str:
 
 
 def _endpoint(text: str) -> Endpoint:
-    """An address as the kernel writes it: words of the machine's byte order, and the port; of IPv4 as such."""
+    """Parse an address as the kernel writes it, in the machine's byte order, with its port; IPv4 in IPv6 is IPv4."""
     host, _, port = text.partition(":")
     packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
     number = int(port, 16)

@@ -1,10 +1,10 @@
 """One conversation with a RAS thread: handshake, format, one STATUS, read to its end.
 
-A collective over the whole job runs from STATUS to the end of the reply, and the library spins for as long when its
-client leaves early. So the deadline lies beyond the library's own, and nothing is given up before it but what no
-library sends: by the time a reply is as long as the cap the collective is over.
+A collective over the whole job runs from STATUS to the end of the reply. If its client leaves early, the library spins
+for as long. So the deadline lies beyond the library's own. Only a reply beyond the size cap ends a query earlier; no
+library sends one, and after that many bytes the collective is over.
 
-What a MONITOR connection sends is split into events: a line of text each.
+The stream of a MONITOR connection is split into events: a line of text each.
 """
 
 import asyncio
@@ -20,15 +20,15 @@ EVENTS = (
     "PEER_TIMEOUT_DEAD",
 )  # fmt: skip
 """All events of 2.29.2 to 2.32.3, as the library writes them."""
-OTHER = "other"  # what any other event is called
+OTHER = "other"  # The name of any other event
 MAX_EVENT_BYTES = 4 * 1024
 
 _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
-_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # to CLIENT PROTOCOL, which may be sent at any time
+_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # To CLIENT PROTOCOL, which the client may send at any time
 
 
 class EventSplitter:
-    """Splits one stream, however it is cut into pieces. ``unread``: lines that are no event's, or too long."""
+    """Splits one stream, however it is cut into pieces. ``unread``: lines that are too long or are not events."""
 
     def __init__(self) -> None:
         self.unread = 0
@@ -62,21 +62,20 @@ class EventSplitter:
 
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: no listener, no RAS (or none of the job) answers, a command is not understood, no end of the
-report in time, a line or report beyond its cap, the connection broke or ended within the report, the report cannot be
-read."""
+"""Where a query failed: nothing listens; no RAS thread (of the job) answers; RAS refuses a command; the report does not
+end in time; a line or report exceeds its cap; the connection breaks within the report; the report is unreadable."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a reply to a command; the library's are below 1050 bytes. It is also how much asyncio reads ahead."""
+"""Of a reply to a command; the library's are below 1050 bytes. asyncio reads this much ahead."""
 MAX_REPORT_BYTES = 40 * 1024 * 1024  # About 75,000 ranks over all communicators
 _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
-"""Decides, from the agent's own end of a connection, whether to say anything: it may have reached any process."""
+"""Decides, from the agent's end of a connection, whether to send anything: the connection may reach any process."""
 Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
-"""Takes a report: whether it is JSON, and its pieces; what it leaves of them is skipped."""
+"""Takes a report: whether it is JSON, and its pieces; the client skips the pieces that remain."""
 
 
 class Endpoint(NamedTuple):
@@ -87,12 +86,12 @@ class Endpoint(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As an address is written: an IPv6 address in brackets."""
+        """Return the address as text, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class QueryError(Exception):
-    """A query without a report; ``stage`` says how far it came."""
+    """A query gave no report; ``stage`` is where it failed."""
 
     def __init__(self, stage: Stage, message: str) -> None:
         super().__init__(message)
@@ -100,10 +99,10 @@ class QueryError(Exception):
 
 
 class QueryLimits(msgspec.Struct, frozen=True):
-    """``timeout_factor`` is the job's NCCL_RAS_TIMEOUT_FACTOR, ``collective_seconds`` the library's soft timeout.
+    """``timeout_factor``: the job's NCCL_RAS_TIMEOUT_FACTOR; ``collective_seconds``: the library's soft timeout.
 
-    ``attempts`` connections are made until one completes its handshake: each reaches any process of the node, and one
-    that is stopped never answers. ``step_seconds`` is for each answer before the report.
+    ``attempts``: connections to make until one completes its handshake; each reaches any process of the node, and a
+    stopped one never answers. ``step_seconds``: for each answer before the report.
     """
 
     timeout_factor: float = 1.0
@@ -114,7 +113,7 @@ class QueryLimits(msgspec.Struct, frozen=True):
     report_bytes: int = MAX_REPORT_BYTES
 
     def report_seconds(self) -> float:
-        """The library stops 5 s (times the factor) after its soft timeout; then it formats and sends."""
+        """Return the deadline (s): the library stops 5 s (times the factor) after its soft timeout, and then sends."""
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
@@ -123,12 +122,12 @@ async def anybody(_: Endpoint) -> bool:
     return True
 
 
-async def ask(
+async def query(
     endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: ConnectionCheck = anybody
 ) -> tuple[T, float]:
-    """Ask once for a report, in JSON where the library can; QueryError when there is none.
+    """Query once for a report, in JSON if the library can; QueryError without a report.
 
-    Returns what ``take`` made of it, and the seconds from STATUS to its end.
+    Returns the result of ``take`` and the seconds from STATUS to the report's end.
     """
     reader, writer = await greet(endpoint, limits, accept)
     try:
@@ -139,10 +138,10 @@ async def ask(
             raise QueryError("command", "SET FORMAT was not understood")
         is_json = answer == "OK"
         report = _Incoming(reader, limits)
-        writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # the text one names more ranks
+        writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # a verbose text names more ranks
         pieces = report.pieces()
         taken = await take(is_json, pieces)
-        async for _ in pieces:  # whatever became of it, the connection is read to its end
+        async for _ in pieces:  # the connection is read to its end in every case
             pass
         return taken, report.seconds
     finally:
@@ -152,9 +151,9 @@ async def ask(
 async def greet(
     endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck = anybody
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until a RAS thread answers that is accepted, or raise QueryError.
+    """Connect until an accepted RAS thread answers; QueryError when none does.
 
-    To others nothing is sent. No collective runs yet, so that leaving costs no rank anything.
+    Other processes are sent nothing. No collective runs yet, so disconnecting costs no rank anything.
     """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
@@ -170,7 +169,7 @@ async def greet(
             greeting = await command(reader, writer, "CLIENT PROTOCOL 2", limits)
             greeted = greeting.startswith("SERVER PROTOCOL ")
             if not greeted:
-                raise QueryError("handshake", "the answer is none of a RAS thread")
+                raise QueryError("handshake", "the answer is not that of a RAS thread")
         except QueryError as error:
             if error.stage != "command":
                 raise
@@ -184,7 +183,7 @@ async def greet(
 
 
 async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: QueryLimits) -> str:
-    """Send one line and return the one that answers it; QueryError when none does."""
+    """Send one line and return the line that answers it; QueryError without an answer."""
     writer.write(line.encode() + b"\n")
     try:
         async with asyncio.timeout(limits.step_seconds):
@@ -199,7 +198,7 @@ async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
 
 
 class _Incoming:
-    """A report as it comes; ``seconds`` since it was made grow until its end."""
+    """An incoming report; ``seconds`` counts from the command to its latest piece."""
 
     def __init__(self, reader: asyncio.StreamReader, limits: QueryLimits) -> None:
         self._reader = reader
@@ -211,14 +210,14 @@ class _Incoming:
         self.seconds = 0.0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Give the whole report; the time that the receiver takes is not counted as the library's."""
+        """Yield the whole report; the receiver's time extends the deadline, which is for the library alone."""
         while piece := await self._piece():
             gave_at = self._now()
             yield piece
             self._deadline_at += self._now() - gave_at
 
     async def _piece(self) -> bytes:
-        """Return the next bytes, none at the end."""
+        """Return the next bytes, b"" at the end."""
         try:
             async with asyncio.timeout_at(self._deadline_at):
                 piece = await self._reader.read(_PIECE_BYTES)

@@ -1,1 +1,1 @@
-"""What a RAS report says, and what several say one after the other. Pure."""
+"""The contents of RAS reports, and what successive reports show. Pure."""

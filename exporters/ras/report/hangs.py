@@ -1,11 +1,11 @@
-"""Which ranks hold a job up, from its successive reports. Pure.
+"""Which ranks block a job, from its successive reports. Pure.
 
-A communicator whose launch counts stay as they are while its ranks differ, or while some do not answer, is stalled: a
-job that runs changes them between two reports. So is one that a few ranks have left, when nothing is launched for
-minutes. The ranks that have launched less are suspects, unless they wait themselves, in another stalled communicator,
-for another rank. A rank that was stopped for a minute is dead to RAS for good, though it goes on: one that does not
-answer is no suspect where launches went on without its answers, unless no other rank is. Counts that are equal and
-stay so may be a hang on the GPUs or a pause: its start is exported, and no rank is blamed.
+A running job changes its launch counts between two reports. A communicator with unchanged counts is stalled if the
+counts of its ranks differ or some ranks do not answer. So is one that a few ranks have left, when nothing is launched
+for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in another stalled
+communicator. RAS declares a rank that was stopped for a minute dead for good, though it goes on: a rank without an
+answer is no suspect if launches went on without it, unless there is no other suspect. Counts that are equal and
+unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is blamed.
 """
 
 import itertools
@@ -20,27 +20,27 @@ from exporters.ras.report import model
 
 STALLED_REPORTS = 2  # Reports in a row with the same counts
 LEFT_SECONDS = 300.0
-"""After this long without a launch a communicator waits for the ranks that left it. In a job that runs,
-and at its end, the ranks leave a communicator within seconds of each other."""
+"""After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
+ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
-"""Launches this long after a rank's last answer show that the others do not wait for it: a host launches less far ahead
-of its GPU."""
-MAX_SUSPECTS = 32  # Named in one communicator
+"""Launches this long after a rank's last answer show that the others do not wait for it: a host does not launch that
+far ahead of its GPU."""
+MAX_SUSPECTS = 32  # In one communicator
 WATCH_BYTES = 512
-UNHEARD_BYTES = 16  # What a watch takes beside its marks, and of each rank that does not answer
-MAX_SAVED_BYTES = 1024 * 1024  # in the checkpoint, of all jobs' watches, in turns: none keeps out another's
+UNHEARD_BYTES = 16  # A watch takes WATCH_BYTES, its marks, and this for each rank that does not answer
+MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, of all jobs' watches in turn: no job keeps out another
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Of the watches of communicators that the last report does not hold: 2,000 small ones. The last seen are kept."""
+"""Of the watches of communicators that the last report lacks: 2,000 small ones. Those seen last are kept."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A communicator's launch counts: since when (epoch seconds) and in how many reports they are what they are.
+    """A communicator's launch counts: since when (epoch seconds) and in how many reports they are unchanged.
 
-    ``marks`` are the last of each rank that answered in any of these reports, ``seen_seconds`` is the time of the last.
-    ``unheard``: the ranks (in the communicator) that do not answer, and the time of the first report without their
-    answer; something was launched later than ``launched_after_seconds``.
+    ``marks``: the last mark of each rank that answered in any of these reports. ``seen_seconds``: time of the last
+    report. ``unheard``: ranks of the communicator that do not answer, with the time of the first report without their
+    answer. ``launched_after_seconds``: the last launch was later than this.
     """
 
     marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
@@ -57,12 +57,12 @@ class Watch(msgspec.Struct, frozen=True):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes."""
+        """Return the bytes that the watch takes."""
         return WATCH_BYTES + len(self.marks) + UNHEARD_BYTES * len(self.unheard)
 
     @property
     def still_seconds(self) -> float:
-        """For how long nothing had been launched when it was last seen."""
+        """Return for how long nothing had been launched at the last report."""
         return self.seen_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
@@ -81,10 +81,10 @@ class Suspect(msgspec.Struct, frozen=True):
 def watch(
     before: Mapping[str, Watch], communicators: Iterable[model.Communicator], now_seconds: float
 ) -> dict[str, Watch]:
-    """Compare a report with what was known; communicators that have launched nothing yet are not watched.
+    """Return the watches after a report; a communicator is watched from its first launch on.
 
-    One that the report lacks, or without a rank that answers, is watched on: it stands still all the same. If
-    the clock was set back it stands still since this report at the latest.
+    A communicator that the report lacks, or without an answering rank, stays watched: it stands still all the same.
+    If the clock was set back, it stands still since this report at the latest.
     """
     after = {}
     for communicator in communicators:
@@ -111,7 +111,7 @@ def _watched(known: Watch | None, communicator: model.Communicator, marks: model
 
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
-    """Return the watches that were seen last, up to ``max_bytes`` of them."""
+    """Return the watches with the latest reports, up to ``max_bytes`` in all."""
     kept, room = {}, max_bytes
     for name, known in sorted(watches.items(), key=lambda item: -item[1].seen_seconds):
         room -= known.size_bytes
@@ -122,7 +122,7 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
 
 
 def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> bool:
-    """True when nothing was launched since the report before, though some ranks are to launch more or do not answer."""
+    """Return True when nothing was launched since the last report though ranks differ, do not answer or left."""
     if communicator.launches is None or not watches[communicator.hash].frozen:
         return False
     return (
@@ -135,7 +135,7 @@ def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> b
 def suspects(
     communicators: Collection[model.Communicator], watches: Mapping[str, Watch]
 ) -> dict[str, tuple[Suspect, ...]]:
-    """The ranks that block stalled communicators, by the communicator's hash; none when that cannot be determined."""
+    """Return the ranks that block stalled communicators, by communicator hash; none when they cannot be determined."""
     still = [communicator for communicator in communicators if stalled(communicator, watches)]
     silent = {communicator.hash: ranks for communicator in still if (ranks := _silent(communicator))}
     needed = {
@@ -160,7 +160,7 @@ def suspects(
 
 
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
-    """True when it waits itself: ahead of others, or beside ranks that do not answer, unless others go on there."""
+    """Return True when the rank itself waits: ahead of others, or beside silent ranks, unless others go on there."""
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True
     return not silent.isdisjoint(set(rank.beside_silent) - set(rank.overtaken_in))
@@ -175,7 +175,7 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 
 
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
-    """Return the ranks that left, if they are fewer than half: else it is the others that have not left yet."""
+    """Return the ranks that left, if they are fewer than half; otherwise the rest are the ones still to leave."""
     departed = _missing(communicator, "no_communicator")
     return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
 
@@ -185,26 +185,26 @@ def _missing(communicator: model.Communicator, *reasons: model.MissingReason) ->
 
 
 ABORT_SHOWN_SECONDS = 60.0
-"""How long an abort is shown: the flag stands for a second or two, a scrape comes every fifteen."""
-MAX_ABORTED = 1024  # Of one job; the first that were seen are shown
+"""How long an abort is shown: its flag is set for a second or two, and Prometheus scrapes every fifteen."""
+MAX_ABORTED = 1024  # Of one job; those seen first are shown
 
 
 class AbortedRank(NamedTuple):
-    """A rank that aborted a communicator (its hash)."""
+    """A rank that aborted a communicator, given by its hash."""
 
     hash: str
     comm_rank: int
 
 
 class Abort(NamedTuple):
-    """When (epoch seconds) a report last showed it; ``rank``: its rank in the largest communicator then, if known."""
+    """The last report (epoch seconds) with the abort; ``rank``: its rank in the largest communicator, if known."""
 
     seconds: float
     rank: int | None
 
 
 def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_seconds: float) -> dict[AbortedRank, Abort]:
-    """Return the ranks that aborted a communicator by this report, or by one not long before."""
+    """Return the ranks that aborted a communicator in this report, or in one less than ABORT_SHOWN_SECONDS ago."""
     aborts = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for communicator in report.communicators:
         for troubled_rank in communicator.troubled:
@@ -214,11 +214,10 @@ def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_secon
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """``owner`` is a process of the job, ``until`` (monotonic) the time to which the report is shown.
+    """A job's report. ``owner``: a process of the job; ``until``: monotonic time until which the report is shown.
 
-    ``world_size``: how many ranks the job has, None where that is not known; ``watches``: by communicator hash;
-    ``asked_seconds``: time of its query (epoch).
-    ``aborted``: the ranks that recently aborted a communicator; ``suspects``: by communicator hash.
+    ``world_size``: number of the job's ranks, None when unknown; ``queried_seconds``: time of the query (epoch);
+    ``aborted``: ranks that recently aborted a communicator; ``watches`` and ``suspects``: by communicator hash.
     """
 
     owner: ProcessKey
@@ -226,18 +225,18 @@ class JobReport(msgspec.Struct, frozen=True):
     until: float
     world_size: int | None
     watches: dict[str, Watch]
-    asked_seconds: float = 0.0
+    queried_seconds: float = 0.0
     aborted: dict[AbortedRank, Abort] = {}
     suspects: dict[str, tuple[Suspect, ...]] = {}
 
     def stalled_seconds(self) -> float | None:
-        """Return for how long (s) a communicator had waited for blamed ranks at the report; None where none did.
+        """Return how long (s) a communicator had waited for blamed ranks at the report's time; None without any.
 
-        Not until now: since that report the job may have gone on.
+        It is not how long until now: the job may have gone on since.
         """
         return max((self.watches[comm].still_seconds for comm in self.suspects), default=None)
 
     def rank_label(self, rank: int | None) -> str:
-        """The global rank, for one of the report's largest communicator; empty where that is but a part of the job."""
+        """Return the global rank for a rank of the largest communicator; "" if that is only a part of the job."""
         whole = self.world_size in (None, self.report.ranks())
         return str(rank) if rank is not None and whole else ""

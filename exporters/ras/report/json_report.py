@@ -1,4 +1,4 @@
-"""The JSON report of NCCL 2.28.7 and later; a reply of either format is read here, or in a helper process. Pure."""
+"""Reads the JSON report of NCCL 2.28.7 and later, and a reply of either format, also in a helper process. Pure."""
 
 import re
 from collections import Counter
@@ -15,19 +15,19 @@ from exporters.ras.report.text_report import read_text
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
 _IN_PROGRESS = 7
-"""ncclInProgress (nccl.h): of a communicator that is being made or, without blocking, worked on. No error."""
+"""ncclInProgress (nccl.h): the communicator is being made or, without blocking, worked on. No error."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=model.MAX_COMMUNICATOR_RANKS)]
 _Launches = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-"""Counted in 64 bits; a number beyond this is none that was ever reached."""
+"""The library counts in 64 bits; no job reaches a number beyond this."""
 _Device = Annotated[int, msgspec.Meta(ge=-1, le=model.MAX_DEVICE)]
 _Pid = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 _Result = Annotated[int, msgspec.Meta(ge=0, lt=256)]
 
 
 def _error_name(code: int) -> str:
-    """Return the name of an ncclResult_t (nccl.h); a code of a newer library by its number."""
+    """Return the name of an ncclResult_t (nccl.h), or the number of a newer library's code."""
     return model.ERRORS.get(code, f"code_{code}")
 
 
@@ -46,7 +46,7 @@ class _Status(msgspec.Struct, gc=False):
     abort_flag: bool
 
     def stage(self) -> str:
-        """Where in its life the communicator is, as the library derives it for its text (section 4 of ras.cc)."""
+        """Return the stage of the communicator's life, as the library derives it for its text (section 4 of ras.cc)."""
         if self.abort_flag:
             return "aborted"
         if self.finalize_called or self.destroy_flag:
@@ -54,7 +54,7 @@ class _Status(msgspec.Struct, gc=False):
         return "running" if self.init_state == 0 else "initializing"
 
     def trouble(self) -> tuple[model.Trouble, str] | None:
-        """Return the gravest thing that is wrong: (trouble, error); None when nothing is."""
+        """Return the gravest problem as (trouble, error); None without one."""
         if self.async_error not in (0, _IN_PROGRESS):
             return "async_error", _error_name(self.async_error)
         if self.init_state not in (0, _IN_PROGRESS):
@@ -71,7 +71,7 @@ class _Counts(msgspec.Struct, gc=False):
 
 
 class _Present(_Rank, gc=False):
-    """What a library does not tell is not known; the rest is."""
+    """A rank that answered; a field that the library does not report is None."""
 
     status: _Status | None = None
     collective_counts: _Counts | None = None
@@ -100,7 +100,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: a bad one costs itself alone, and decoding them one by one lets other threads run."""
+    """``communicators`` stay raw: a bad one is skipped alone, and other threads run between two of them."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
@@ -108,7 +108,7 @@ class _Report(msgspec.Struct):
 
 
 def read_json(body: bytes, pids: Collection[int] = ()) -> model.Report:
-    """Decode a report, with the places of the processes of ``pids``; ReportError when ``body`` is none."""
+    """Decode a report and the memberships of ``pids``; ReportError when ``body`` is not a report."""
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
@@ -139,7 +139,7 @@ def _decode(body: bytes) -> _Report:
 
 
 class _Reading:
-    """What is gathered over the communicators of one report."""
+    """The state of reading the communicators of one report."""
 
     def __init__(self, pids: Collection[int]) -> None:
         self._pids = pids
@@ -147,12 +147,12 @@ class _Reading:
         self.skipped: Counter[model.Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.spreads: dict[str, Spread] = {}
-        """Of communicators in which some wait."""
+        """Of communicators in which some ranks wait."""
         self.world = World()
         self._hosts: dict[str, str | None] = {}
 
     def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
-        """Decode one after the other; what cannot be true is counted."""
+        """Decode the communicators one by one; count those that cannot be true."""
         for raw in raws:
             try:
                 communicator = msgspec.json.decode(raw, type=_Communicator)
@@ -226,7 +226,7 @@ class _Reading:
 
 
 def _stages(ranks: list[_Present]) -> dict[str, int]:
-    """Return how many ranks are in which stage; empty where the report lacks some."""
+    """Return how many ranks are in each stage; empty if any rank lacks its status."""
     statuses = [rank.status for rank in ranks if rank.status is not None]
     if len(statuses) < len(ranks):
         return {}
@@ -244,14 +244,14 @@ def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.T
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """What to read: JSON or text; of the processes in it only those with one of ``pids`` are of interest."""
+    """What to read: JSON or text. Of the processes in the report only those with a pid in ``pids`` are returned."""
 
     is_json: bool
     pids: frozenset[int]
 
 
 class ReportReading(msgspec.Struct, frozen=True):
-    """A report, or why there is none; ``cut``: the reply is the beginning of one."""
+    """A report, or the error; ``cut``: the reply is only the beginning of a report."""
 
     report: Report | None
     error: str = ""
@@ -259,7 +259,7 @@ class ReportReading(msgspec.Struct, frozen=True):
 
 
 def read(request: ReadRequest, body: bytes) -> ReportReading:
-    """Read a reply."""
+    """Read a reply; an error becomes part of the result."""
     try:
         report = read_json(body, request.pids) if request.is_json else read_text(body)
     except ReportError as error:

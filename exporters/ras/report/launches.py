@@ -1,6 +1,6 @@
 """Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
-The counts are of launches by the host, not of completions, and every rank is read at its own instant: in a job that
+The counts are of launches by the host, not of completions, and each rank is read at its own instant. In a job that
 runs they differ by a few and change all the time. Only counts that differ and do not change mean something.
 """
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from exporters.ras.report import model
 
-MAX_WAITS = 8  # Communicators named in which one rank waits for others: one would do
+MAX_WAITS = 8  # Communicators recorded in which one rank waits for others: one would suffice
 
 Counts = tuple[int, ...]  # Launches by collective, in the order of COLLECTIVES
 
 
 class RankLaunches(NamedTuple):
-    """A rank that answered, and what it has launched."""
+    """A rank that answered, and its launches."""
 
     comm_rank: int
     place: model.Place
@@ -24,9 +24,9 @@ class RankLaunches(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the launches of a communicator compare; ``ahead``: where the ranks run that wait for others, if any do.
+    """How the launches of a communicator compare. ``ahead``: places of the ranks that wait for ranks behind them.
 
-    ``abreast``: what those have launched that answer, by where they run, if others do not answer.
+    ``abreast``: launches of the ranks that answer, by place; empty if all ranks answer.
     """
 
     launches: model.Launches
@@ -35,9 +35,9 @@ class Spread(NamedTuple):
 
 
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
-    """Compare the ranks of one communicator; None when none has launched anything yet, which says nothing.
+    """Compare the ranks of one communicator; None before the first launch.
 
-    ``some_silent``: others of the communicator do not answer, so that all that do may wait for them.
+    ``some_silent``: other ranks do not answer, so all that answer may wait for them.
     """
     if not any(any(rank.counts) for rank in ranks):
         return None
@@ -63,9 +63,9 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
 
 
 def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
-    """Note of every rank that is behind in which other communicators it is ahead, or has silent ranks beside it.
+    """Note for every rank that is behind: the other communicators in which it is ahead, or has silent ranks beside it.
 
-    ``spreads``: by hash.
+    ``spreads``: by communicator hash.
     """
     for communicator in communicators:
         going_on = spreads[communicator.hash].ahead if communicator.hash in spreads else frozenset()
@@ -82,9 +82,9 @@ def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
-    """Those behind and those ahead. Where all have launched as many, but not the same, the majority is right.
+    """Return the ranks behind and those ahead. If all have launched as many, but not the same, the majority is right.
 
-    The behind are few: when they are more than the others, the others may as well be too far, and no rank is named.
+    No rank is behind if more than half would be: then the others may as well be too far ahead.
     """
     totals = [sum(rank.counts) for rank in ranks]
     most = max(totals)
@@ -99,14 +99,14 @@ def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[Rank
 
 
 class World:
-    """Remembers the largest communicator of a report."""
+    """The largest communicator of a report, with the rank of each place in it."""
 
     def __init__(self) -> None:
         self._size = 0
         self._ranks: dict[model.Place, int] = {}
 
     def see(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
-        """Take note of a communicator. Two of the same size that number ranks differently: the order is not told."""
+        """Add a communicator. If two of the largest size number a place differently, that place gets no rank."""
         if size < self._size:
             return
         ranks = {place: number for place, number in members if place.host and place.pid > 0}
@@ -118,6 +118,6 @@ class World:
         }
 
     def name(self, communicators: Iterable[model.Communicator]) -> None:
-        """Give every named rank its rank in the largest communicator."""
+        """Set the rank in the largest communicator of every named rank."""
         for rank in (rank for communicator in communicators for rank in communicator.ranks()):
             rank.rank = self._ranks.get(rank.place)

@@ -1,4 +1,4 @@
-"""One RAS report, whatever its format: what of it is believed, and why the rest is not. Pure."""
+"""One RAS report in any format: which communicators are accepted, and why others are skipped. Pure."""
 
 import ipaddress
 import zlib
@@ -9,12 +9,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Marks = bytes  # Of each rank in turn its number and its mark, four bytes each; compact, as a report may hold 75,000
+Marks = bytes  # Rank and mark of each rank in turn, four bytes each; compact, as a report may hold 75,000 ranks
 MARK_BYTES = 8  # Of one rank
 
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
-    """Return the marks of ranks, each with its launches by collective."""
+    """Return the marks of ranks with their launches by collective: a checksum of the launches."""
     packed = array("I")
     for rank, launched in counts:
         packed.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
@@ -22,7 +22,7 @@ def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
 
 
 def differ(before: Marks, after: Marks) -> bool:
-    """Return True when a rank that is in both has another mark."""
+    """Return True when a rank in both has different marks."""
     if before == after:
         return False
     known = _by_rank(before)
@@ -30,7 +30,7 @@ def differ(before: Marks, after: Marks) -> bool:
 
 
 def taken_together(before: Marks, after: Marks) -> Marks:
-    """Return the marks of ``after``, and of the ranks that only ``before`` has."""
+    """Return the marks of ``after``, and those of ranks that only ``before`` has."""
     if before == after:
         return after
     packed = array("I")
@@ -48,25 +48,25 @@ MAX_COMMUNICATOR_RANKS = 1_000_000
 MAX_COMMUNICATORS = 1_000
 MAX_DEVICE = 1024
 MAX_NAMED = 4_096
-"""Missing ranks named in one report, over all its communicators; those beyond show in the counts alone."""
+"""Missing ranks named in one report, over all its communicators; further ones appear only in the counts."""
 MAX_TROUBLED = 32
 MAX_BEHIND = 32
-"""Named in one communicator: of the ranks with an error, and of those that have launched less, the furthest behind."""
+"""Named in one communicator: ranks with an error; of the ranks that have launched less, the furthest behind."""
 
-MAX_BEHIND_NAMED = 4_096  # Of those that have launched less, over all communicators of a report
-MAX_MEMBERS = 4_096  # Places of this node's processes taken from one report
+MAX_BEHIND_NAMED = 4_096  # Ranks that have launched less, over all communicators of a report
+MAX_MEMBERS = 4_096  # Memberships of this node's processes in one report
 
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
-"""What RAS counts the launches of; no others (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
+"""The collectives whose launches RAS counts (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
 
 MissingReason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
 """Why a rank gave no data: its process is declared dead; it did not answer; it answered that it is not in this
-communicator (destroyed it, or makes another one); the report does not tell (text of 2.24 and 2.25)."""
+communicator (it destroyed it, or makes another one); the report has no reason (text of 2.24 and 2.25)."""
 
 Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus"]
-"""Why a communicator is left out: it has no ranks (made by a race in the library), its numbers contradict each other,
-another has its hash, there are too many, the report gives no hash, it cannot be decoded; or missing ranks not named:
-there are too many."""
+"""Why a communicator is left out: it has no ranks (made by a race in the library); its numbers contradict each other;
+another one has its hash; there are too many; the report gives no hash; it cannot be decoded. ``rank_surplus``: missing
+ranks that are not named, since there are too many."""
 
 ERRORS = {
     1: "unhandled_cuda_error",
@@ -81,7 +81,7 @@ Trouble = Literal["async_error", "init_error", "aborted"]
 
 
 class ReportError(ValueError):
-    """A reply that is no report. ``cut``: it is the beginning of one."""
+    """A reply that is not a report. ``cut``: it is the beginning of one."""
 
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class ReportError(ValueError):
 
 
 class Place(NamedTuple):
-    """What a rank runs on: address, pid by the job's pid namespace, NVML index; empty or -1 where unknown."""
+    """Where a rank runs: address, pid in the job's pid namespace, NVML index; "" or -1 when unknown."""
 
     host: str
     pid: int
@@ -97,7 +97,7 @@ class Place(NamedTuple):
 
 
 class NamedRank(msgspec.Struct, gc=False):
-    """A rank that the report says something of. ``rank``: its rank in the report's largest communicator, if known."""
+    """A rank about which the report has a statement. ``rank``: its rank in the largest communicator, if known."""
 
     comm_rank: int
     place: Place
@@ -105,24 +105,24 @@ class NamedRank(msgspec.Struct, gc=False):
 
 
 class MissingRank(NamedRank, gc=False, kw_only=True):
-    """A rank without data."""
+    """A rank that gave no data."""
 
     reason: MissingReason
 
 
 class TroubledRank(NamedRank, gc=False, kw_only=True):
-    """A rank with an error, by the name of its code, or one that has aborted the communicator (``error`` empty)."""
+    """A rank with an error (the name of its code), or one that has aborted the communicator (``error`` empty)."""
 
     trouble: Trouble
     error: str = ""
 
 
 class BehindRank(NamedRank, gc=False, kw_only=True):
-    """A rank that has launched less than others: ``lags`` by collective.
+    """A rank that has launched less than others; ``lags``: by how much, by collective.
 
-    ``waits_in``: other communicators (hashes) where it has launched what others have not, and so waits for them;
-    ``beside_silent``: others with ranks that do not answer, so that it may wait there too; ``overtaken_in``: those
-    of them where a rank has launched as much, and yet is ahead of it here.
+    The others are hashes of other communicators. ``waits_in``: the rank is ahead there, and waits for others.
+    ``beside_silent``: ranks there do not answer, so it may wait there too. ``overtaken_in``: those of
+    ``beside_silent`` where a rank has launched as much and yet is ahead of it here.
     """
 
     lags: dict[str, int]
@@ -132,10 +132,10 @@ class BehindRank(NamedRank, gc=False, kw_only=True):
 
 
 class Launches(msgspec.Struct):
-    """What a communicator's ranks have launched: the least and the most by collective.
+    """The launches of a communicator's ranks: the least and the most by collective.
 
-    ``marks`` tell two reports apart (marks.py). ``behind``: the ranks that others wait for, none when they are the
-    majority: then it is unknown. ``differ``: not all have launched the same.
+    ``marks`` show a change between two reports. ``behind``: the ranks that others wait for, none if they would be the
+    majority. ``differ``: the ranks have not all launched the same.
     """
 
     extremes: dict[str, tuple[int, int]]
@@ -145,11 +145,11 @@ class Launches(msgspec.Struct):
 
 
 class Communicator(msgspec.Struct):
-    """One communicator: its hash (hex), ranks in all, and how many gave data.
+    """One communicator: its hash (hex), the number of its ranks, and how many of them gave data.
 
-    ``missing`` counts those that did not: ``unresponsive`` ones of processes that did not answer, and ``dead`` ones
-    of processes declared dead; ``named`` are those of them that are named. ``initializing``, ``finalizing`` and
-    ``aborted`` count ranks that answered. None where the report lacks it.
+    ``missing`` counts those without data; of them ``unresponsive`` did not answer, ``dead`` are of processes declared
+    dead, and ``named`` are listed. ``initializing``, ``finalizing`` and ``aborted`` count ranks that answered. None:
+    the report lacks it.
     """
 
     hash: str
@@ -166,12 +166,12 @@ class Communicator(msgspec.Struct):
     launches: Launches | None = None
 
     def ranks(self) -> tuple[NamedRank, ...]:
-        """Return all ranks that it names."""
+        """Return all listed ranks."""
         return (*self.named, *self.troubled, *(self.launches.behind if self.launches is not None else ()))
 
 
 class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
-    """A rank that answered: what it runs on, its communicator (hash) with the size, and its rank there."""
+    """A rank that answered: its place, its communicator (hash) with the size, and its rank there."""
 
     place: Place
     hash: str
@@ -180,10 +180,10 @@ class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """``processes``: (address, pid) of ranks that answered, pids by the job's pid namespace; text names none.
+    """``processes``: (address, pid in the job's pid namespace) of ranks that answered; none in a text report.
 
-    ``timeouts``: how often the library gave up waiting for peers. ``skipped``: what was left out. ``members``: the
-    places of the requested processes.
+    ``timeouts``: how often the library stopped waiting for peers. ``skipped``: communicators left out, by reason.
+    ``members``: the memberships of the requested processes.
     """
 
     version: str
@@ -194,11 +194,11 @@ class Report(msgspec.Struct, frozen=True):
     members: tuple[CommunicatorMember, ...] = ()
 
     def ranks(self) -> int:
-        """Ranks of the largest communicator."""
+        """Return the number of ranks in the largest communicator."""
         return max((communicator.size for communicator in self.communicators), default=0)
 
     def missing(self) -> int:
-        """Ranks missing from the largest communicator (the most, among equals)."""
+        """Return how many ranks the largest communicator misses; of several largest, the most."""
         ranks = self.ranks()
         return max(
             (communicator.missing for communicator in self.communicators if communicator.size == ranks), default=0
@@ -206,9 +206,10 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
-    """Return the communicators that can be true, the first of each hash; the others are counted in ``skipped``.
+    """Return the plausible communicators, the first of each hash; count the others in ``skipped``.
 
-    Of too many the largest are kept, of one size (the whole job's), then those in trouble, then the next in size.
+    If there are too many, the ones of the largest size (the whole job's) are kept first, then those in trouble, then
+    the next in size.
     """
     accepted: dict[str, Communicator] = {}
     for communicator in communicators:
@@ -233,9 +234,9 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 
 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
-    """Name no more missing ranks than MAX_NAMED, and of those behind first the ones in the largest communicators.
+    """Cut the named missing ranks to MAX_NAMED; cut those behind too, the largest communicators' last.
 
-    Which of them stand still is not known yet.
+    Which communicators stand still is not known yet.
     """
     room = MAX_NAMED
     for communicator in kept:
@@ -251,7 +252,7 @@ def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
 
 
 def plain_address(text: str) -> str | None:
-    """An IP address in its usual form; empty for "unknown", None for anything else."""
+    """Return an IP address in its usual form; "" for "unknown", None for other text."""
     if text == "unknown":
         return ""
     try:

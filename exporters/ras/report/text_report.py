@@ -1,8 +1,8 @@
-"""The text report of NCCL 2.24 and later and of RCCL: a table of groups of like communicators, then paragraphs about
-those in trouble. Ranks are named only while they are few, communicators only while something is wrong with them. Where
-one communicator is the largest, its ranks are the job's. Pure.
+"""Reads the text report of NCCL 2.24 and later and of RCCL. Pure.
 
-A statement is a line that gives a count, followed by the ranks it counts while they are few, or a line about one rank.
+It is a table of groups of like communicators, then paragraphs about communicators in trouble. It names ranks only while
+they are few, and communicators only in trouble. If one communicator is the largest, its ranks are the job's. A
+statement is a line with a count, followed by the counted ranks while they are few, or a line about one rank.
 """
 
 import hashlib
@@ -44,12 +44,12 @@ _ERROR_NAMES = {name.replace("_", " "): name for name in model.ERRORS.values()} 
     "unexpected error": "unknown",
 }
 _LEFT = ("NOCOMM", "UNKNOWN")
-"""Statuses of a rank whose process answers and is not in the communicator; the latter of 2.24 and 2.25."""
-_ANY = "any"  # In the place of a collective: 2.24 and 2.25 count all of them together
+"""Statuses of a rank that answers and is not in the communicator; UNKNOWN is that of 2.24 and 2.25."""
+_ANY = "any"  # Instead of a collective: 2.24 and 2.25 count all collectives together
 
 
 class _Statement(NamedTuple):
-    """``about``: the collective, or the kind of error. ``counted``: how many ranks; ``ranks``: those listed."""
+    """``about``: the collective, or the kind of error. ``counted``: number of ranks; ``ranks``: the listed ones."""
 
     kind: str
     value: str
@@ -59,7 +59,7 @@ class _Statement(NamedTuple):
 
 
 class TroubleText:
-    """What the paragraphs about one communicator of ``group`` say."""
+    """The paragraphs about one communicator of ``group``."""
 
     def __init__(self, group: int) -> None:
         self.group = group
@@ -68,7 +68,7 @@ class TroubleText:
         self._about = ""
 
     def take(self, line: str) -> None:
-        """Add a line. One that is none of those known ends the listing before it."""
+        """Add a line. An unknown line ends the listing before it."""
         if match := _DIFFERENT.match(line):
             self._about = match["collective"] if match["collective"] in model.COLLECTIVES else _ANY
         elif match := _ERRORS.match(line):
@@ -90,7 +90,7 @@ class TroubleText:
                 self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
 
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
-        """The communicator ``name`` (16 digits). ``dead``: pids and addresses of dead processes, None: not known."""
+        """Return communicator ``name`` (16 digits). ``dead``: (pid, address) of dead processes, None when unknown."""
         silent = [statement for statement in self._statements if statement.kind == "silent"]
         departed = [
             statement for statement in self._statements if statement.kind == "status" and statement.value in _LEFT
@@ -130,7 +130,7 @@ class TroubleText:
         return tuple(troubled[: model.MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> model.Launches | None:
-        """Return the launches that differ; a text has no others. ``ranks``: how many gave data."""
+        """Return the launches that differ, the only ones in a text. ``ranks``: how many ranks gave data."""
         launched = [statement for statement in self._statements if statement.kind == "launched"]
         if not launched:
             return None
@@ -144,7 +144,7 @@ class TroubleText:
             counts = [int(statement.value) for statement in statements]
             extremes[collective] = (min(counts), max(counts))
             late = [statement for statement in statements if int(statement.value) < max(counts)]
-            # as in launches.py: the majority is not to blame
+            # as in launches.py: the majority is not behind
             if 2 * sum(late_one.counted for late_one in late) > ranks:
                 continue
             for statement, rank in ((late_one, rank) for late_one in late for rank in late_one.ranks):
@@ -174,16 +174,14 @@ def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[s
 
 
 def _at(rank: re.Match[str]) -> tuple[int, model.Place]:
-    """Return the rank in its communicator, and what it runs on."""
+    """Return the rank in its communicator, and its place."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
     host = model.plain_address(fields.get("host") or "") or ""
     return int(fields["rank"]), model.Place(host, int(fields.get("pid") or -1), gpu if gpu <= model.MAX_DEVICE else -1)
 
 
-MAX_TROUBLES = (
-    4 * model.MAX_COMMUNICATORS
-)  # Garbage of old versions takes places of its own: more are read than accepted
+MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # More than are accepted: garbage of old versions takes some
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
@@ -197,7 +195,7 @@ _TIMEOUTS = re.compile(r"  Encountered (\d{1,9}) communication timeouts? while g
 
 
 def read_text(body: bytes) -> model.Report:
-    """Read a report; ReportError when ``body`` is none, or was cut before its last heading."""
+    """Read a report; ReportError when ``body`` is not a report, or was cut before its last heading."""
     lines = body.decode("ascii", "replace").splitlines()
     banner = _BANNER.match(lines[0]) if lines else None
     if banner is None:
@@ -220,7 +218,7 @@ def read_text(body: bytes) -> model.Report:
 
 
 def _sections(lines: list[str]) -> dict[str, list[str]]:
-    """Return the lines below each underlined heading; that of the communicators carries how long it took."""
+    """Return the lines below each underlined heading; the communicators' heading ends with a duration."""
     sections: dict[str, list[str]] = {}
     current: list[str] = []
     for above, line in zip(["", *lines], lines, strict=False):
@@ -232,7 +230,7 @@ def _sections(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
-    """Ranks per communicator of each group, and how many communicators it has."""
+    """Return by group the ranks per communicator, and the number of communicators."""
     rows = [match for line in lines if (match := _GROUP.match(line))]
     return {int(row["group"]): int(row["size"]) for row in rows}, {int(row["group"]): int(row["count"]) for row in rows}
 
@@ -240,7 +238,7 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
 def _name_ranks(
     communicators: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]
 ) -> None:
-    """Name ranks as the largest communicator does, if there is one such: a text names no others of it."""
+    """Set ranks by the largest communicator, if there is exactly one: a text names no others of its members."""
     largest = max(sizes.values(), default=0)
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
         return
@@ -255,7 +253,7 @@ def _name_ranks(
 
 
 def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
-    """Pids and addresses of the processes listed under DEAD; None when there is no such paragraph."""
+    """Return (pid, address) of the processes listed under DEAD; None without such a paragraph."""
     if "DEAD" not in lines:
         return None
     listed = itertools.takewhile(bool, lines[lines.index("DEAD") :])
@@ -263,7 +261,7 @@ def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
 
 
 def _troubles(lines: list[str], skipped: Counter[model.Skipped]) -> dict[str, TroubleText]:
-    """What the paragraphs say of each communicator, by its hash."""
+    """Return the paragraphs about each communicator, by its hash."""
     troubles: dict[str, TroubleText] = {}
     current = None
     for line in lines:

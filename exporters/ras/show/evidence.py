@@ -1,5 +1,5 @@
-"""What the last report of a job adds to a bundle of evidence: the report as it was read, and which ranks it blames; and
-for how long the job stood still by it."""
+"""The last report of a job in a bundle of evidence: the report as read, the ranks it blames, and for how long the job
+stood still."""
 
 from collections.abc import Mapping
 
@@ -18,13 +18,13 @@ _SAYS = {
 
 
 def stalls(reports: Mapping[str, JobReport]) -> dict[str, float]:
-    """Return the jobs that stand still by these reports, and for how many seconds."""
+    """Return the jobs that stand still by these reports, with the seconds."""
     seconds = {job_id: report.stalled_seconds() for job_id, report in reports.items()}
     return {job_id: stalled for job_id, stalled in seconds.items() if stalled is not None}
 
 
 def bundle_part(last: JobReport | None) -> Offered:
-    """Return what a job's last report adds; empty without one."""
+    """Return the evidence in a job's last report; empty without a report."""
     if last is None:
         return Offered({})
     words = [
@@ -38,5 +38,5 @@ def bundle_part(last: JobReport | None) -> Offered:
         for suspect in suspects
         if suspect.rank.rank is not None
     ]
-    report = {"asked": last.asked_seconds, "report": last.report}
+    report = {"asked": last.queried_seconds, "report": last.report}
     return Offered({"report.json": msgspec.json.encode(report) + b"\n"}, words[:MAX_WORDS])

@@ -1,7 +1,7 @@
-"""The metric families of RAS's reports and events, and how a snapshot becomes them. Pure.
+"""The metric families of RAS's reports and events, and their rendering. Pure.
 
-Ranks of other nodes are named by their place in the communicator: series by rank alone come from the rank's own node.
-The label ``rank`` is the global rank where the report holds the whole job, else empty."""
+A report names ranks of other nodes by their number in the communicator: series by rank alone come from the rank's own
+node. The label ``rank`` is the global rank if the report holds the whole job, else empty."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows, comm_label
-from exporters.ras.asking.jobs import JobStanding
-from exporters.ras.asking.monitor import Monitored
 from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage
+from exporters.ras.query.jobs import QueryPlan
+from exporters.ras.query.monitor import Monitored
 from exporters.ras.report.hangs import JobReport, stalled
 from exporters.ras.report.model import Communicator, NamedRank
 
@@ -77,7 +77,7 @@ ABORTED = Family(
 # fmt: on
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
 STATES = ("responding", "missing", "unresponsive", "dead", "initializing", "finalizing", "aborted")
-"""Members of a Communicator that count its ranks."""
+"""Fields of a Communicator that count its ranks."""
 _ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
 
 
@@ -130,17 +130,17 @@ def _named(labels: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[st
 # fmt: off
 MONITOR_UP = Family(
     "rankwatch_ras_monitor_up", "gauge",
-    "1 while a RAS thread at the address tells its events, 0 while none does; absent where the agent listens to none.",
+    "1 while a RAS thread at the address reports its events, 0 while none does; absent if the agent monitors none.",
     ("endpoint",), "1 per address that is listened to")
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total", "counter",
-    "Streams of events that were not had, by where they failed: connect, handshake, command (the library has no "
-    "MONITOR) or size; or that ended: cut (the process that told them did) or deadline (it does not answer any more).",
+    "Streams of events that failed to start: connect, handshake, command (the library has no MONITOR) or size; or that "
+    "ended: cut (the process that sent the events ended) or deadline (it does not answer any more).",
     ("stage",), "1 per stage seen, at most 6", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",
-    "What one RAS thread of the node learned of its peers, by the library's own names, and other: PEER_NEW and "
-    "PEER_DEAD are learned by every process of a job, all else by a process's neighbours in the RAS network alone.",
+    "Events that one RAS thread of the node reports of its peers, by the library's own names, and other. Every process "
+    "of a job learns PEER_NEW and PEER_DEAD; the other events reach only a process's neighbours in the RAS network.",
     ("event",), "13 per node", "sum")
 UP = Family(
     "rankwatch_ras_up", "gauge",
@@ -159,18 +159,18 @@ QUERY_ERRORS = Family(
     ("stage",), "7 per node", "sum")
 LISTENERS = Family(
     "rankwatch_ras_listeners", "gauge",
-    "Processes that listen at the configured addresses: rank, a rank's; unowned, a process that is not known "
-    "to answer, such as a child that outlived its rank. An address with an unowned one gets no queries.",
+    "Processes that listen at the configured addresses: rank, a rank's process; unowned, a process that may not "
+    "answer, such as a child that outlived its rank. An address with an unowned one gets no queries.",
     ("endpoint", "owner"), "2 per address with listeners")
 REPORTER = Family(
     "rankwatch_ras_reporter", "gauge",
-    "Always 1: the node's role in asking the job, by its ranks or the configuration: reporter, standby or none.",
+    "Always 1: the node's role in querying the job, by its ranks or the configuration: reporter, standby or none.",
     ("job_id", "role"), "1 per job")
-NOT_ASKED = Family(
+NOT_QUERIED = Family(
     "rankwatch_ras_not_asked", "gauge",
-    "Always 1: why this node does not ask the job: not_elected, single_pass, network_namespace (the job has its own), "
+    "Always 1: why this node does not query a job: not_elected, single_pass, network_namespace (the job has its own), "
     "no_listener, unowned_listener, version_unknown, version_old, process_young or too_large (the configuration's "
-    "max_ranks). Absent when it does.",
+    "max_ranks). Absent if it does.",
     ("job_id", "reason"), "1 per job that is not asked")
 LIBRARY_INFO = Family(
     "rankwatch_library_info", "gauge",
@@ -182,7 +182,7 @@ REPORT_TIMESTAMP = Family(
     ("job_id",), "1 per queried job", "max")
 FAILURES = Family(
     "rankwatch_ras_failures", "gauge",
-    "Queries of the job without a report since its last one.",
+    "Queries of the job without a report since its last report.",
     ("job_id",), "1 per queried job")
 INTERVAL = Family(
     "rankwatch_ras_interval_seconds", "gauge",
@@ -194,18 +194,18 @@ STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
-    """What ``render`` needs. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
+    """The state to render. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
 
-    ``visits``: for each queried job the seconds to its next query, and its failures.
+    ``schedules``: for each queried job the seconds between its queries, and its failures.
     """
 
     up: dict[str, bool]
-    visits: dict[str, tuple[float, int]]
+    schedules: dict[str, tuple[float, int]]
     duration_seconds: float | None
     queries: int
     errors: Counter[Stage]
     listeners: dict[str, tuple[int, int]]
-    jobs: tuple[JobStanding, ...]
+    jobs: tuple[QueryPlan, ...]
     libraries: frozenset[tuple[str, str, str]]
     reports: dict[str, JobReport]
     heard: Monitored
@@ -224,12 +224,12 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
         listeners.add((endpoint, "rank"), owned)
         listeners.add((endpoint, "unowned"), unowned)
     yield listeners.metric
-    named = [reported for reported in snapshot.jobs if reported.job.job_id]  # one user's job may be of several owners
+    named = [reported for reported in snapshot.jobs if reported.job.job_id]  # several owners may share a job id
     yield _info(REPORTER, ((reported.job.job_id, reported.role) for reported in named))
-    yield _info(NOT_ASKED, ((reported.job.job_id, reported.refusal) for reported in named if reported.refusal))
-    yield REPORT_TIMESTAMP.by_label({job_id: report.asked_seconds for job_id, report in snapshot.reports.items()})
-    yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.visits.items()})
-    yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.visits.items()})
+    yield _info(NOT_QUERIED, ((reported.job.job_id, reported.refusal) for reported in named if reported.refusal))
+    yield REPORT_TIMESTAMP.by_label({job_id: report.queried_seconds for job_id, report in snapshot.reports.items()})
+    yield FAILURES.by_label({job_id: failures for job_id, (_, failures) in snapshot.schedules.items()})
+    yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.schedules.items()})
     yield _info(LIBRARY_INFO, sorted(snapshot.libraries))
     yield from render_reports(snapshot.reports)
     yield MONITOR_UP.by_label(heard.up)
@@ -238,6 +238,6 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
 
 
 def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
-    """Return a family whose series are always 1, each once."""
+    """Return a family whose series are always 1, without duplicates."""
     once = list(dict.fromkeys(labels))
     return Metric(family, once, [1] * len(once))

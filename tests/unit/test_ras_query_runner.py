@@ -20,10 +20,10 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperSpec
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking import inquiry as reached_module
-from exporters.ras.asking.inquiry import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, Aim, Inquiry, QueryAnswer
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
+from exporters.ras.query import runner as reached_module
+from exporters.ras.query.runner import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, QueryAnswer, QueryRunner, QueryTarget
 from exporters.ras.report.json_report import ReportReading
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
@@ -50,17 +50,17 @@ class Always(ListenerSearch):
 
 
 class Bench:
-    """An inquiry with a real helper process; all connections are accepted by ``reached``."""
+    """A query runner with a real helper process; all connections are accepted by ``reached``."""
 
     def __init__(self, spec: HelperSpec[ReportReading]) -> None:
         self.clock = FakeClock()
         self.helper: Helper[ReportReading] = Helpers(self.clock).lend(spec)
         self.thread = OwnThread("ras")
         self.reached: ProcessKey | None = ProcessKey(7, 1)
-        self.inquiry = Inquiry(self.thread, self.helper, Always(self), self.as_seen, Logger("ras"))
+        self.runner = QueryRunner(self.thread, self.helper, Always(self), self.is_unchanged, Logger("ras"))
         self.sent_all = False
 
-    async def as_seen(self, _endpoint: Endpoint, _site: Site) -> bool:
+    async def is_unchanged(self, _endpoint: Endpoint, _site: Site) -> bool:
         return True
 
     async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
@@ -72,14 +72,14 @@ class Bench:
             self.sent_all = True
 
         async with served(answering(JSON_ANSWERS, pieces())) as endpoint:
-            return await self.inquiry.reports(
-                Aim(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or QueryLimits()
+            return await self.runner.reports(
+                QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or QueryLimits()
             )
 
 
 @asynccontextmanager
 async def bench_of(spec: HelperSpec[ReportReading] = READER) -> AsyncIterator[Bench]:
-    """An inquiry, and its helper stopped at the end."""
+    """A query runner, and its helper stopped at the end."""
     bench = Bench(spec)
     yield bench
     await bench.helper.stop()
@@ -101,7 +101,7 @@ async def test_a_large_report_is_read_in_the_helper() -> None:
             (communicator.size, communicator.responding, communicator.missing) for communicator in report.communicators
         ] == [(RANKS, RANKS, 0)] * 3
         assert (report.processes, report.version, report.skipped) == (NEAR, "2.32.3", {})
-        assert (bench.helper.calls, bench.inquiry.errors, bench.sent_all) == ({"ok": 1}, {}, True)
+        assert (bench.helper.calls, bench.runner.errors, bench.sent_all) == ({"ok": 1}, {}, True)
 
 
 @pytest.mark.parametrize("reached", [None, ProcessKey(8, 1)], ids=["nobody known", "another"])
@@ -114,9 +114,9 @@ async def test_who_is_not_to_be_asked_hears_nothing(
     async with bench_of() as bench:
         bench.reached = reached
         async with served(answering(JSON_ANSWERS, [padded(100)], heard)) as endpoint:
-            aim = Aim(endpoint, SITE, frozenset(SITE.servers), PIDS)
-            assert await bench.inquiry.reports(aim, QueryLimits()) == []
-        assert bench.inquiry.errors == {"handshake": 1}
+            target = QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS)
+            assert await bench.runner.reports(target, QueryLimits()) == []
+        assert bench.runner.errors == {"handshake": 1}
     assert set(heard) == {b""}
 
 
@@ -126,7 +126,7 @@ async def test_only_a_large_report_needs_the_helper() -> None:
         await bench.ask([padded(MAX_HELD_BYTES)])
         assert bench.helper.calls == {}
         await bench.ask([padded(MAX_HELD_BYTES + 1)])
-        assert (bench.helper.calls, bench.inquiry.errors) == ({"ok": 1}, {})
+        assert (bench.helper.calls, bench.runner.errors) == ({"ok": 1}, {})
 
 
 @pytest.mark.parametrize(("report", "stage"), [
@@ -138,7 +138,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
     """Garbage and a cut report are told apart, and cost the helper nothing."""
     async with bench_of() as bench:
         assert await bench.ask(report) == []
-        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
+        assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
 
 
 @pytest.mark.parametrize(("spec", "result"), [
@@ -150,10 +150,10 @@ async def test_a_helper_that_fails_costs_one_report(
     spec: HelperSpec[ReportReading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its query fails at parse; the connection is read to its end all the same."""
-    monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 0.5 if result == "hung" else 20.0)
+    monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 0.5 if result == "hung" else 20.0)
     async with bench_of(spec) as bench:
         assert await bench.ask([padded(65536)] * 160) == []
-        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {result: 1}, True)
+        assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {result: 1}, True)
 
 
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
@@ -164,12 +164,12 @@ async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
         assert await bench.ask([body, b" "], QueryLimits(report_bytes=len(body))) == []
         assert await bench.ask([body] * 1000, QueryLimits(report_bytes=len(body))) == []
         assert await bench.ask([body], QueryLimits(report_bytes=len(body)))
-        assert (bench.inquiry.errors, bench.helper.calls) == ({"size": 2}, {"ok": 2})
+        assert (bench.runner.errors, bench.helper.calls) == ({"size": 2}, {"ok": 2})
 
 
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
-    monkeypatch.setattr("exporters.ras.asking.inquiry.READER_SECONDS", 1.0)
+    monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 1.0)
     limits = QueryLimits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))
@@ -177,7 +177,7 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         assert await bench.ask([padded(65536)] * 160, limits) == []
-        assert (bench.inquiry.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
+        assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:
@@ -186,7 +186,7 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
     site, keys = Site(servers, 0), list(servers)
 
     def attempts(wanted: int) -> int:
-        return Aim(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
+        return QueryTarget(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
 
     assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
 
@@ -215,12 +215,12 @@ async def test_processes_that_answer_a_greeting(
     heard: list[bytes] = []
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached(accepting))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
+    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
-        found = await inquiry.present(Aim(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
+        found = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
     thread.stop()
     assert (found, len(search.servers), set(heard) - {b""}) == (present, left, {b"CLIENT PROTOCOL 2\n"})
-    assert inquiry.queries == 0
+    assert runner.queries == 0
 
 
 async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
@@ -233,10 +233,10 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
 
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached([FIRST]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
+    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(silent) as endpoint:
-        aim = Aim(endpoint, SITE, frozenset({FIRST}), PIDS)
-        assert await inquiry.present(aim, QueryLimits(step_seconds=0.05)) == frozenset()
+        target = QueryTarget(endpoint, SITE, frozenset({FIRST}), PIDS)
+        assert await runner.present(target, QueryLimits(step_seconds=0.05)) == frozenset()
     thread.stop()
     assert accepted == [b"CLIENT PROTOCOL 2\n"]
 
@@ -256,9 +256,9 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
 
     thread = OwnThread("ras")
     search = await thread.call(lambda: Reached([FIRST, *[fourth] * 15, SECOND]))
-    inquiry = Inquiry(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
+    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
     async with served(conversing(reply, nobody)) as endpoint:
-        found = await inquiry.reports(Aim(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
+        found = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
     thread.stop()
     assert [answer.server for answer in found] == [FIRST, SECOND]
-    assert not inquiry.errors
+    assert not runner.errors

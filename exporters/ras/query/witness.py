@@ -1,9 +1,9 @@
-"""What RAS reports of the ranks on this node: their communicators, and which of their processes do not answer.
+"""What RAS reports of the ranks on this node: their communicators, and the processes that do not answer.
 
-A report names processes by address and pid. A process that did not answer while it runs may hang, or its RAS thread may
-be cut off: one that was stopped for a minute is dead to all others for ever, answers for itself, and says that all
-others are dead (tried, NCCL 2.24 to 2.32). Where any report has its answer, or it answers a greeting, which costs the
-job nothing, the reports that miss it are contradicted.
+A report names processes by address and pid. A running process that does not answer may hang, or its RAS thread may be
+cut off: a process that was stopped for a minute is dead to all others for ever, answers for itself, and reports all
+others as dead (tried, NCCL 2.24 to 2.32). If any report has the process's answer, or the process answers a greeting,
+the reports that miss it are contradicted. A greeting costs the job nothing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -14,17 +14,17 @@ import msgspec
 from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import Membership, ProcessKey, PublishedProcess, RankWriter, RasSilence
-from exporters.ras.asking.jobs import OwnedJob
 from exporters.ras.local.sockets import Addresses, addresses_in
+from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.report.model import Report
 
 Host = tuple[str, int]  # Address and pid by the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
-"""Sends processes of this node a greeting; returns those that answer."""
+"""Greets processes of this node; returns those that answer."""
 
 
 class Witness:
-    """Tells the rank table which processes the reports miss. ``thread`` reads addresses under ``proc_root``."""
+    """Reports to the rank table which processes RAS misses. ``thread`` reads addresses under ``proc_root``."""
 
     def __init__(self, ranks: RankWriter, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
         self._ranks = ranks
@@ -36,7 +36,7 @@ class Witness:
     async def update_liveness(
         self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[PublishedProcess], greet: Greet
     ) -> None:
-        """Use the reports of one query of a job; ``here``: its processes on this node."""
+        """Apply the reports of one query of a job; ``here``: the job's processes on this node."""
         names = await self._names(best, here)
         for key, host in names.items():
             self._ranks.observe_memberships(key, memberships(best, host))
@@ -48,17 +48,17 @@ class Witness:
             self._silences[job] = silences(before, best, others, names, now, present)
         else:
             self._silences.pop(job, None)
-        self._tell()
+        self._publish()
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
-        """Withdraw what was reported of jobs other than ``jobs``: they have no fresh report."""
+        """Withdraw the silences of jobs other than ``jobs``: those jobs have no fresh report."""
         gone = self._silences.keys() - jobs
         for job in gone:
             del self._silences[job]
         if gone:
-            self._tell()
+            self._publish()
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._ranks.observe_silences({key: of_job for job in self._silences.values() for key, of_job in job.items()})
 
     async def _names(self, best: Report, here: list[PublishedProcess]) -> dict[ProcessKey, Host]:
@@ -77,7 +77,7 @@ class Witness:
 
 
 def memberships(report: Report, host: Host) -> list[Membership]:
-    """Return the places of a process in communicators."""
+    """Return the memberships of a process in communicators."""
     return [
         Membership(comm_label(member.hash), member.comm_rank, member.size)
         for member in report.members
@@ -86,7 +86,7 @@ def memberships(report: Report, host: Host) -> list[Membership]:
 
 
 def unheard(report: Report) -> set[Host]:
-    """Return the processes that did not answer."""
+    """Return the processes that did not answer, as (address, pid)."""
     named = (rank for communicator in report.communicators for rank in communicator.named)
     return {rank.place[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
 
@@ -99,10 +99,10 @@ def silences(
     now: tuple[float, float],
     present: Collection[ProcessKey] = (),
 ) -> dict[ProcessKey, RasSilence]:
-    """Which processes ``best`` misses, counted on from the last report.
+    """Return the silence of each process that ``best`` misses, continued from ``before``.
 
-    ``here``: the job's processes of this node as reports name them; ``others``: further answers of the same moment;
-    ``now``: monotonic and epoch seconds; ``present``: those that answered a greeting.
+    ``here``: the job's processes of this node as reports name them; ``others``: further answers to the same query;
+    ``now``: monotonic and epoch seconds; ``present``: processes that answered a greeting.
     """
     missed = unheard(best)
     heard = {process for report in (best, *others) for process in report.processes}
@@ -117,7 +117,7 @@ def silences(
 
 
 def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
-    """The processes with one name in a report that is no other's: pods may share an address and count pids alike."""
+    """Return the processes with one name that no other process has: pods may share an address and count pids alike."""
     by_host: dict[Host, set[ProcessKey]] = {}
     by_key: dict[ProcessKey, set[Host]] = {}
     for key, host in named:
@@ -129,6 +129,6 @@ def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Ho
 
 
 def named_here(report: Report, pids: Mapping[int, list[ProcessKey]]) -> list[tuple[ProcessKey, Host]]:
-    """The processes of a report, answering or not, with a pid of this node's; ``pids`` by the job's pid namespace."""
+    """Return the report's processes, answering or not, with a pid in ``pids`` (by the job's pid namespace)."""
     silent = {rank.place[:2] for communicator in report.communicators for rank in communicator.named}
     return [(key, host) for host in sorted(report.processes | silent) for key in pids.get(host[1], ())]

@@ -1,4 +1,4 @@
-"""Queries one address for reports, and counts the outcomes."""
+"""Runs the queries of one address and counts their outcomes."""
 
 import asyncio
 import math
@@ -11,25 +11,25 @@ import msgspec
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.helper import Helper, HelperError, HelperSpec
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.policy import looks_isolated
 from exporters.ras.local.job_files import FileFacts
 from exporters.ras.local.listeners import ListenerSearch, Site
-from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, ask, greet
+from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, greet, query
+from exporters.ras.query.policy import looks_isolated
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.report.model import Report
 
 FIRST_PAUSE_SECONDS = 0.002
-ACCEPT_SECONDS = 1.0  # For a process to accept a connection: a RAS thread does so at once, a stopped process never
+ACCEPT_SECONDS = 1.0  # A RAS thread accepts a connection at once, a stopped process never does
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
-"""The helper that parses large reports, with its bound of memory: a hostile report costs the agent none."""
-MAX_HELD_BYTES = 256 * 1024  # of a report that is read in the thread; of a longer one the agent holds a piece at a time
-READER_SECONDS = 10.0  # For each step of the helper; a report of 40 MiB takes it half a second
+"""The helper process that parses large reports. Its memory is bounded: a hostile report takes none of the agent's."""
+MAX_HELD_BYTES = 256 * 1024  # The thread reads a report up to this size; a longer one goes to the helper in pieces
+READER_SECONDS = 10.0  # For each step of the helper, which reads a report of 40 MiB in half a second
 
 
 MAX_ATTEMPTS = 32
 ATTEMPTS_PER_CHANCE = 4
-"""How many connections are made until one reaches a process of the job: at most, and per expected connection."""
+"""Connections made to reach a process of the job: MAX_ATTEMPTS at most, and this number per expected connection."""
 
 
 class QueryAnswer(NamedTuple):
@@ -40,10 +40,11 @@ class QueryAnswer(NamedTuple):
     server: ProcessKey
 
 
-class Aim(NamedTuple):
-    """What to ask: where, the processes of ``site`` that will do, the pids to look for in the report, and the job.
+class QueryTarget(NamedTuple):
+    """Where to send a query, and what to look for in the report.
 
-    The pids are those of the job's owner: of others its report says nothing that counts.
+    ``wanted``: the processes of ``site`` that may answer. ``pids``: those of the job's owner; what the report says of
+    other processes is not used.
     """
 
     endpoint: Endpoint
@@ -53,35 +54,40 @@ class Aim(NamedTuple):
     job_id: str = ""
 
     def attempts(self) -> int:
-        """Return how many connections to make: each reaches any of the site's processes."""
+        """Return how many connections to make, since each reaches any of the site's processes."""
         chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 
 
-AsSeen = Callable[[Endpoint, Site], Awaitable[bool]]
-"""Tells whether, by a new look, the same processes listen at an address, and it may still be queried."""
+ListenerCheck = Callable[[Endpoint, Site], Awaitable[bool]]
+"""Looks again: True when the same processes listen at the address and it may still be queried."""
 
 
-class Inquiry:
-    """Counters of all queries. ``thread`` parses reports, ``helper`` large ones; ``search`` tells who answers.
+class QueryRunner:
+    """Runs queries and counts them. ``thread`` parses reports, ``helper`` large ones.
 
-    ``as_seen`` decides before an address is queried again.
+    ``search`` finds the process that answers. ``is_unchanged`` is called before an address is queried again.
     """
 
     def __init__(
-        self, thread: OwnThread, helper: Helper[ReportReading], search: ListenerSearch, as_seen: AsSeen, log: Logger
+        self,
+        thread: OwnThread,
+        helper: Helper[ReportReading],
+        search: ListenerSearch,
+        is_unchanged: ListenerCheck,
+        log: Logger,
     ) -> None:
         self._thread = thread
         self._search = search
         self._helper = helper
-        self._as_seen = as_seen
+        self._is_unchanged = is_unchanged
         self._log = log
         self.queries = 0
         self.duration_seconds: float | None = None
         self.errors: Counter[Stage] = Counter()
 
     async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """Return the process of ``site`` that accepted the connection from ``client``; None when none did in time."""
+        """Return the process of ``site`` that accepted the connection from ``client``; None after ACCEPT_SECONDS."""
         now = asyncio.get_running_loop().time
         until, pause = now() + ACCEPT_SECONDS, FIRST_PAUSE_SECONDS
         while True:
@@ -91,55 +97,59 @@ class Inquiry:
             await asyncio.sleep(pause)
             pause *= 2
 
-    async def reports(self, aim: Aim, limits: QueryLimits) -> list[QueryAnswer]:
-        """Query once, then again while the process that answered may itself be cut off; empty when the first fails."""
+    async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
+        """Return the reports of one query and, while the process that answered may be cut off, of MAX_REPEATS more."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}
-            others = aim._replace(wanted=aim.wanted - answered or aim.wanted)
+            others = target._replace(wanted=target.wanted - answered or target.wanted)
             answer = await self._report(others, msgspec.structs.replace(limits, attempts=others.attempts()))
             if answer is not None:
                 received.append(answer)
-            if answer is None or not looks_isolated(answer.report) or not await self._as_seen(aim.endpoint, aim.site):
+            if (
+                answer is None
+                or not looks_isolated(answer.report)
+                or not await self._is_unchanged(target.endpoint, target.site)
+            ):
                 break
         return received
 
-    async def present(self, aim: Aim, limits: QueryLimits) -> frozenset[ProcessKey]:
-        """The wanted processes that answer a greeting, for which no collective runs; some, when one does not answer.
+    async def present(self, target: QueryTarget, limits: QueryLimits) -> frozenset[ProcessKey]:
+        """Return the wanted processes that answer a greeting, which starts no collective.
 
-        That one may be stopped: it is not waited for again and again, since others can be greeted another time.
+        Stop at the first that does not answer: it may be stopped, and the others can be greeted another time.
         """
         heard: set[ProcessKey] = set()
         candidate: set[ProcessKey] = set()
 
         async def note(client: Endpoint) -> bool:
-            reached = await self.server_of(aim.site, aim.endpoint, client)
-            candidate.update(aim.wanted & {reached})
+            reached = await self.server_of(target.site, target.endpoint, client)
+            candidate.update(target.wanted & {reached})
             return reached is not None
 
         once = msgspec.structs.replace(limits, attempts=1)
         for _ in range(MAX_ATTEMPTS):
-            if heard == aim.wanted:
+            if heard == target.wanted:
                 break
             candidate.clear()
             try:
-                _, writer = await greet(aim.endpoint, once, note)
+                _, writer = await greet(target.endpoint, once, note)
             except QueryError:
                 break
             writer.close()
             heard |= candidate
         return frozenset(heard)
 
-    async def _report(self, aim: Aim, limits: QueryLimits) -> QueryAnswer | None:
+    async def _report(self, target: QueryTarget, limits: QueryLimits) -> QueryAnswer | None:
         accepted: list[ProcessKey] = []
 
         async def accept(client: Endpoint) -> bool:
-            server = await self.server_of(aim.site, aim.endpoint, client)
-            accepted.extend(aim.wanted & {server})
-            return server in aim.wanted
+            server = await self.server_of(target.site, target.endpoint, client)
+            accepted.extend(target.wanted & {server})
+            return server in target.wanted
 
         async def take(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
-            request, head = ReadRequest(is_json, aim.pids), bytearray()
+            request, head = ReadRequest(is_json, target.pids), bytearray()
             try:
                 async for piece in pieces:
                     head += piece
@@ -151,23 +161,23 @@ class Inquiry:
 
         self.queries += 1
         try:
-            reading, seconds = await ask(aim.endpoint, limits, take, accept)
+            reading, seconds = await query(target.endpoint, limits, take, accept)
         except QueryError as error:
-            self._failed(aim, error.stage, str(error))
+            self._failed(target, error.stage, str(error))
             return None
         report = reading.report
         if report is None:
-            self._failed(aim, "cut" if reading.cut else "parse", reading.error)
+            self._failed(target, "cut" if reading.cut else "parse", reading.error)
             return None
         self.duration_seconds = seconds
         return QueryAnswer(report, seconds, accepted[-1])
 
-    def _failed(self, aim: Aim, stage: Stage, error: str) -> None:
+    def _failed(self, target: QueryTarget, stage: Stage, error: str) -> None:
         self.errors[stage] += 1
         self._log.warning(
             "RAS at {endpoint} gave no report on job {job_id}",
-            endpoint=aim.endpoint.label,
-            job_id=aim.job_id or "unknown",
+            endpoint=target.endpoint.label,
+            job_id=target.job_id or "unknown",
             stage=stage,
             error=error,
         )
@@ -179,15 +189,15 @@ async def _joined(head: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-MAX_REQUESTS = 256  # In one call; the others wait for the next look, and those that were not answered for all others
-CALL_SECONDS = 3.0  # The helper answers in one, whichever file system hangs
+MAX_REQUESTS = 256  # In one call; the others wait for the next look. Requests that got no answer go last
+CALL_SECONDS = 3.0  # The helper answers within 1 s, whichever file system hangs
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024
 )
 
 
 class JobFiles:
-    """See the module; ``thread`` is the search's own."""
+    """Lets a helper read the files that jobs name. ``thread`` is the thread of the listener search."""
 
     def __init__(self, helper: Helper[list[FileFacts | None]], thread: OwnThread, log: Logger) -> None:
         self._helper = helper
@@ -196,19 +206,19 @@ class JobFiles:
         self._unanswered: frozenset[ProcessKey] = frozenset()
 
     async def read_for(self, search: ListenerSearch) -> bool:
-        """Read what the last look needs; True when it learnt something."""
+        """Read the files that the last look needs; return True when any was read."""
         wanted = await self._thread.call(search.wanted)
         if not wanted:
-            self._helper.rest()  # the next process to be looked at is long in coming
+            self._helper.rest()  # the next process may start much later
             return False
         last = self._unanswered
-        asked = {key: wanted[key] for key in sorted(wanted, key=lambda key: (key in last, key))[:MAX_REQUESTS]}
+        requests = {key: wanted[key] for key in sorted(wanted, key=lambda key: (key in last, key))[:MAX_REQUESTS]}
         try:
-            answers = await self._helper.call(list(asked.values()), CALL_SECONDS)
+            answers = await self._helper.call(list(requests.values()), CALL_SECONDS)
         except HelperError as error:
             self._log.warning("files of jobs cannot be read", error=error)
             return False
-        read_facts = {key: facts for key, facts in zip(asked, answers, strict=False) if facts is not None}
-        self._unanswered = last.intersection(wanted).union(asked) - read_facts.keys()
-        await self._thread.call(lambda: search.note(asked, read_facts))
+        read_facts = {key: facts for key, facts in zip(requests, answers, strict=False) if facts is not None}
+        self._unanswered = last.intersection(wanted).union(requests) - read_facts.keys()
+        await self._thread.call(lambda: search.note(requests, read_facts))
         return bool(read_facts)

@@ -1,4 +1,4 @@
-"""The jobs of this node: which are queried, at which address, and when. No I/O."""
+"""The jobs of this node: which ones it queries, at which address and when. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -8,15 +8,15 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.ranks import ProcessKey, PublishedProcess
-from exporters.ras.asking import policy
 from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query import policy
 from exporters.ras.report.model import Report
 
 
 class OwnedJob(NamedTuple):
-    """The processes of one owner that carry one job id; ``job_id`` is empty until it is published."""
+    """The processes of one owner with one job id; ``job_id`` is empty until the agent publishes it."""
 
     job_id: str
     owner: str = ""
@@ -36,13 +36,13 @@ def job_of(process: PublishedProcess) -> OwnedJob:
 
 
 def size_of(process: PublishedProcess) -> int | None:
-    """Return the number of ranks of a process' job; None if it is not known."""
+    """Return the number of ranks of a process's job; None when unknown."""
     world = process.world()
     return process.world_size or (world.size if world is not None else None)
 
 
-class JobStanding(msgspec.Struct, frozen=True):
-    """One local job: this node's role in querying it, the address, and why it is not queried (None: it is)."""
+class QueryPlan(msgspec.Struct, frozen=True):
+    """The plan for one local job: this node's role, the address, and the reason not to query (None: it queries)."""
 
     job: OwnedJob
     role: policy.Role
@@ -50,8 +50,8 @@ class JobStanding(msgspec.Struct, frozen=True):
     refusal: policy.Refusal | None
 
 
-class Question(NamedTuple):
-    """A job to be queried at an address; it has no name where nothing has named its processes."""
+class Query(NamedTuple):
+    """A query of a job at an address; the job id is empty while no source has named the job's processes."""
 
     endpoint: Endpoint
     job: OwnedJob
@@ -59,7 +59,7 @@ class Question(NamedTuple):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the configuration and the mode of the agent allow. ``own_namespace``: its network namespace (an inode)."""
+    """What the configuration and the agent's mode allow. ``own_namespace``: inode of its network namespace."""
 
     configured: policy.Configured
     oldest: Version
@@ -68,10 +68,10 @@ class Rules(msgspec.Struct, frozen=True):
     own_namespace: int = 0
 
 
-def standings(
+def query_plans(
     processes: Iterable[PublishedProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
-) -> list[JobStanding]:
-    """Return the standing of each local job, sorted. An owner's processes without a label are one job."""
+) -> list[QueryPlan]:
+    """Return the plan for each local job, sorted by job. An owner's processes without a label are one job."""
     jobs: dict[OwnedJob, list[PublishedProcess]] = defaultdict(list)
     started: dict[ProcessKey, float] = {}
     here = (0, rules.own_namespace)
@@ -82,7 +82,7 @@ def standings(
     def youngest_seconds(site: Site) -> float:
         return now_seconds - max(started[key] for key in site.servers if key in started)
 
-    def standing(job: OwnedJob, members: list[PublishedProcess]) -> JobStanding:
+    def plan(job: OwnedJob, members: list[PublishedProcess]) -> QueryPlan:
         labels = [label for member in members for label in member.labels]
         ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
         world_size = world_size_of(members)
@@ -105,27 +105,27 @@ def standings(
             )
         else:
             why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
-        return JobStanding(job, role, endpoint, why)
+        return QueryPlan(job, role, endpoint, why)
 
-    return [standing(job, jobs[job]) for job in sorted(jobs)]
+    return [plan(job, jobs[job]) for job in sorted(jobs)]
 
 
 def world_size_of(members: Iterable[PublishedProcess]) -> int:
-    """Return the number of ranks of the job that these processes are of, 0 where it is not known."""
+    """Return the number of ranks of the job of these processes; 0 when unknown."""
     return max((size_of(member) or 0 for member in members), default=0)
 
 
-def to_ask(job_standings: Iterable[JobStanding]) -> list[Question]:
-    """Return the jobs to query, each with its address, and this node's role."""
+def queries_of(plans: Iterable[QueryPlan]) -> list[Query]:
+    """Return the queries that the plans allow."""
     return [
-        Question(job_standing.endpoint, job_standing.job, job_standing.role)
-        for job_standing in job_standings
-        if job_standing.endpoint is not None and job_standing.refusal is None
+        Query(plan.endpoint, plan.job, plan.role)
+        for plan in plans
+        if plan.endpoint is not None and plan.refusal is None
     ]
 
 
 def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
-    """Return the libraries of the jobs' processes that listen: job, flavor and version."""
+    """Return (job id, flavor, version) of the libraries of listening ranks."""
     return frozenset(
         (job_of(processes[key]).job_id, server.flavor, ".".join(map(str, server.version)))
         for site in sites
@@ -134,40 +134,40 @@ def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[st
     )
 
 
-class Visits:
-    """See the module. Times are monotonic; ``least_seconds``: the shortest interval that the site allows."""
+class Schedules:
+    """The schedule of each query, in monotonic times. ``least_seconds``: the shortest interval that the site allows."""
 
     def __init__(self, least_seconds: float, random: Random, *, once: bool) -> None:
         self._least_seconds = least_seconds
         self._random = random
         self._once = once
-        self._known: dict[tuple[Endpoint, OwnedJob], policy.Visit] = {}
+        self._known: dict[tuple[Endpoint, OwnedJob], policy.Schedule] = {}
 
     def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
-        """Forget all but these. A job that may not be queried for a while keeps its schedule."""
-        self._known = {at: visit for at, visit in self._known.items() if at[0] in sites and at[1] in jobs}
+        """Forget the schedules of other addresses and jobs. A job that may not be queried now keeps its schedule."""
+        self._known = {at: schedule for at, schedule in self._known.items() if at[0] in sites and at[1] in jobs}
 
     def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:
         """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
-        for (endpoint, _), visit in self._known.items():
+        for (endpoint, _), schedule in self._known.items():
             if endpoint in wakes:
-                visit.hasten(now, self._random.random())
+                schedule.hasten(now, self._random.random())
 
-    def due(self, wanted: Collection[Question], now: float) -> tuple[Question, policy.Visit] | None:
-        """Return the query of ``wanted`` that was due first; None when none is due."""
-        for question in wanted:
-            if question[:2] not in self._known:
-                wait = 0.0 if self._once else policy.first_wait_seconds(question.role, self._random.random())
-                self._known[question[:2]] = policy.Visit(now + wait, self._least_seconds)
-        due = [(question, visit) for question, visit in self.of(wanted) if visit.due_at <= now]
-        return min(due, key=lambda due_visit: due_visit[1].due_at, default=None)
+    def due(self, wanted: Collection[Query], now: float) -> tuple[Query, policy.Schedule] | None:
+        """Return the query that has been due longest, with its schedule; None when none is due."""
+        for query in wanted:
+            if query[:2] not in self._known:
+                wait = 0.0 if self._once else policy.first_wait_seconds(query.role, self._random.random())
+                self._known[query[:2]] = policy.Schedule(now + wait, self._least_seconds)
+        due = [(query, schedule) for query, schedule in self.of(wanted) if schedule.due_at <= now]
+        return min(due, key=lambda pair: pair[1].due_at, default=None)
 
     def note(
-        self, question: Question, visit: policy.Visit, answer: tuple[Report, float] | None, world_size: int, now: float
+        self, query: Query, schedule: policy.Schedule, answer: tuple[Report, float] | None, world_size: int, now: float
     ) -> None:
-        """Note the result of a query: its report and duration in seconds, or None; ``world_size`` 0: not known."""
-        visit.note(question.role, answer, world_size, now, self._random.random())
+        """Record the result of a query: its report and duration in seconds, or None; ``world_size`` 0: unknown."""
+        schedule.note(query.role, answer, world_size, now, self._random.random())
 
-    def of(self, asked: Collection[Question]) -> list[tuple[Question, policy.Visit]]:
-        """Return the visits of these questions."""
-        return [(question, self._known[question[:2]]) for question in asked if question[:2] in self._known]
+    def of(self, queries: Collection[Query]) -> list[tuple[Query, policy.Schedule]]:
+        """Return these queries with their schedules."""
+        return [(query, self._known[query[:2]]) for query in queries if query[:2] in self._known]

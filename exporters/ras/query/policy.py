@@ -1,7 +1,7 @@
-"""Which node queries a job, whether, and how often: a query must never hurt the job. Pure.
+"""Which node queries a job, whether it may, and how often: a query must never hurt the job. Pure.
 
-A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job. A
-second stands by, and queries a quarter as often as the job can afford. All nodes listen to events: that is free.
+A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job: the
+reporter. A second one, the standby, queries a large job a quarter as often. All nodes read events, which is free.
 """
 
 import math
@@ -16,21 +16,21 @@ from exporters.ras.report.model import Report
 
 Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "labels", "none"]
-"""``labels``: for processes that nothing has named; they are queried rarely, to learn their ranks."""
+"""``labels``: for processes that no source has named; they are queried rarely, to learn their ranks."""
 Refusal = Literal[
     "not_elected", "single_pass", "network_namespace", "no_listener", "unowned_listener", "version_unknown",
     "version_old", "process_young", "too_large",
 ]  # fmt: skip
 
 SOUND_VERSION: Version = (2, 29, 2)
-"""Older libraries can crash when asked while communicators are made, or with several that miss ranks (NVIDIA/nccl
-1669, 1718, 1762). Up to 2.32.3 a report as text still can (2346), one as JSON cannot: sound libraries give JSON."""
+"""Older libraries can crash on a query while communicators are made, or if several miss ranks (NVIDIA/nccl 1669, 1718,
+1762). Up to 2.32.3 a text report can still crash them (2346), a JSON report cannot: sound libraries give JSON."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
-YOUNG_SECONDS = 120.0  # How old the youngest process must be before an older library, where configured, is queried
+YOUNG_SECONDS = 120.0  # An older library, where configured, is queried once its youngest process is this old
 MIN_INTERVAL_SECONDS = 7.0
-"""RAS then shows a killed rank within 10 s, jitter and scan delay included."""
+"""At this interval a killed rank shows in RAS within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
-"""After failures, and for labels; a job that cannot afford even this (from 4,500 ranks on) gets fewer queries."""
+"""The longest interval after failures, and for labels. A job of 4,500 ranks or more can afford only longer ones."""
 COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
@@ -38,29 +38,29 @@ LABELS_WAIT_SECONDS = 60.0
 """Other sources have this time to name the processes. Then each node of a job queries within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
-ISOLATED_SHARE = 0.5  # With more of a communicator missing the process that answered may itself be cut off: ask again
+ISOLATED_SHARE = 0.5  # If more of a communicator is missing, the process that answered may be cut off: query again
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
-"""The events that are an alarm; so is the end of the stream, since its process ended."""
-WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: the nodes that query are woken in the same second
+"""The events that are alarms. The end of a stream is an alarm too, since its process ended."""
+WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: all querying nodes are woken in the same second
 ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
 """The pause before a stream is tried again doubles from FIRST to LAST. A stream that lasted LAST resets it."""
 
 
-class Visit(msgspec.Struct):
-    """When a job is queried at an address, and what its last queries mean for the next. Times are monotonic.
+class Schedule(msgspec.Struct):
+    """When to query a job at an address, computed from its last queries. Times are monotonic.
 
-    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query put forward;
-    ``alert_until``: the end of the time after an alarm in which a standby keeps the reporter's pace. ``ranks`` and
-    ``cost_seconds``: of the last clean query; ``delays``: queries since then; ``missing``: ranks were, at the last
-    report. ``up``: whether the last query gave a report; ``failures``: queries without one since the last report.
+    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query put forward. Until
+    ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks`` and ``cost_seconds`` are of
+    the last query without timeouts, ``delays`` counts queries since then. ``missing``: the last report missed ranks.
+    ``up``: the last query gave a report. ``failures``: queries without a report since the last one.
     """
 
     due_at: float = 0.0
     least_seconds: float = MIN_INTERVAL_SECONDS
-    asked_at: float = -math.inf
+    queried_at: float = -math.inf
     hastened_at: float = -math.inf
     alert_until: float = -math.inf
     ranks: int = 0
@@ -72,15 +72,15 @@ class Visit(msgspec.Struct):
 
     @property
     def interval_seconds(self) -> float | None:
-        """From the last query to the next; None before the first."""
-        return self.due_at - self.asked_at if self.up is not None else None
+        """Return the seconds from the last query to the next; None before the first."""
+        return self.due_at - self.queried_at if self.up is not None else None
 
     def note(self, role: Role, answer: tuple[Report, float] | None, world_size: int, now: float, jitter: float) -> None:
-        """Note a query that ended ``now``: its report and the seconds that took, None when it failed.
+        """Record a query that ended at ``now``: its report and duration in seconds, or None when it failed.
 
-        Waiting for peers that do not answer is no measure of cost: it would slow the queries when they matter most. The
-        job has ``world_size`` ranks, whether or not they are in the report (a text names few); 0 where that is not
-        known. ``jitter`` is a random number in [0, 1), here and below.
+        A query with timeouts is no measure of cost: it would slow the queries when they matter most. ``world_size``:
+        the job's ranks, also those that the report lacks (a text names few); 0 when unknown. ``jitter``, here and
+        below, is a random number in [0, 1).
         """
         self.up = answer is not None
         if answer is None:
@@ -93,28 +93,29 @@ class Visit(msgspec.Struct):
             else:
                 self.delays, self.cost_seconds = 0, seconds
         self.due_at = now + self.next_interval_seconds(role, jitter, alert=now < self.alert_until)
-        self.asked_at = now
+        self.queried_at = now
 
     def hasten(self, now: float, jitter: float) -> None:
         """Put the next query forward after a wake, but not to before the job can afford it.
 
-        One query in an interval is put forward, however many the wakes: so they double the cost at most, and where the
-        interval is the shortest there is they add nothing.
+        Wakes put one query per interval forward, however many they are. So they double the cost at most, and add
+        nothing at the shortest interval.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(
             now + WAKE_SECONDS * (0.5 + jitter),
-            self.asked_at + self.least_seconds,
+            self.queried_at + self.least_seconds,
             self.hastened_at + self._affordable_seconds(),
         )
         if earliest < self.due_at:
             self.due_at = self.hastened_at = earliest
 
     def next_interval_seconds(self, role: Role, jitter: float, *, alert: bool = False) -> float:
-        """Seconds until the next query. ``alert``: after an alarm.
+        """Return the seconds until the next query. ``alert``: an alarm was recent.
 
-        A standby queries a quarter as often as the job can afford, a small job as often as the reporter: the reporter
-        can fail unnoticed. While ranks are missing it queries as often: the reporter's node may be among them.
+        A standby queries a large job a quarter as often as the job can afford. It queries a small job as often as the
+        reporter, which can fail unnoticed. While ranks are missing it does so for every job: the reporter's node may
+        be among them.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
         if role == "standby" and not (self.missing or alert):
@@ -132,10 +133,10 @@ class Visit(msgspec.Struct):
 
 
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
-    """Return its role: the node of global rank 0 reports, that of the last one stands by; a configured role wins.
+    """Return this node's role: reporter with global rank 0, standby with the last rank; a configured role wins.
 
-    ``ranks``: the job's on this node, None while nothing has named them; ``world_size``: how many it has in all, None
-    where that is not known.
+    ``ranks``: the job's ranks on this node, None while no source has named them; ``world_size``: its ranks in all,
+    None when unknown.
     """
     if configured in ("monitor", "off"):
         return "none"
@@ -149,7 +150,7 @@ def role_of(configured: Configured, ranks: Collection[int] | None, world_size: i
 
 
 def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | None:
-    """Why a job whose processes listen at ``site`` is not asked; None when it may be.
+    """Return why not to query the job whose processes listen at ``site``; None when it may be queried.
 
     ``oldest``: the oldest version to query; ``youngest_seconds``: the age of the youngest process there.
     """
@@ -164,24 +165,21 @@ def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | N
 
 
 def may_monitor(site: Site, oldest: Version) -> bool:
-    """True when a MONITOR connection to ``site`` can only reach a process that serves it and knows the command."""
+    """Return True when any process that a connection to ``site`` can reach knows MONITOR and serves it."""
     return refusal(site, max(oldest, MONITOR_VERSION), math.inf) is None
 
 
 def looks_isolated(report: Report) -> bool:
-    """Return True when more ranks are missing than ISOLATED_SHARE: the process that answered may be cut off."""
+    """Return True when more than ISOLATED_SHARE of the ranks is missing: the process that answered may be cut off."""
     return report.missing() > ISOLATED_SHARE * report.ranks()
 
 
 def first_wait_seconds(role: Role, jitter: float) -> float:
-    """Seconds until the first query: the nodes of a cluster, and jobs that start together, are not all to ask at once.
-
-    ``jitter`` is a random number in [0, 1).
-    """
+    """Return the seconds until the first query; ``jitter`` in [0, 1) spreads nodes and jobs that start together."""
     return LABELS_WAIT_SECONDS * (1.0 + 5.0 * jitter) if role == "labels" else MIN_INTERVAL_SECONDS * jitter
 
 
 def retry_seconds(failures: int, jitter: float) -> float:
-    """Seconds until a stream that failed ``failures`` times in a row is tried again; ``jitter`` is in [0, 1)."""
+    """Return the seconds until the next try of a stream after ``failures`` in a row; ``jitter`` is in [0, 1)."""
     longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
     return longest * (0.5 + 0.5 * jitter)

@@ -1,7 +1,7 @@
 """Reads the events that RAS threads of this node report: one MONITOR connection for each address.
 
-Unlike a query, MONITOR involves only the process that serves it, so every node uses it. What is not read is buffered in
-that process without bound: a stream is read to its end, whatever it holds.
+Unlike a query, MONITOR involves only the process that serves it, so every node uses it. That process buffers unread
+events without bound: the exporter reads every stream to its end.
 """
 
 import asyncio
@@ -13,22 +13,22 @@ import msgspec
 
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.asking.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
 from exporters.ras.protocol.client import Endpoint, EventSplitter, QueryError, QueryLimits, Stage, command, greet
+from exporters.ras.query.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
 """Pause between two pieces: bounds the work at about 500 events/s, more than RAS ever sends for long."""
 SILENCE_SECONDS = 10.0
-"""After this long without data a RAS thread is pinged; without an answer for as long again it counts as stopped."""
+"""A RAS thread that sends nothing for this long is pinged. If it stays silent as long again, it counts as stopped."""
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
-"""Tells, from the address and this end of a connection, whether it has reached a process to read events of."""
+"""Checks, from the address and the agent's end of a connection, that a process to monitor has accepted it."""
 
 
 class Monitored(msgspec.Struct):
-    """Counts over all addresses; ``up``: whether the stream of each address runs."""
+    """Counts over all addresses; ``up``: by address, whether its stream runs."""
 
     up: dict[str, bool] = {}
     errors: Counter[Stage] = msgspec.field(default_factory=Counter)
@@ -36,7 +36,7 @@ class Monitored(msgspec.Struct):
 
 
 class _Stream(msgspec.Struct):
-    """One address. ``retry_at`` (monotonic), ``refused``: these ``servers`` do not know the command."""
+    """The stream of one address. ``retry_at`` is monotonic; ``refused``: ``servers`` do not know the command."""
 
     servers: Servers
     task: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class _Stream(msgspec.Struct):
 
 
 class Monitors:
-    """The streams of all addresses. Only ``follow`` begins one, right after a look at which processes listen there."""
+    """The streams of all addresses. Only ``follow`` starts one, right after a look at the listening processes."""
 
     def __init__(self, clock: Clock, log: Logger, accept: ServerCheck) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class Monitors:
         self._heard = Monitored()
 
     async def follow(self, servers: Mapping[Endpoint, Servers]) -> None:
-        """Read events at these addresses and at no others; begin streams that have ended and whose retry is due."""
+        """Read events at these addresses and at no others; restart ended streams whose retry is due."""
         await _end([self._streams.pop(endpoint) for endpoint in self._streams.keys() - servers.keys()])
         for endpoint, keys in servers.items():
             stream = self._streams.setdefault(endpoint, _Stream(keys))
@@ -73,7 +73,7 @@ class Monitors:
                 )
 
     def take_wakes(self) -> set[Endpoint]:
-        """Return the addresses where a query is wanted soon; only what was noted since the last call."""
+        """Return the addresses to query soon, as noted since the last call."""
         taken, self._wakes = self._wakes, set()
         return taken
 
@@ -110,7 +110,7 @@ class Monitors:
                 stream.refused = True
                 raise QueryError("command", f"MONITOR was refused: {answer[:64]}")
             if stream.was_up:
-                self._wakes.add(endpoint)  # what was missed meanwhile is not known
+                self._wakes.add(endpoint)  # events may have been missed meanwhile
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
@@ -122,7 +122,7 @@ class Monitors:
         self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
-        """Read until the process ends, or answers no more (``deadline``)."""
+        """Read until the stream ends (``cut``) or the process stops answering (``deadline``)."""
         splitter, warned = EventSplitter(), False
         ended: Stage = "cut"
         try:
@@ -132,7 +132,7 @@ class Monitors:
                 if not ALARMS.isdisjoint(events):
                     self._wakes.add(endpoint)
                 if splitter.unread and not warned:
-                    self._log.warning("RAS at {endpoint} sends what is no event", endpoint=endpoint.label)
+                    self._log.warning("RAS at {endpoint} sends lines that are not events", endpoint=endpoint.label)
                     warned = True
                 await asyncio.sleep(PAUSE_SECONDS)
         except TimeoutError:
@@ -143,7 +143,7 @@ class Monitors:
 
 
 async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
-    """Return the next piece, empty at the end of the stream; TimeoutError when the RAS thread does not even answer."""
+    """Return the next piece, empty at the end of the stream; TimeoutError when the RAS thread ignores a ping."""
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
             return await reader.read(PIECE_BYTES)

@@ -1,4 +1,4 @@
-"""The last report of each job that is queried, what is watched of its communicators, and what of it is saved."""
+"""The last report of each queried job, the watches of its communicators, and the watches in the checkpoint."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated
@@ -8,7 +8,7 @@ import msgspec
 from agent.sdk.files import in_turns
 from agent.sdk.metrics import Admission
 from agent.sdk.ranks import PublishedProcess
-from exporters.ras.asking.jobs import OwnedJob, Processes, job_of, size_of
+from exporters.ras.query.jobs import OwnedJob, Processes, job_of, size_of
 from exporters.ras.report.hangs import (
     MAX_SAVED_BYTES,
     MAX_SUSPECTS,
@@ -25,7 +25,7 @@ MAX_TEXT = 1024
 
 
 class SavedWatch(Watch, frozen=True, kw_only=True):
-    """A Watch, and its communicator's hash."""
+    """A Watch and the hash of its communicator."""
 
     hash: Annotated[str, msgspec.Meta(max_length=32)]
 
@@ -39,9 +39,9 @@ class SavedJob(msgspec.Struct, frozen=True):
 
 
 def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
-    """Return the jobs' watches, as many as there is room for, one of each job in turn.
+    """Return the jobs' watches up to MAX_SAVED_BYTES, one of each job in turn.
 
-    Those seen last come first, of these what stands still the longest.
+    The newest reports come first, and at equal times the communicators that stand still the longest.
     """
     ordered = [(job, name, known) for job, of_job in watches.items() for name, known in of_job.items()]
     ordered.sort(key=lambda saved: (-saved[2].seen_seconds, saved[2].since_seconds))
@@ -56,7 +56,7 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
-    """Return the watches that were saved; marks of another length than any have are damage, and left out."""
+    """Return the saved watches, except damaged ones: those with marks of an impossible length."""
     return {
         OwnedJob(job.job_id, job.owner): {
             watch.hash: watch for watch in job.watches if len(watch.marks) % MARK_BYTES == 0
@@ -69,10 +69,10 @@ _ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 
 
 class Reports:
-    """By job. Their series are admitted by the agent's budget, or the report is refused.
+    """The last report of each job. The agent's budget of series admits a report or refuses it.
 
-    Watches live as long as the job has processes here: a hang goes on, whether or not its reports do. ``saved``: those
-    of an agent before.
+    Watches live as long as the job has processes here: a hang goes on without new reports. ``saved``: the watches of
+    the checkpoint.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
@@ -80,23 +80,23 @@ class Reports:
         self.watches = restored(saved)
         self.by_job: dict[OwnedJob, JobReport] = {}
 
-    def keep(self, owner: PublishedProcess, report: Report, until: float, asked_seconds: float) -> bool:
+    def keep(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
         job = job_of(owner)
         before = self.by_job.get(job)
-        watches = watch(self.watches.get(job, {}), report.communicators, asked_seconds)
+        watches = watch(self.watches.get(job, {}), report.communicators, queried_seconds)
         self.watches[job] = watches
         self.release(job)
-        aborts = aborted(before.aborted if before else {}, report, asked_seconds)
+        aborts = aborted(before.aborted if before else {}, report, queried_seconds)
         series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
         if not self._admit.admit(_budget(job), series, max(report.ranks(), 1)):
             return False
         blamed = suspects(report.communicators, watches)
-        self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, asked_seconds, aborts, blamed)
+        self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, queried_seconds, aborts, blamed)
         return True
 
     def named(self, processes: Processes) -> dict[str, JobReport]:
-        """Return the reports of jobs with a name; in a single pass a job is named after its report came."""
+        """Return the reports by job id, without unnamed jobs; in a single pass a job's name comes after its report."""
         reports: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")
@@ -105,12 +105,12 @@ class Reports:
         return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
-        """Show a job's report up to monotonic time ``until``, if there is one that would go before."""
+        """Show a job's report until monotonic time ``until``, unless it is shown longer already."""
         if (kept := self.by_job.get(job)) is not None and kept.until < until:
             self.by_job[job] = msgspec.structs.replace(kept, until=until)
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
-        """Forget all of jobs other than ``jobs``."""
+        """Forget the reports and watches of jobs other than ``jobs``."""
         for job in self.by_job.keys() - jobs:
             self.release(job)
         self.watches = {job: watches for job, watches in self.watches.items() if job in jobs}
@@ -121,18 +121,18 @@ class Reports:
             self.release(job)
 
     def release(self, job: OwnedJob) -> None:
-        """Forget a job's report."""
+        """Forget a job's report and release its series."""
         self.by_job.pop(job, None)
         self._admit.release(_budget(job))
 
 
 def _budget(job: OwnedJob) -> tuple[str, ...]:
-    """Under which name a job's series are admitted."""
+    """Return the key under which a job's series are admitted."""
     return "ras", *job
 
 
 def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:
-    """Return how many series a communicator may take; lags and suspects it has only while it is stalled."""
+    """Return how many series a communicator may take; only a stalled one has lags and suspects."""
     launches = communicator.launches
     collectives = len(launches.extremes) if launches else 0
     behind = len(launches.behind) * (collectives + 1) if launches and stalled(communicator, watches) else 0
