@@ -1,4 +1,4 @@
-"""The exporter: a reader per directory in a thread of its own, evidence to the rank table, labels from it."""
+"""Runs a reader per directory, each in its own thread; passes evidence to the rank table and takes labels from it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from exporters.inspector.totals.frozen import WriterTotals, speeds
 from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
 
-SPEEDS_SECONDS = 2.0  # How often the ranks' speeds are updated, for the pages
-SILENCE_SECONDS = 5.0  # How often the ranks without records are looked over
+SPEEDS_SECONDS = 2.0  # How often the rank table gets the ranks' speeds, for the pages
+SILENCE_SECONDS = 5.0  # How often ranks without records are examined
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-"""Of all directories together; where 4,096 files are followed their positions alone may take 6 MB."""
-SERIES_CAP = 60_000  # Above what the admission of accumulators lets through: only the backstop
+"""Of all directories together; the positions of 4,096 followed files alone may take 6 MB."""
+SERIES_CAP = 60_000  # A backstop, above what the admission of accumulators allows
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
-"""An update this much before the poll is due takes it: the next one would be a whole interval late."""
+"""An update this much before the poll is due already polls: the next one would be a whole interval late."""
 
 T = TypeVar("T")
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
@@ -44,8 +44,8 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096
 class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Where Inspector's files are: directories, searched one level deep, and how often they are read.
 
-    ``derived_series``: also what PromQL makes of the others: message bytes, operations that were not matched; 8 more
-    per rank with three communicators. ``operation_histogram``: how long collectives took, in buckets.
+    ``derived_series``: also series that PromQL can compute from others, such as message bytes and unmatched
+    operations: 8 more per rank with three communicators. ``operation_histogram``: durations of collectives, in buckets.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -64,9 +64,9 @@ NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 
 
 class Checkpoint(msgspec.Struct):
-    """The exporter's section of the checkpoint: each part is encoded by itself, so that a bad one costs no other.
+    """The exporter's section of the checkpoint. Each part is encoded by itself: a damaged one costs no other.
 
-    ``sections`` by directory, each its reader's encoding; ``inherited`` is an Inheritance.
+    ``sections``: by directory, its reader's encoding; ``inherited``: an Inheritance.
     """
 
     sections: dict[str, bytes] = {}
@@ -74,7 +74,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class InspectorExporter:
-    """Reads Inspector's JSON lines; what is read where: ``reading/reader.py``."""
+    """Reads Inspector's JSON lines. ``reading/reader.py`` says which file is read where."""
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
@@ -86,10 +86,10 @@ class InspectorExporter:
         self._births = Births()
         self._silent: Counter[SilenceCause] = Counter()
         self._judged_at = float("-inf")
-        self._told_at = float("-inf")
+        self._speeds_at = float("-inf")
 
     async def start(self, ctx: Context) -> None:
-        """Make the readers; what the checkpoint holds of a directory is given back to its reader."""
+        """Make the readers, each with its directory's part of the checkpoint."""
         self._ctx = ctx
         ctx.ranks.keep_variables(RECORDING_VARIABLES)
         self._silence = SilenceWatch(self._config.paths, ctx.log)
@@ -107,7 +107,7 @@ class InspectorExporter:
         ctx.evidence.offer(self._last_operations)
 
     async def update(self) -> None:
-        """Take one turn with every directory; in a single pass read everything.
+        """Take one turn with every directory; in a single pass, read everything.
 
         Raise NoData if no directory exists and no rank is configured to write elsewhere.
         """
@@ -120,15 +120,15 @@ class InspectorExporter:
         if now - self._judged_at >= SILENCE_SECONDS:
             self._judged_at = now
             self._silent = self._silence.look(self._ctx.ranks.snapshot(), now)
-        if now - self._told_at >= SPEEDS_SECONDS:
-            self._told_at = now
+        if now - self._speeds_at >= SPEEDS_SECONDS:
+            self._speeds_at = now
             self._ctx.ranks.observe_speeds(speeds(self._writers(), self._labels))
         if not self._silent and not any(slot.available for slot in self._slots):
             raise NoData
 
     def snapshot(self) -> InspectorSnapshot:
-        """What the readers published, with the labels of the moment."""
-        self._ask_ranks()
+        """Return what the readers published, with the current labels."""
+        self._fetch_labels()
         readers = self._look_at_births()
         return InspectorSnapshot(
             readers,
@@ -153,14 +153,14 @@ class InspectorExporter:
             await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return the ends of the files of a job's ranks, the last operation of each, and who was late."""
+        """Return the ends of the files of a job's ranks, the last operation of each, and which ranks were late."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._slots, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
-        """Return how often files are read; while there are none to read, new ones are looked for."""
+        """Return how often files are read or, without files, searched for."""
         if all(slot.is_idle() for slot in self._slots):
             return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
         return self._config.poll_interval_seconds
@@ -172,7 +172,7 @@ class InspectorExporter:
         await self._turns(last=True)
 
     def _restored(self, encoded: bytes | msgspec.Raw | None, kind: type[T]) -> T:
-        """A part of the checkpoint; an empty one when there is none or it makes no sense."""
+        """Decode a part of the checkpoint; return an empty one without a checkpoint, or if it is damaged."""
         if encoded is None or self._ctx.once:
             return kind()
         try:
@@ -182,20 +182,20 @@ class InspectorExporter:
             return kind()
 
     async def _turns(self, *, last: bool) -> None:
-        """One turn of every reader that is free, side by side; wait a bounded time for them."""
+        """Start one turn of every free reader, side by side; wait at most WAIT_SECONDS for them."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         started = [slot.begin(ownership, last=last) for slot in self._slots if slot.running is None]
         if started:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
         errors = [error for slot in self._slots if (error := self._collect(slot)) is not None]
-        self._ask_ranks()
+        self._fetch_labels()
         self._look_at_births()
         if errors:
             raise errors[0]
 
     def _collect(self, slot: Slot) -> Exception | None:
-        """Take in the turn of a reader that came back; return what it, or taking it in, raised."""
+        """Apply the finished turn of a reader; return the error that the turn, or applying it, raised."""
         task = slot.running
         if task is None or not task.done():
             return None
@@ -228,14 +228,14 @@ class InspectorExporter:
         return [writer for slot in self._slots for writer in slot.writers()]
 
     def _forget(self) -> None:
-        """Let go of labels and inherited totals that no writer has any more."""
+        """Forget the labels and inherited totals that no writer has any more."""
         writers = self._writers()
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
         self._inherited.prune(writers, self._labels)
 
-    def _ask_ranks(self) -> None:
-        """Ask for the labels that are missing.
+    def _fetch_labels(self) -> None:
+        """Get the missing labels from the rank table.
 
         A label never changes, unless the scheduler proves that the job id belongs to another owner.
         """
@@ -251,7 +251,7 @@ class InspectorExporter:
                     self._labels[place] = label
 
     def _look_at_births(self) -> tuple[Published, ...]:
-        """Note which series there are now, and return what is shown; whether it is scraped makes no difference."""
+        """Note which series exist now, scraped or not, and return what is shown."""
         readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
         writers = [writer for reader in readers for writer in reader.writers]
         now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._slots)
@@ -259,7 +259,7 @@ class InspectorExporter:
         return readers
 
     def _checkpoint(self) -> None:
-        """Publish the readers' sections and what was inherited from writers no longer in them."""
+        """Publish the readers' sections and the totals inherited from writers that these no longer have."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
         inherited = msgspec.Raw(
             msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}))

@@ -101,7 +101,7 @@ P2P_BUS_BANDWIDTH = Family(
     ("job_id", "rank", "comm", "direction"), "1 per rank, communicator and direction seen")
 RECORDS = Family(
     "rankwatch_inspector_records_total", "counter",
-    "Lines read from this node's Inspector files, by what became of them.",
+    "Lines read from this node's Inspector files, by result.",
     ("result",), f"{len(Result)} per node")
 CAUSES = {
     Tally.MISSING_OVERFLOW: "overflow", Tally.MISSING_ONE_SLOT: "one_slot",
@@ -123,44 +123,45 @@ TIMINGS = {
 }
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total", "counter",
-    "Operations recorded without the GPU's own time, by the time that they have instead. They count in no "
-    "bandwidth and are not missing.",
+    "Operations recorded without the GPU's own time, by the kind of time that the record has instead. They count in "
+    "no bandwidth and are not missing.",
     ("job_id", "rank", "timing"), f"1 per rank and timing seen, at most {len(TIMINGS)}")
 LAG = Family(
     "rankwatch_inspector_lag_bytes", "gauge",
     "Bytes in this node's Inspector files that are not read yet.")
 FILES = Family(
     "rankwatch_inspector_files", "gauge",
-    "Inspector files seen: followed, of other hosts (foreign), or not told apart yet (unidentified); and those of the "
-    "followed that others than their user may write to or replace (writable_by_others): anybody may have written what "
-    "they say; give each job a directory that only its user may enter.",
+    "Inspector files seen: followed, of other hosts (foreign), or of an unknown host (unidentified). "
+    "writable_by_others: followed files that users other than the owner can write to or replace, so any user may have "
+    "written the records; give each job a directory that only its user may enter.",
     ("state",), f"{len(FileState)} per node")
 SKIPPED = Family(
     "rankwatch_inspector_skipped_total", "counter",
-    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name or "
-    "overwritten: a second live writer has written over lines that were read. At a limit the user and the "
+    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name, or "
+    "overwritten (a second live writer has written over lines that were read). At a limit the user and the "
     "directory with the most entries lose theirs: delete old files, or give each job its own directory. Limits: entry, "
     "directory, file, open, left (files out of sight), writer, place (ranks of communicators), match (ranks compared), "
     "pair (pairs of ranks), binding (kinds of record).",
     ("reason",), "1 per reason seen")
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total", "counter",
-    "Records faster than max_bus_bandwidth_gigabytes_per_second; exported too. Some RCCL give a tenth of the time.",
+    "Records faster than max_bus_bandwidth_gigabytes_per_second. Their operations are exported too. Some RCCL versions "
+    "report a tenth of the time.",
     aggregate="sum")
 RECLAIM_ERRORS = Family(
     "rankwatch_inspector_reclaim_errors_total", "counter",
-    "Files whose disk space could not be given back, counted at each try: the error's name; not the file that was read "
-    "(replaced); known by another name too (linked).",
+    "Failed tries to free a file's disk space, by reason: the error's name; replaced (not the file that was read); "
+    "linked (the file has another name too).",
     ("reason",), "1 per reason seen")
 SILENT_RANKS = Family(
     "rankwatch_inspector_silent_ranks", "gauge",
-    "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from us, by reason: no_plugin, "
-    "no_dump_thread, otlp_mode (records go to an OTLP endpoint), prometheus_mode, no_interval, or a dump directory "
-    "that is not read (other_directory).",
+    "Rank processes with NCCL_INSPECTOR_ENABLE whose other settings keep every record from the agent, by reason: "
+    "no_plugin, no_dump_thread, otlp_mode (records go to an OTLP endpoint), prometheus_mode, no_interval, or a dump "
+    "directory that the agent does not read (other_directory).",
     ("reason",), "1 per reason that holds", "sum")
 DURATIONS = Family(
     "rankwatch_collective_operation_duration_seconds", "histogram",
-    "How long collectives of a job's ranks on this node ran, waiting for late ranks included; since the agent's start.",
+    "Durations of collectives of a job's ranks on this node, waiting for late ranks included; since the agent's start.",
     ("job_id", "collective", "size", "le"),
     f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
     "operation_histogram",
@@ -168,16 +169,16 @@ DURATIONS = Family(
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
-    "and 20 messages or more: of a rank's pairs the 4 slowest and the 4 furthest below their own best. sender and "
+    "and 20 messages or more. Shown are a rank's 4 slowest pairs and the 4 furthest below their own best. sender and "
     "receiver are ranks in the communicator; direction says which of them rank is. A slow link is slow at both "
-    "ends; a late rank is not slow at its own. Not of messages up to 512 KiB.",
+    "ends; a late rank is not slow at its own end. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
 PROXY_SECONDS = Family(
     "rankwatch_proxy_seconds_total", "counter",
     "Time that steps of the network proxy took, by phase: gpu_produce (a send waits for the GPU's data), peer_credit "
-    "(for room at the peer), wire (until the data is sent, or has come), flush, gpu_consume (a receive waits for the "
-    "GPU). peer is a rank in the communicator. Steps overlap. Counted since the agent's start.",
+    "(a send waits for room at the peer), wire (until the data is sent or received), flush, gpu_consume (a receive "
+    "waits for the GPU). peer is a rank in the communicator. Steps overlap. Counted since the agent's start.",
     ("job_id", "rank", "comm", "direction", "peer", "phase"),
     f"6 per peer, rank and communicator, at most {MAX_PEERS} peers; only with NCCL_INSPECTOR_ENABLE_PROXY=1")
 # fmt: on

@@ -1,4 +1,4 @@
-"""How published totals of Inspector's records become metrics. Pure."""
+"""Renders the published totals of Inspector's records as metrics. Pure."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 class InspectorSnapshot(msgspec.Struct, frozen=True):
     """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
 
-    Places without a label are not shown yet. ``unpublished``: a reader has not told yet what it holds, so that no sum
-    over readers is whole. ``derived_series``: also what PromQL makes of the others. ``young``: series that begin at 0.
+    A place without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers
+    is complete. ``derived_series``: render also what PromQL can compute. ``young``: series that begin at 0.
     """
 
     readers: tuple[Published, ...]
@@ -54,13 +54,13 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     young: frozenset[SeriesId] = frozenset()
 
     def writers(self) -> list[WriterTotals]:
-        """All writers, those with the newest records last."""
+        """Return all writers, those with the newest records last."""
         writers = [writer for reader in self.readers for writer in reader.writers]
         return sorted(writers, key=lambda writer: writer.last_progress_us)
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Turn a snapshot into families."""
+    """Return the families of a snapshot."""
     writers = snapshot.writers()
     series, withheld = _series(writers, snapshot)
     yield from _operations(series, withheld, snapshot)
@@ -77,7 +77,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
 
 
 def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[Series, set[tuple[str, ...]]]:
-    """Sum the writers of each series; one that may be below its past withholds the whole of it."""
+    """Sum the writers of each series, and return the withheld ones: those with a writer that is not caught up."""
     series: Series = {labels: sums for labels, sums in snapshot.inherited.sums.items()}  # noqa: C416  # wider keys
     withheld: set[tuple[str, ...]] = set(series) if snapshot.unpublished else set()
     for writer in writers:
@@ -116,7 +116,7 @@ def _totals(series: Series, operations: Family, seconds: Family, bus_bytes: Fami
 
 
 def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """What matched operations say of each rank, over all sizes, and of each communicator, over its ranks."""
+    """Return the families of matched operations: of each rank over all sizes, and of each communicator."""
     by_rank: dict[tuple[str, ...], Arrivals] = {}
     by_communicator: dict[tuple[str, ...], Arrivals] = {}
     for labels, sums in series.items():
@@ -143,7 +143,7 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
 def _lost(
     writers: list[WriterTotals], series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot
 ) -> Metric:
-    """What was lost of each communicator that has a collective series; any part of it that is behind withholds it."""
+    """Return the lost operations of each communicator with a collective series, unless any part is not caught up."""
     sums: Counter[CommunicatorLabel] = Counter(snapshot.inherited.lost)
     hidden = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
     for writer in writers:
@@ -160,7 +160,7 @@ def _lost(
 
 
 def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Iterable[Metric]:
-    """Of several writers with the same labels (a restarted rank) the newest is shown."""
+    """Return the bandwidths; of several writers with the same labels (a restarted rank) the newest counts."""
     newest: dict[Family, dict[tuple[str, ...], float]] = {shown.BUS_BANDWIDTH: {}, shown.P2P_BUS_BANDWIDTH: {}}
     for writer in writers:
         for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
@@ -171,7 +171,7 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> I
 
 
 def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
-    """Return what NCCL chose last; of several ranks the one with the newest records is shown."""
+    """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
     newest: dict[tuple[str, ...], tuple[str, str]] = {}
     for writer in writers:
         for label, key, (algorithm, protocol) in writer.labelled(writer.algorithms, labels):
@@ -184,7 +184,7 @@ def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
-    """Return the shortest of this node's ranks, in seconds, by job, communicator, collective and size class."""
+    """Return the shortest transfer time (s) of this node's ranks by job, communicator, collective and size class."""
     shortest: dict[tuple[str, ...], int] = {}
     for writer in writers:
         for label, key, microseconds in writer.labelled(writer.transfers, labels):
@@ -194,7 +194,7 @@ def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
 
 
 def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
-    """Return the pairs that writers chose; of several writers with the same labels the newest one's."""
+    """Return the pairs that writers chose; of several writers with the same labels the newest counts."""
     newest: dict[tuple[str, ...], float] = {}
     for writer in writers:
         for label, (comm, rank, _, direction, peer, size), speed in writer.labelled(writer.pairs, labels):
@@ -204,7 +204,7 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
 
 
 def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """Return what the network proxy's connections waited for, in seconds, by phase."""
+    """Return the seconds that the network proxy's connections waited, by phase."""
     sums = dict(snapshot.inherited.proxies)
     for writer in writers:
         add_proxies(sums, writer, snapshot.labels)
@@ -216,7 +216,7 @@ def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric
 
 
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """How long the ranks of each job here took. A writer behind withholds its jobs."""
+    """Return the durations of each job's collectives here, without jobs of a writer that is not caught up."""
     labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
     withheld: set[str] = set()
     for writer in writers:
@@ -234,7 +234,7 @@ def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metr
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Counts of a rank as a whole; as with the series, one writer behind withholds the sum."""
+    """Return the counts of whole ranks, without ranks of a writer that is not caught up."""
     sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
     withheld: set[tuple[str, str]] = {key[:2] for key in sums} if snapshot.unpublished else set()
     for writer in writers:
@@ -268,7 +268,7 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     for reclaim_error in snapshot.reclaim_errors:
         errors.update(reclaim_error)
     if not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers):
-        # else these may be below what was served already
+        # otherwise these may be below what was served already
         yield shown.RECORDS.by_label(results)
         yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
     yield shown.FILES.by_label(files)

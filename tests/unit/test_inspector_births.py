@@ -233,7 +233,7 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     bench.ranks.labels = {7: RankLabel("job-u1001", "1"), 8: RankLabel("job", "1")}
     bench.ranks.said["renamed"] = ("job",)
-    exporter._ask_ranks()
+    exporter._fetch_labels()
     bench.drain()
     assert not [key for key in exporter._inherited.tallies if key.job_id == "job"]
 
@@ -251,10 +251,10 @@ def test_a_rename_loses_no_totals_of_a_writer_about_to_be_retired() -> None:
     exporter, one = bench.exporter, writer(7)
     slot = _Slot(view(one))
     exporter._slots = [slot]  # type: ignore[list-item]
-    exporter._ask_ranks()
+    exporter._fetch_labels()
     bench.ranks.expired.add(one.writer_key)
     bench.ranks.said["renamed"] = ("job",)
-    exporter._ask_ranks()
+    exporter._fetch_labels()
     exporter._inherited.take(one, exporter._labels)  # as _take_in does when the reader gives it back
     exporter._slots = []
     bench.drain()

@@ -1,1 +1,1 @@
-"""What Inspector's lines mean. Pure."""
+"""The format of Inspector's lines. Pure."""

@@ -1,8 +1,8 @@
-"""Passes of the plugin in a file, and what lines without a header of their own mean. Pure.
+"""Finds the plugin's passes in a file, and gives lines without a header the one that is theirs. Pure.
 
-Each pass of the plugin empties the rings: the lines of one ring are written together, at times that follow each other
-closely. A pass with as many lines as the ring holds has found it full, which shows only at the pass' end.
-Plugins that do not report what their rings dropped show it by that alone.
+In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
+A pass with as many lines as the ring holds found the ring full; this is known only at the end of the pass. For plugins
+that do not report dropped records it is the only sign of loss.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from exporters.inspector.format.records import (
 DEFAULT_RING_LINES = 1024
 MAX_RING_LINES = (1 << 32) - 1
 MIN_WATCHED_LINES = 64
-"""Smaller rings are not watched: to cut a file into such small passes costs ten times the reading, and any job may set
-them. What they lost counts as `filtered_or_lost`."""
+"""Smaller rings are not watched, though any job may set them: cutting a file into such small passes makes reading ten
+times as costly. Their losses count as `filtered_or_lost`."""
 
 
 class RingSizes(NamedTuple):
-    """Records that the rings of one process hold at most, so the lines that one pass writes of them at most."""
+    """The most records that the rings of one process hold, and so the most lines that one pass writes."""
 
     collective: int = DEFAULT_RING_LINES
     p2p: int = DEFAULT_RING_LINES
 
     def smallest_watched(self) -> int:
-        """Return the smaller of the sizes that are watched."""
+        """Return the smaller size among the watched rings."""
         return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
 
     def of(self, *, p2p: bool) -> int:
-        """Return the size of one of the two."""
+        """Return the size of the ring for P2P operations, or of that for collectives."""
         return self.p2p if p2p else self.collective
 
 
 def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
-    """Return the ring sizes that a process with these environment variables has."""
+    """Return the ring sizes of a process with these environment variables."""
     return RingSizes(
         _ring_lines(settings.get("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE")),
         _ring_lines(settings.get("NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")),
@@ -57,7 +57,7 @@ def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
 
 
 def _ring_lines(text: str | None) -> int:
-    """The plugin takes a number below 0 for a huge one, and 0, or what is no number, for 1."""
+    """Return the plugin's reading of a ring size: a huge number for one below 0, and 1 for 0 or other text."""
     if text is None:
         return DEFAULT_RING_LINES
     lines = strtoll(text)
@@ -65,11 +65,11 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Between two lines of one pass; a pass interrupted for longer is taken for two, and its loss for one of no cause."""
+"""Between two lines of one pass. After a longer pause the pass counts as two, and its loss has no known cause."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):
-    """Lines of one ring that were written together."""
+    """Consecutive lines of one ring that were written together."""
 
     id: HeaderId
     rank: Rank
@@ -84,10 +84,10 @@ class Run(msgspec.Struct, rename={"id": "header_id"}):
 def pieces(
     records: list[InspectorRecord], run: Run | None, ring_lines: int
 ) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
-    """Cut ``records`` where the runs begin and end that have at least ``ring_lines`` lines, or may come to have them.
+    """Cut ``records`` at the ends of runs with at least ``ring_lines`` lines, and of the run that may still grow.
 
-    ``run`` is the one that the last records left open. Each piece comes with its run, whose ``lines`` and ``last_us``
-    are those at the piece's end; None where no run is of interest.
+    ``run`` is the open run of the records before. Each piece comes with its run, or None if its runs are too short;
+    the run's ``lines`` and ``last_us`` are those at the piece's end.
     """
     done = 0
     if run is not None and records and _continues(run, records[0]):
@@ -105,9 +105,9 @@ def pieces(
 
 
 def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[tuple[int, int]]:
-    """First line and end of the runs from ``start`` on that have ``ring_lines`` lines, and of the one still open.
+    """Return first line and end of each run from ``start`` on with ``ring_lines`` lines, and of the one still open.
 
-    Read from the end, so that of records which cannot hold a whole ring only the open run is looked at.
+    The search goes backwards: if the records cannot hold a whole ring, it looks at the open run alone.
     """
     runs = []
     end = len(records)
@@ -122,14 +122,14 @@ def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[t
 
 
 def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
-    """The last of the lines written together with the one at ``position``, on the way to, and before, ``beyond``."""
+    """Return the last line, before ``beyond``, of those that were written together with the one at ``position``."""
     header, metadata = records[position].header, records[position].metadata
     if header is None or metadata is None:
         return position
     header_id, rank, pid, last_us = header.id, header.rank, metadata.pid, metadata.dump_timestamp_us
     p2p = records[position].coll_perf is None
     step = 1 if beyond > position else -1
-    # The hot loop of batched files: as much as possible in local names, no calls.
+    # The hot loop of batched files: local names, no calls.
     for there in range(position + step, beyond, step):
         record = records[there]
         header, metadata = record.header, record.metadata
@@ -144,7 +144,7 @@ def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
 
 
 def _continues(run: Run, record: InspectorRecord) -> bool:
-    """Return whether ``record`` was written together with the run's last line."""
+    """Return True when ``record`` was written together with the run's last line."""
     header, metadata = record.header, record.metadata
     if header is None or metadata is None or (record.coll_perf is None) is not run.p2p:
         return False
@@ -164,13 +164,13 @@ def _written_us(record: InspectorRecord) -> int:
     return 0 if record.metadata is None else record.metadata.dump_timestamp_us
 
 
-MAX_BATCH_LINES = 1 << 20  # More than this of one kind no batch announces
+MAX_BATCH_LINES = 1 << 20  # Of one kind; no batch announces more
 
 
 class FileContext(msgspec.Struct):
-    """The newest formats give header and metadata in the `dump_stats` line only, for as many lines as it announces.
+    """The header and metadata for a batch's lines: new formats give them once, in the `dump_stats` line.
 
-    ``lines`` are those still to come. ``run``: lines written at once whose end is not read yet.
+    ``lines``: how many of the announced lines are still to come. ``run``: the run whose end is not read yet.
     """
 
     header: Header | None = None
@@ -179,7 +179,7 @@ class FileContext(msgspec.Struct):
     run: Run | None = None
 
     def begin(self, header: Header, metadata: Metadata, stats: DumpStats) -> bool:
-        """Take in a batch's first line; False when it cannot be true."""
+        """Begin a batch; return False when its first line is implausible."""
         announced = (stats.coll_records, stats.p2p_records, stats.proxy_records)
         if not all(0 <= lines <= MAX_BATCH_LINES for lines in announced):
             self.end()
@@ -188,7 +188,7 @@ class FileContext(msgspec.Struct):
         return True
 
     def next(self) -> tuple[Header, Metadata] | None:
-        """Header and metadata of a line without its own; None when no batch announced it."""
+        """Return header and metadata for a line without its own; None when no batch announced it."""
         if self.header is None or self.metadata is None:
             return None
         known = (self.header, self.metadata)
@@ -198,10 +198,10 @@ class FileContext(msgspec.Struct):
         return known
 
     def end(self) -> None:
-        """Lines were lost, maybe a batch's first: until the next one it is unknown whose the lines are."""
+        """End the batch: lines were lost, maybe another batch's first, so the next lines have no known header."""
         self.header = self.metadata = None
         self.lines = 0
 
     def is_empty(self) -> bool:
-        """Return whether there is nothing to keep."""
+        """Return True when there is nothing to keep."""
         return self.header is None and self.run is None

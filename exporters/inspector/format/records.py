@@ -1,4 +1,4 @@
-"""Inspector's JSON lines as typed records: the keys we read, what a line is, and the size classes of operations.
+"""Inspector's JSON lines as typed records: the keys that are read, the kinds of line, and the operations' size classes.
 
 Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). The keys present tell lines apart,
 never `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
@@ -26,11 +26,11 @@ MAX_WORD_CHARACTERS = 64  # Of the name of a collective and of a timing source
 MAX_PID = (1 << 31) - 1
 MAX_PROXY_STEPS = 1 << 16  # Of one line: those of an operation since the last pass
 
-# What lies outside of these makes a line malformed, before anything is taken from it.
+# A value outside of these bounds makes a line malformed, and nothing is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
-"""May be up to 2**64 in real lines, for which msgspec has no upper bound: it is compared, and kept nowhere, until it
-is known to be within its own."""
+"""Real lines have values up to 2**64, which msgspec cannot bound: the code only compares such a value until it is known
+to be within its own bounds."""
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
 TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -46,21 +46,21 @@ P2P_SEND = "p2p_send"
 P2P_RECV = "p2p_recv"
 P2P_OTHER = "p2p_other"
 P2P_NAMES = {"Send": P2P_SEND, "Recv": P2P_RECV}
-"""What stands for the collective's name in records of P2P operations; any other is P2P_OTHER, and garbage."""
+"""Names in records of P2P operations, and ours; any other name is P2P_OTHER and counts as garbage."""
 
 COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
 )
-"""The names of 2.30; anything else is counted under the collective `other`."""
+"""The names in 2.30; any other collective counts as `other`."""
 
 
 ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
-"""The names in NCCL 2.32.3; anything else is `other`, as a job's user can write it."""
+"""The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any."""
 
 
 class Result(StrEnum):
-    """What became of one line."""
+    """The result of reading one line."""
 
     ACCEPTED = "accepted"
     DUMP_STATS = "dump_stats"
@@ -98,7 +98,7 @@ class Metadata(msgspec.Struct, gc=False):
 
 
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time give them exactly.
+    """One collective operation. The printed bandwidths are not read: size, ranks and time determine them exactly.
 
     ``coll_algo`` and ``coll_proto`` are empty in formats before v4.2 and in P2P operations.
     """
@@ -124,9 +124,9 @@ class P2PPerf(
         "peer": "p2p_peer",
     },
 ):
-    """One P2P operation: the same members, under names of its own in the line (`rename` takes only a class's own).
+    """One P2P operation: the same fields under other names in the line (`rename` covers only a class's own fields).
 
-    ``peer`` is the other's rank in the communicator, -1 if it is not told.
+    ``peer`` is the peer's rank in the communicator, -1 if the line has none.
     """
 
     coll: Word
@@ -138,7 +138,7 @@ class P2PPerf(
 
 
 class DumpStats(msgspec.Struct, gc=False):
-    """A batch's first line in newer formats: how many lines follow for the communicator, and what its rings dropped."""
+    """The first line of a batch in newer formats: how many lines follow, and how many records the rings dropped."""
 
     coll_records: Int64 = 0
     p2p_records: Int64 = 0
@@ -148,7 +148,7 @@ class DumpStats(msgspec.Struct, gc=False):
 
 
 class ProxyStep(msgspec.Struct, gc=False):
-    """Microseconds of a step of the network proxy, by phase: the first three of a send, the last three of a receive."""
+    """Microseconds of a step of the network proxy by phase: the first three of a send, the last three of a receive."""
 
     gpu_produce_us: Int64 = 0
     peer_credit_us: Int64 = 0
@@ -160,7 +160,7 @@ class ProxyStep(msgspec.Struct, gc=False):
 class ProxyTrace(ProxyStep, gc=False):
     """A step of the network proxy, or an operation with its steps (NCCL_INSPECTOR_ENABLE_PROXY=1).
 
-    ``peer``: the other's rank in the communicator; ``direction``: send or recv.
+    ``peer``: the peer's rank in the communicator; ``direction``: send or recv.
     """
 
     record_type: Word = ""
@@ -180,15 +180,15 @@ class InspectorRecord(msgspec.Struct, gc=False):
     proxy_trace: ProxyTrace | None = None
 
 
-BROKEN = InspectorRecord()  # Stands where a line was that is no record
+BROKEN = InspectorRecord()  # Stands for a line that is no record
 
 _DECODER = msgspec.json.Decoder(InspectorRecord)
 _DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
-"""What a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
+"""The errors that a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
 
 
 def decode_lines(data: bytes) -> list[InspectorRecord]:
-    """Decode whole lines; each that is no record gives BROKEN, a blank one nothing."""
+    """Decode whole lines; a line that is no record gives BROKEN, a blank one nothing."""
     try:
         return _DECODER.decode_lines(data)
     except _DECODING_ERRORS:  # one line in it is bad: find out which
@@ -203,7 +203,7 @@ def _decode(line: bytes) -> InspectorRecord:
 
 
 def kind(record: InspectorRecord) -> Result:
-    """Return what a line is when it is not an operation with its header and metadata."""
+    """Return the kind of a line that is not an operation with its header and metadata."""
     if record is BROKEN:
         return Result.MALFORMED
     if record.proxy_trace is not None:
@@ -215,7 +215,7 @@ def kind(record: InspectorRecord) -> Result:
 
 
 def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
-    """Return the `comm` label, or None when the header cannot be true."""
+    """Return the `comm` label, or None when the header is implausible."""
     digits = header_id.removeprefix("0x")
     if not 0 <= rank < n_ranks <= MAX_RANKS or not digits or len(header_id) > MAX_ID_CHARACTERS:
         return None
@@ -223,11 +223,10 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
 
 
 def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:
-    """Bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md; 0 if unknown).
+    """Return bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md).
 
-    Integers of our own instead of the printed `coll_busbw_gbs` times the time: that has six decimals and a rounded
-    time in it, so sums of it drift, and a float total that is summed in another order after a restart looks like a
-    counter reset.
+    It is 0 for an unknown collective. The printed `coll_busbw_gbs` times the time is not used: both are rounded, so
+    sums drift, and a float total summed in another order after a restart looks like a counter reset.
     """
     if collective == "AllReduce":
         return 2 * (n_ranks - 1) * size_bytes // n_ranks
@@ -236,7 +235,7 @@ def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> i
     return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv", P2P_SEND, P2P_RECV) else 0
 
 
-MAX_TOTAL = 1 << 62  # Where every total stays: a hostile job must not make integers that no checkpoint can hold
+MAX_TOTAL = 1 << 62  # Of every total: a hostile job must not make integers that no checkpoint can hold
 Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOTAL)]
 
 SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
@@ -245,10 +244,10 @@ SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
 
 
 class SeriesKey(NamedTuple):
-    """One accumulator of a writer; ``size`` is a label of SIZE_LABELS, or `other` when the series was not admitted.
+    """The key of one accumulator of a writer; ``size``: a label of SIZE_LABELS, or `other` for a refused series.
 
-    ``comm`` is `other` only beyond MAX_COMMUNICATORS: what was refused keeps its communicator here, so that its rank
-    is known, and is shown under `other`.
+    ``comm`` is `other` only beyond MAX_COMMUNICATORS: a refused series keeps its communicator here, so that its rank
+    is known, and shows as `other`.
     """
 
     comm: str

@@ -1,1 +1,1 @@
-"""From files to totals: a reader for each directory, in a thread of its own."""
+"""Reads files into totals: a reader for each directory, in a thread of its own."""

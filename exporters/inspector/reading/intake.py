@@ -1,4 +1,4 @@
-"""From the lines of one file to the aggregates of its writers. Pure."""
+"""Adds the lines of one file to the aggregates of its writers. Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from exporters.inspector.totals.aggregate import Aggregate
 
 
 class WriterName(NamedTuple):
-    """Who wrote a record, by its own words."""
+    """The writer of a record, as the record names it."""
 
     hostname: str
     pid: int
 
 
 GroupKey = tuple[str, int, int, str, int, str, int]
-"""A RecordKey and the writer's pid: a rank of a communicator is on one host."""
+"""A RecordKey and the writer's pid. The host is not needed: a rank of a communicator is on one host."""
 AggregateOf = Callable[[WriterName], Aggregate | None]  # Returns None when the writer limit is reached
 
 
@@ -42,11 +42,11 @@ def take(
     context: FileContext | None = None,
     ring_lines: int = DEFAULT_RING_LINES,
 ) -> None:
-    """Add whole lines to the aggregates of their writers, counting what became of each.
+    """Add whole lines to the aggregates of their writers; count in ``results`` what each line was.
 
-    ``context`` is what the file's earlier lines left, and takes up what these leave; ``ring_lines`` is the size of the
-    smallest ring of its writers. An error in adding up records of one kind costs these alone (Result.FAILED) and is
-    raised at the end.
+    ``context``: what the file's earlier lines left; these lines update it. ``ring_lines``: size of the smallest ring
+    of the file's writers. An error in adding records of one kind costs these alone (Result.FAILED) and is raised at
+    the end.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
@@ -54,21 +54,21 @@ def take(
             finish_run(intake.context, aggregate_of)
             intake.begin_run(run)
         intake.take(records)
-        if intake.context.run is not None:  # more lines written together than the ring holds are no pass
+        if intake.context.run is not None:  # a run longer than the ring is no single pass
             _release(intake.context.run, aggregate_of, longer=True)
     if intake.error is not None:
         raise intake.error
 
 
 def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
-    """The lines that were written together, if there are any, are all there: their pass is over."""
+    """End the open run, if any: its pass is over."""
     run, context.run = context.run, None
     if run is not None:
         _release(run, aggregate_of)
 
 
 def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
-    """End a pass: its ring was full if it holds that number of lines. ``longer``: only if it has more, so is none."""
+    """End a pass: its ring was full if the run is as long. ``longer``: end it only if the run is longer, so no pass."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return
@@ -77,7 +77,7 @@ def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> No
 
 
 class _Intake:
-    """The lines of one read, gathered in groups of one kind each."""
+    """The lines of one read, in groups of one kind each."""
 
     def __init__(self, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext) -> None:
         self.context = context
@@ -88,7 +88,7 @@ class _Intake:
         self._firsts: list[tuple[Header, Metadata]] = []
 
     def begin_run(self, run: Run | None) -> None:
-        """Lines follow that may turn out to be a full ring."""
+        """Begin a run of lines that may turn out to be a full ring."""
         self.context.run = run
         aggregate = None if run is None else self._aggregate_of(WriterName(run.hostname, run.pid))
         if run is not None and aggregate is not None and (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
@@ -98,7 +98,7 @@ class _Intake:
         """Add records to their aggregates."""
         groups, firsts = self._groups, self._firsts
         latest: Metadata | None = None
-        # The hot loop: most lines of a chunk share a few keys, so that per line there is one look-up and one append.
+        # The hot loop: most lines of a chunk share a few keys, so each line takes one look-up and one append.
         for record in records:
             perf, header, metadata = record.coll_perf, record.header, record.metadata
             if perf is None or header is None or metadata is None:
@@ -122,7 +122,7 @@ class _Intake:
             aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
 
     def _flush(self) -> None:
-        """Add what is gathered."""
+        """Add the gathered groups to their aggregates."""
         for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
             try:
                 aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
@@ -137,7 +137,7 @@ class _Intake:
         self._firsts.clear()
 
     def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
-        """A line that is not a collective of its own header and metadata: its operation, or None and counted."""
+        """Handle a line that is not a collective with header and metadata; return its operation, or None: counted."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)
         if header is None and metadata is None and record is not BROKEN and (parts := self.context.next()) is not None:
@@ -161,7 +161,7 @@ class _Intake:
         return None
 
     def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
-        """A batch's first line: what its lines leave out, and who is in the communicator."""
+        """Take a batch's first line: the drops of its rings, and the member of its communicator."""
         if not self.context.begin(header, metadata, stats):
             return Result.GARBAGE
         aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
@@ -170,7 +170,7 @@ class _Intake:
         if not aggregate.note_member(header):
             return Result.GARBAGE
         if stats.coll_dropped_since_last_dump or stats.p2p_dropped_since_last_dump:
-            self._flush()  # the gaps before this line are not this loss
+            self._flush()  # gaps before this line are not part of this loss
         for p2p, dropped in enumerate((stats.coll_dropped_since_last_dump, stats.p2p_dropped_since_last_dump)):
             if (ring := aggregate.ring(header, p2p=bool(p2p))) is not None:
                 aggregate.losses.note_dropped(ring, max(0, dropped))

@@ -1,6 +1,6 @@
 """The ends of a job's Inspector files, for a bundle of evidence: each rank's last operations, as the plugin wrote them.
 
-The files are the black box: nothing is kept in memory for it. Blocking; in the thread of the directory's reader.
+The files serve as the black box, so nothing is kept in memory. Blocking; in the thread of the directory's reader.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from exporters.inspector.totals.accumulators import Place
 TAIL_BYTES = 64 * 1024  # Of a file: some two hundred operations
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
-"""Number of last lines of a file that are searched for an operation: users can write other short lines."""
+"""Last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Shares of the last minute that others waited for one rank alone: shown from the first on, blamed from the second."""
+"""Shares of the last minute in which others waited for one rank alone: shown from the first, blamed from the second."""
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-    """Return the last whole lines of the files of these ranks (by the file's device and inode), by the rank."""
+    """Return by rank the last whole lines of its file; ``ranks``: by the file's device and inode."""
     last_lines: dict[str, bytes] = {}
     for identity, rank in list(ranks.items())[:MAX_FILES]:
         file = files.get(identity)
@@ -35,7 +35,7 @@ def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int
 
 
 def last_operation(lines: bytes) -> str:
-    """Return the last operation of a file's end in words; empty where the last lines have none."""
+    """Return the last operation in a file's end, in words; "" if the last lines have none."""
     for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
         for record in decode_lines(line):
             perf = record.coll_perf or record.p2p_perf
@@ -54,10 +54,10 @@ def files_of(labels: Mapping[Place, RankLabel], job_id: str) -> dict[tuple[int, 
 def offered(
     ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mapping[str, float], unread: Iterable[str] = ()
 ) -> Offered:
-    """Return the ends, by rank, as a part of a bundle, and each rank's last operation in words.
+    """Return the ends of files by rank, as a part of a bundle, and each rank's last operation in words.
 
-    ``late_shares``: by rank, for how much of the last minute the others waited for it alone, 0 to 1.
-    ``unread``: the directories that do not answer, which are named in a file.
+    ``late_shares``: by rank, the share of the last minute that the others waited for it alone, 0 to 1.
+    ``unread``: directories that do not answer; a file of the bundle names them.
     """
     last_lines = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
@@ -77,7 +77,7 @@ def offered(
 
 
 def _end(file: FollowedFile) -> bytes:
-    """Return the end of a file from a line's beginning on; empty where it is another file now, or cannot be read."""
+    """Return the whole lines at a file's end; b"" if the path has another file now, or cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""The files of one directory in the order in which they are read: each has its turn, whatever another one does."""
+"""The files of one directory in the order of reading: each gets its turn, whatever the others do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class _Ring(Generic[M]):
-    """A fair queue. Next: the member with the least time in this turn; of equals the one that waited longest."""
+    """A fair queue. Next is the member with the least time in this turn; among equals, the one that waited longest."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served
@@ -27,11 +27,11 @@ class _Ring(Generic[M]):
         return bool(self._heap)
 
     def next(self) -> M:
-        """Return the member that is served next."""
+        """Return the member to serve next."""
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Note that the next member was served, as the ``number``-th piece of all; it leaves unless it ``stays``."""
+        """Note that the next member was served, as piece ``number`` of all; it leaves the queue unless it ``stays``."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:
@@ -43,8 +43,8 @@ class _Ring(Generic[M]):
 class ReadQueue:
     """Reads files a piece at a time.
 
-    Each user gets an equal part of a turn's time, within a user each directory, within a directory each file. Others
-    use the time that one does not need. A file that fails is read again later, and keeps its position.
+    Each user gets an equal part of a turn's time, within a user each directory, within a directory each file. Time
+    that one does not need goes to the others. A file that fails is read again later from the same position.
 
     ``read_some`` reads the next piece of a file, and returns whether there was one.
     """
@@ -61,7 +61,7 @@ class ReadQueue:
         self._pieces = 0
 
     def __iter__(self) -> Iterator[RecordFile]:
-        """All files, those included that have nothing to read."""
+        """Iterate over all files, also those with nothing to read."""
         return chain.from_iterable(self._queues.values())
 
     def take_up(self, files: Iterable[RecordFile]) -> None:
@@ -72,7 +72,7 @@ class ReadQueue:
                 self._queues.setdefault(record_file.file.share, deque()).append(record_file)
 
     def read(self, now: float, deadline: float) -> bool:
-        """Read in turns until nothing is left or the time is up (monotonic seconds); True when something waits."""
+        """Read in turns until nothing is left or the monotonic ``deadline``; return True when files still wait."""
         self._forget()
         idle: list[RecordFile] = []
         directories: dict[int, list[Share]] = {}
@@ -103,7 +103,7 @@ class ReadQueue:
         return bool(users)
 
     def _forget(self) -> None:
-        """Let go of files that are gone, and of who has none any more."""
+        """Forget files that are gone, and users and directories without files."""
         kept = {
             share: deque(
                 record_file for record_file in queue if self._files.files.get(record_file.file.identity) is record_file

@@ -1,4 +1,4 @@
-"""One directory of Inspector files: from the disk to totals. Owned by one thread."""
+"""Reads one directory of Inspector files into totals. Owned by one thread."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from exporters.inspector.totals.shared import Shared
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
 CATCH_UP_SECONDS = 30.0
-"""After a restart, counts of the whole node wait this long for files that are not read up to where they were: an
+"""After a restart, counts of the whole node wait this long until files are read up to their old positions: an
 unreadable file must not withhold them for good."""
 LOOKS_SHARE = 0.01
-"""Part of the time that looks may take: on a large shared directory, and a slow server, they become rarer."""
-TURN_SECONDS = 0.15  # one turn reads at most this long; the rest waits for the next
+"""Part of the time that looks may take: on a large shared directory or a slow server they become rarer."""
+TURN_SECONDS = 0.15  # One turn reads at most this long; the rest waits for the next turn
 READ_BYTES = 128 * 1024
 PIECE_SECONDS = 0.02
-"""Where a piece of a file took longer, the next ones are smaller: lines without sense cost many times as much."""
+"""If a piece of a file takes longer, the next pieces are smaller: malformed lines cost many times as much."""
 HOLE = b"\n\n"
-"""What the follower leaves of a hole that begins at a line's start: lines may be lost there without a trace."""
+"""The follower's mark for a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint, so that the two delays do not add up
 BATCH_IDLE_SECONDS = 2.0
-"""After this long without a line the last pass is over; the writer may have stopped in the middle of it."""
+"""After this long without a line the last pass counts as over; its writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
-"""Counted among what is skipped: contexts, or all of a directory's state, that could not be put into the checkpoint."""
+"""Counts, among the skipped, contexts or whole directory states that the checkpoint could not take."""
 
 
 class DirectoryReader:
     """Reads one configured directory, one bounded turn at a time.
 
-    ``restored`` is the section of an earlier turn; ValueError when it cannot be read. Without it, files that are there
-    already are read from their end, unless ``from_beginning``. ``share_of`` says whose a file is.
+    ``restored`` is the section of an earlier turn; ValueError when it is unreadable. Without it, existing files are
+    read from their end, unless ``from_beginning``. ``share_of`` returns the user and directory of a file.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class DirectoryReader:
         *,
         last: bool = False,
     ) -> Turn:
-        """Read for at most TURN_SECONDS; let go of the writers in ``retire``; ``last`` asks for what is not due yet.
+        """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save though not due.
 
-        ``rings``: the ring sizes of writers, where known. The results of a turn that raises come with the next one.
+        ``rings``: known ring sizes of writers. After a turn that raises, the next one has its results.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -142,7 +142,7 @@ class DirectoryReader:
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
     def totals(self) -> tuple[WriterTotals, ...]:
-        """What each writer's records add up to."""
+        """Return the totals of each writer's records."""
         return tuple(
             WriterTotals.of(aggregate, caught_up=self._files.is_caught_up(aggregate.writer_key))
             for aggregate in self._writers
@@ -167,7 +167,7 @@ class DirectoryReader:
             record_file.known.clear()
         if chunk is None:
             return False
-        record_file.read_at = began = self._clock.monotonic()  # a slow file system makes no piece dear
+        record_file.read_at = began = self._clock.monotonic()  # the time to read is not part of the piece's cost
         if chunk.hole_bytes:
             self._log.warning("NUL bytes in an Inspector file, lines may be lost", path=record_file.file.path)
         if chunk.overlong:
@@ -185,7 +185,7 @@ class DirectoryReader:
         return True
 
     def _take(self, data: bytes, record_file: RecordFile, context: FileContext) -> None:
-        """Add up lines. They are read once: after an error, those that were not added up are counted as failed."""
+        """Add lines to totals. They are read once: after an error, lines not added count as failed."""
         counted = sum(self._results.values())
         try:
             ring_lines = self._writers.smallest_ring(record_file)
@@ -197,7 +197,7 @@ class DirectoryReader:
             raise
 
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
-        """Passes whose end is not to come are over: of files that rest, or are gone."""
+        """End the runs whose end will not come: of files that are idle or gone."""
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
         live = (
             {(position.device, position.inode, position.generation) for position in self._follower.positions()}
@@ -233,7 +233,7 @@ class DirectoryReader:
         return published
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
-        """The section, when it is due and another one; None also when it cannot be made: the last one holds then."""
+        """Return the encoded section if it is due and changed; None also if encoding fails: the last one stays."""
         if now - self._saved_at < SAVE_SECONDS and not due:
             return None
         self._saved_at = now

@@ -1,7 +1,7 @@
-"""Disk given back: holes in files that are read, and files of writers that are gone. Opt-in; owned by one thread.
+"""Frees disk space: holes in files that were read, and deleted files of ended writers. Opt-in; owned by one thread.
 
-Inspector's files grow without end. NCCL opens them without O_APPEND: a hole below its offset is nothing to it. Nor is
-it to the agent while its checkpoint on disk lies beyond: whatever happens, no byte of the hole is read again.
+Inspector's files grow without end. NCCL opens them without O_APPEND, so a hole below its offset does not disturb it.
+Nor does it disturb the agent if its checkpoint on disk is already beyond: no byte of the hole is ever read again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
 RUN_SECONDS = 5.0  # How often files are looked over: as often as the agent writes its checkpoint
-RUN_BUDGET_SECONDS = 0.1  # How long one run goes on to a next file; what is left waits for the next run
+RUN_BUDGET_SECONDS = 0.1  # One run starts no further file after this; the others wait for the next run
 KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
 PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
-MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line is not wholly read
+MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line counts as not read to its end
 MIN_DELETE_AFTER_SECONDS = 60.0
 
 _STAT_BLOCK_BYTES = 512
@@ -43,8 +43,8 @@ _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Whether disk is given back: by holes in what is read of every file, and by deleting files of gone writers
-    without a write for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
+    """How disk space is freed: by holes in files up to where they were read, and by deleting ended writers' files that
+    were not written for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
 
     enabled: bool = False
     punch_holes: bool = True
@@ -52,19 +52,19 @@ class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class _Offsets(msgspec.Struct):
-    """What is read of a reader's section of the checkpoint."""
+    """The part of a reader's section that the reclaimer reads."""
 
     positions: list[Position]
 
 
 class _Sections(msgspec.Struct):
-    """What is read of the exporter's section of the checkpoint."""
+    """The part of the exporter's section that the reclaimer reads."""
 
     sections: dict[str, bytes] = {}
 
 
 class Reclaimer:
-    """Gives back the disk of one directory's files. ``errors``: tries that failed, by reason."""
+    """Frees the disk space of one directory's files. ``errors``: failed tries, by reason."""
 
     def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS, log: Logger) -> None:
         self._path = path
@@ -81,9 +81,9 @@ class Reclaimer:
         self._run_at = float("-inf")
 
     def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
-        """Look over the files in ``owned``, ours for certain. ``durable``: the exporter's section that is on disk.
+        """Check the files in ``owned``, which are certainly this node's. ``durable``: the section on disk.
 
-        An error is logged and counted, and goes no further: it must not cost the turn that was taken before.
+        An error is logged and counted, and not raised: it must not cost the turn before it.
         """
         now = self._clock.monotonic()
         if not self._config.enabled or durable is None or now - self._run_at < RUN_SECONDS:
@@ -100,7 +100,7 @@ class Reclaimer:
             self._durable = durable
             section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(self._path)
             self._positions = [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
-        self._waiting = self._waiting or list(self._positions)  # older ones are lower: good still
+        self._waiting = self._waiting or list(self._positions)  # older positions are lower: still safe
         while self._waiting and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
             position = self._waiting.pop()
             file = owned.get((position.device, position.inode))
@@ -116,7 +116,7 @@ class Reclaimer:
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, path: str, position: Position) -> None:
-        """Delete the file if it may go, else make a hole in it, unless it is not the one that was read."""
+        """Delete the file if that is allowed, else make a hole in it; neither if it is not the file that was read."""
         directory, name = os.path.split(path)
         with contextlib.ExitStack() as opened:
             parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
@@ -126,7 +126,7 @@ class Reclaimer:
             status = os.fstat(descriptor)
             if not _is_same(descriptor, status, position):
                 self.errors["replaced"] += 1
-            elif status.st_nlink != 1:  # it may be another user's under another name
+            elif status.st_nlink != 1:  # another name of it may belong to another user
                 self.errors["linked"] += 1
             elif (
                 self._is_old(status.st_mtime_ns)
@@ -153,9 +153,9 @@ class Reclaimer:
         return after is not None and modified_ns >= 0 and self._clock.time() - modified_ns / 1e9 >= after
 
     def _may_be_written(self, name: str, position: Position) -> bool:
-        """Whether a process of this node has the pid in the file's name, in whatever namespace, and holds the file.
+        """Return True when a process of this node has the pid in the file's name, in any namespace, and holds the file.
 
-        One whose descriptors may not be read is taken to hold it; so is one that may be hidden (hidepid).
+        A process with unreadable descriptors counts as holding it; so does one that may be hidden (hidepid).
         """
         match = _PID_IN_NAME.search(name)
         if match is None or self._proc.status(1) is None:
@@ -174,7 +174,7 @@ def _key(position: Position) -> FileKey:
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Return whether the open file is what was read up to the position, its front included."""
+    """Return True when the open file is the one that was read up to the position, with the same front."""
     front = position.fingerprint
     is_it = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
     is_it = is_it and status.st_size >= position.offset
@@ -182,6 +182,6 @@ def _is_same(descriptor: int, status: os.stat_result, position: Position) -> boo
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Return whether no whole line lies beyond the position."""
+    """Return True when no whole line lies beyond the position."""
     tail_bytes = status.st_size - position.offset
     return tail_bytes <= MAX_TAIL_BYTES and b"\n" not in os.pread(descriptor, tail_bytes, position.offset)

@@ -1,4 +1,4 @@
-"""The files of one directory: which of them are ours to read, who writes them, and which raise errors.
+"""The files of one directory: which ones this node reads, which writers they have, and which raise errors.
 
 On a shared file system many agents see the same files: each reads those that its own node's processes write.
 """
@@ -26,7 +26,7 @@ _METADATA_HOSTNAME = re.compile(rb'"metadata":\{[^{}]{0,2048}?"hostname":"([^"\\
 
 
 class FileState(StrEnum):
-    """What is done with a file; ``writable_by_others`` are those of the followed that others may write or replace."""
+    """The state of a file; ``writable_by_others`` is a subset of followed: other users may write or replace them."""
 
     FOLLOWED = "followed"
     FOREIGN = "foreign"
@@ -35,10 +35,10 @@ class FileState(StrEnum):
 
 
 class Ownership(NamedTuple):
-    """What is this node's: files that local rank processes hold open, and host names of local UTS namespaces.
+    """What identifies this node's files: files that local ranks hold open, and host names of local UTS namespaces.
 
-    ``held``: the path of each held file, as its process names it, by device and inode. ``everyone``: every host's files
-    are ours (a single pass over recorded data).
+    ``held``: by device and inode, the path as the process names it. ``everyone``: every host's files are read (a
+    single pass over recorded data).
     """
 
     held: Mapping[tuple[int, int], str] = {}
@@ -47,24 +47,24 @@ class Ownership(NamedTuple):
 
 
 def is_log(name: str) -> bool:
-    """Return whether a file name can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with its end kept."""
+    """Return True when a file may be Inspector's: `<hostname>-pid<pid>.log`, or renamed with the same ending."""
     return "-pid" in name and name.endswith(SUFFIXES)
 
 
 def named_hostname(path: str) -> str | None:
-    """Return the host name in a file's name, if it is there."""
+    """Return the host name in a file's name; None without one."""
     match = _NAME.fullmatch(path.rpartition("/")[2])
     return None if match is None else match["hostname"]
 
 
 def written_hostname(head: bytes) -> str | None:
-    """The host name in the metadata of the first record, which may be longer than ``head``; None if not there."""
+    """Return the host name in the first record, which may be cut at the end of ``head``; None without one."""
     match = _METADATA_HOSTNAME.search(head)
     return None if match is None else match[1].decode(errors="replace")
 
 
 def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
-    """Whether ``hostname`` is one of ``hostnames``, also when one of the two is written short and the other whole."""
+    """Return True when ``hostname`` is in ``hostnames``, also if one of the two is short and the other full."""
     if hostname in hostnames:
         return True
     short = hostname.partition(".")[0]
@@ -72,27 +72,27 @@ def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
 
 
 def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
-    """Return whether a file's name alone says that another host writes it, and no local process holds it open."""
+    """Return True when a file's name shows that another host writes it, and no local process holds it open."""
     if ownership.everyone or identity in ownership.held:
         return False
     hostname = named_hostname(name)
     return hostname is not None and not is_local(hostname, ownership.hostnames)
 
 
-RETRY_SECONDS = 1.0  # after the first error; after each further one in a row twice as long
+RETRY_SECONDS = 1.0  # After the first error; doubles with each further one in a row
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file
 MAX_HELD_TAKEN = 1024
-"""Files that one turn takes up because a rank holds them open; further ones wait for the next turn."""
+"""Files that one turn takes up because a rank holds them open; more of them wait for the next turn."""
 
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
 
 class RecordFile:
-    """One file, and who writes it.
+    """One file and its writers.
 
-    ``failures``: how often in a row it has failed, ``retry_at``: when (monotonic seconds) it is tried again.
+    ``failures``: errors in a row; ``retry_at``: when (monotonic seconds) the file is read again.
     """
 
     __slots__ = (
@@ -116,17 +116,17 @@ class RecordFile:
 
     @property
     def key(self) -> FileKey:
-        """Return the generation of the file that is there now."""
+        """Return the key of the file's current generation."""
         return self.file.device, self.file.inode, self.file.generation
 
     def note_piece(self, *, is_dear: bool, most_bytes: int) -> None:
-        """A piece was read: the next one is a quarter as long if it took long, else twice."""
+        """Set the size of the next piece: a quarter after a slow one, else double."""
         factor = 0.25 if is_dear else 2
         self.piece_bytes = int(min(most_bytes, max(LEAST_PIECE_BYTES, self.piece_bytes * factor)))
 
 
 class FileFailures:
-    """Takes errors so that each costs its file alone. Counted in ``counts`` by the error's name."""
+    """Catches errors so that each costs its file alone. Counts them in ``counts`` by name."""
 
     def __init__(self, counts: Counter[str], log: Logger) -> None:
         self._counts = counts
@@ -134,7 +134,7 @@ class FileFailures:
 
     @contextlib.contextmanager
     def of(self, record_file: RecordFile | None, now: float) -> Iterator[None]:
-        """Do something with a file (None: one that is gone); an error is noted and goes no further."""
+        """Run a block for a file (None: a file that is gone); note an error and do not raise it."""
         try:
             yield
         except Exception as error:  # noqa: BLE001  # whatever it is
@@ -152,7 +152,7 @@ class FileFailures:
                 record_file.failures = 0
 
     def _log_error(self, error: Exception, record_file: RecordFile | None) -> None:
-        """Log what went wrong and where; not the error's own text, which may quote the file."""
+        """Log the error's name and place, not its text, which may quote the file."""
         path, offset = ("", 0) if record_file is None else (record_file.file.path, record_file.file.offset)
         lines = traceback.extract_tb(error.__traceback__)
         at = f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
@@ -161,17 +161,17 @@ class FileFailures:
 
 
 class RecordFiles:
-    """The files that are there. ``restored``: (device, inode) of those that were ours before the agent's restart."""
+    """The existing files. ``restored``: (device, inode) of those that were this node's before the agent's restart."""
 
     def __init__(self, follower: Follower, failures: FileFailures, restored: frozenset[tuple[int, int]]) -> None:
         self._restored = restored
         self._follower = follower
         self._failures = failures
         self.files: dict[tuple[int, int], RecordFile] = {}
-        self._held: set[tuple[int, int]] = set()  # held files that were looked for by their path
+        self._held: set[tuple[int, int]] = set()  # Held files already searched for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
-        """Take in the files that are there now, at the monotonic time ``now``, and decide which are ours."""
+        """Take the existing files at monotonic time ``now``, and decide which are this node's."""
         self.files = {file.identity: self.files.get(file.identity) or RecordFile(file, now) for file in files}
         unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
@@ -180,7 +180,7 @@ class RecordFiles:
                     record_file.state = self._state(record_file, ownership)
 
     def take_up_held(self, ownership: Ownership, now: float) -> bool:
-        """Take up files that ranks hold open, each by its path and once; False when there are no new ones.
+        """Take up files that ranks hold open, each once, by its path; return False without new ones.
 
         In a crowded directory the next look would come up to 30 s later, or not reach them.
         """
@@ -194,7 +194,7 @@ class RecordFiles:
         return bool(held)
 
     def followed(self) -> list[RecordFile]:
-        """Return the files that are ours."""
+        """Return the files that this node reads."""
         return [record_file for record_file in self.files.values() if record_file.state is FileState.FOLLOWED]
 
     def states(self) -> Counter[FileState]:
@@ -204,16 +204,16 @@ class RecordFiles:
         return Counter(record_file.state for record_file in self.files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
-        """Return whether a writer's totals are those of before the agent's restart, or more."""
+        """Return True when a writer's totals have reached their values of before the agent's restart."""
         record_file = self.files.get((writer_key.device, writer_key.inode))
         if record_file is None:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
 
     def _state(self, record_file: RecordFile, ownership: Ownership) -> FileState:
-        """Decide whether a file is ours; it is opened at most once for that, unless it changed."""
+        """Decide whether this node reads a file; open it at most once for that, unless it changed."""
         file = record_file.file
-        if file.identity in self._restored and not file.caught_up:  # ours before the agent's restart
+        if file.identity in self._restored and not file.caught_up:  # this node's before the agent's restart
             return FileState.FOLLOWED
         if ownership.everyone or file.identity in ownership.held:
             return FileState.FOLLOWED
@@ -222,7 +222,7 @@ class RecordFiles:
         return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
-        """Return the writer's host name: by the file's name if that is foreign already, else by its first record."""
+        """Return the writer's host name: from the file's name if that is foreign, else from its first record."""
         file = record_file.file
         named = named_hostname(file.path)
         if named is not None and not is_local(named, ownership.hostnames):

@@ -1,9 +1,8 @@
-"""Rank processes that ask for Inspector and whose settings keep its records from us. Pure.
+"""Rank processes that enable Inspector with settings that keep its records from the agent. Pure.
 
-The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30: without a dump interval there is no dump thread and
-nothing is ever written, not even at the end, whatever its README says; Prometheus mode writes no JSON at all, nor does
-OTLP mode of newer versions, which takes precedence. Who
-writes that and is read by the exporter inspector_prom is not among those that are judged here.
+The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30. Without a dump interval there is no dump thread, and
+nothing is ever written, not even at the end, whatever its README says. Prometheus mode writes no JSON, nor does the
+OTLP mode of newer versions, which takes precedence. Processes whose Prometheus files inspector_prom reads are left out.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from agent.sdk.files import atoi, strtoll
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankSnapshot
 
-GRACE_SECONDS = 60.0  # A process is not spoken of before: its first record shows that its settings are good
-MAX_TOLD = 4096  # Processes spoken of that are remembered; all are forgotten at once when there are more
+GRACE_SECONDS = 60.0  # A process is judged only after this: a first record shows that its settings work
+MAX_LOGGED = 4096  # Remembered logged processes; all are forgotten at once when there are more
 
 RECORDING_VARIABLES = frozenset([
     "NCCL_PROFILER_PLUGIN", "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
     "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "NCCL_INSPECTOR_DUMP_DIR", "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE",
     "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE", "NCCL_INSPECTOR_PROM_DUMP", "NCCL_INSPECTOR_OTEL_EXPORT", "SLURM_JOBID",
 ])  # fmt: skip
-"""The environment variables that say whether, where and how a process writes records."""
+"""The environment variables that decide whether, where and how a process writes records."""
 
 
 class SilenceCause(StrEnum):
-    """Why no record will ever be read of a process."""
+    """Why the agent will never read a record of a process."""
 
     NO_PLUGIN = "no_plugin"
     NO_DUMP_THREAD = "no_dump_thread"
@@ -53,7 +52,7 @@ REMEDIES = {
 
 
 def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None:
-    """Say why the process will never write records that are read from ``paths``; None while it may, or did not ask."""
+    """Return why the agent will never read records of the process from ``paths``; None if it may, or is not enabled."""
     settings = facts.environment
     if settings is None or not atoi(settings.get("NCCL_INSPECTOR_ENABLE", "0")):
         return None
@@ -65,7 +64,7 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
         return SilenceCause.OTLP_MODE
     if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
-    # 0 is no thread before 2.30 and a busy one since: it is left to the records to tell.
+    # 0 means no thread before 2.30 and a busy one since: only the records can show which.
     if strtoll(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1")) < 0:
         return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)
@@ -73,15 +72,15 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
 
 
 class SilenceWatch:
-    """Logs each process that will never write records, once, and counts them by reason."""
+    """Logs each process whose records will never be read, once, and counts them by reason."""
 
     def __init__(self, paths: Sequence[str], log: Logger) -> None:
         self._paths = paths
         self._log = log
-        self._told: set[ProcessKey] = set()
+        self._logged: set[ProcessKey] = set()
 
     def look(self, ranks: RankSnapshot, now: float) -> Counter[SilenceCause]:
-        """Judge processes without anything read GRACE_SECONDS after they were found; ``now``: monotonic."""
+        """Judge the processes without records GRACE_SECONDS after they were discovered; ``now``: monotonic."""
         counts: Counter[SilenceCause] = Counter()
         for key, process in ranks.running.items():
             if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):
@@ -90,11 +89,11 @@ class SilenceWatch:
             if reason is None:
                 continue
             counts[reason] += 1
-            if key not in self._told:
-                self._told = {key, *(self._told if len(self._told) < MAX_TOLD else ())}
+            if key not in self._logged:
+                self._logged = {key, *(self._logged if len(self._logged) < MAX_LOGGED else ())}
                 self._log.warning(
-                    "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but by its settings no record of it "
-                    "will ever be read: {remedy}",
+                    "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but with its settings the agent will "
+                    "never read a record of it: {remedy}",
                     **label_fields(process.labels),
                     pid=key.pid,
                     user=process.user,
@@ -105,7 +104,7 @@ class SilenceWatch:
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
-    """Return where the plugin puts its file; empty when that is unknown: a container has paths of its own."""
+    """Return the plugin's directory; "" when unknown: a container has paths of its own."""
     if facts.container or facts.pod or facts.namespace_pid != facts.key.pid:
         return ""
     job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)
@@ -117,6 +116,6 @@ def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
 
 
 def _is_read(directory: str, paths: Sequence[str]) -> bool:
-    """Return whether files in ``directory`` are found from ``paths``, which are searched one level deep."""
+    """Return True when ``paths``, searched one level deep, reach files in ``directory``."""
     ours = {os.path.normpath(path) for path in paths}
     return directory in ours or os.path.dirname(directory) in ours

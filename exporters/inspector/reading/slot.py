@@ -19,13 +19,13 @@ from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared
 
-WAIT_SECONDS = 1.0  # how long an update waits for a turn; a reader that takes longer is left to itself until it returns
-ENDS_SECONDS = 5.0  # how long a bundle's part waits for the ends of files; other parts have 20 s by default
-STALE_SECONDS = 10.0  # a reader that does not return for this long exports no series: they would be out of date
+WAIT_SECONDS = 1.0  # How long an update waits for a turn; a slower reader goes on by itself until it returns
+ENDS_SECONDS = 5.0  # How long a bundle waits for the ends of files; other parts have 20 s by default
+STALE_SECONDS = 10.0  # After this long without return a reader's series are withheld: they would be out of date
 
 
 class Slot:
-    """``section``: the reader's newest part of the checkpoint. ``failed``: the last turn, or taking it in, raised."""
+    """``section``: the reader's newest part of the checkpoint. ``failed``: the last turn, or applying it, raised."""
 
     def __init__(self, ctx: Context, path: str, number: int, reclaim: Reclaim) -> None:
         self.path = path
@@ -43,9 +43,9 @@ class Slot:
     async def open(
         self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False
     ) -> tuple[WriterTotals, ...]:
-        """Make the reader; ``restored`` is its part of the checkpoint, ``gigabytes_per_second`` what is plausible.
+        """Make the reader and return the totals of the writers that it knows from the checkpoint.
 
-        Returns the totals of the writers that it knows from before.
+        ``restored``: its part of the checkpoint; ``gigabytes_per_second``: the highest plausible bandwidth.
         """
         ctx, self.section = self._ctx, restored
 
@@ -69,7 +69,7 @@ class Slot:
         return writers
 
     async def close(self) -> None:
-        """Close the reader's files, unless it is under way, and end the thread."""
+        """Close the reader's files, unless a turn is running, and end the thread."""
         try:
             if self.running is None:
                 await self.thread.call(self.reader.close)
@@ -81,7 +81,7 @@ class Slot:
         return () if self.published is None else self.published.writers
 
     def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[Turn]:
-        """Begin a turn; the reader must be free."""
+        """Start a turn; the reader must be free."""
         ranks, durable = self._ctx.ranks, self._ctx.state.durable
         self._started_at = self._ctx.clock.monotonic()
         for writer_key in self._writer_keys - self._rings.keys():
@@ -99,11 +99,11 @@ class Slot:
         return self.running
 
     def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """Return the ends of the files of these ranks, by the rank. In the reader's thread."""
+        """Return by rank the ends of these ranks' files. Call it in the reader's thread."""
         return ends(self.reader.owned(), ranks)
 
     def note(self, turn: Turn) -> None:
-        """Take in what a turn says of the reader itself."""
+        """Apply what a turn reports of the reader itself."""
         self.available, self.waiting = turn.available, turn.waiting
         self._writer_keys.update(writer.writer_key for writer in turn.evidence)
         for writer in turn.retired:
@@ -112,11 +112,11 @@ class Slot:
         self.published = turn.published or self.published
 
     def is_idle(self) -> bool:
-        """Return whether the directory, as it was published last, holds no file to read."""
+        """Return True when the directory held no file to read at the last publication."""
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
     def shown(self) -> Published | None:
-        """What is published; behind a reader that hangs or fails it stands still, and its sums are withheld."""
+        """Return what is published; if the reader hangs or fails, its series are withheld."""
         hangs = self.running is not None and self._ctx.clock.monotonic() - self._started_at > STALE_SECONDS
         return self.published.withheld() if self.published is not None and (self.failed or hangs) else self.published
 
@@ -124,15 +124,15 @@ class Slot:
 async def last_lines(
     slots: Sequence[Slot], ranks: Mapping[tuple[int, int], str]
 ) -> tuple[list[dict[str, bytes]], list[str]]:
-    """Return the ends of the files of these ranks, by directory, and the directories that do not answer.
+    """Return the ends of these ranks' files, by directory, and the directories that do not answer.
 
     ``ranks``: by device and inode of their files.
     """
     if not slots:
         return [], []
-    asked = {slot.path: asyncio.ensure_future(slot.thread.call(partial(slot.last_lines, ranks))) for slot in slots}
-    _, late = await asyncio.wait(asked.values(), timeout=ENDS_SECONDS)
+    calls = {slot.path: asyncio.ensure_future(slot.thread.call(partial(slot.last_lines, ranks))) for slot in slots}
+    _, late = await asyncio.wait(calls.values(), timeout=ENDS_SECONDS)
     for task in late:
         task.cancel()
-    line_ends = [task.result() for task in asked.values() if task not in late and task.exception() is None]
-    return line_ends, [path for path, task in asked.items() if task in late or task.exception() is not None]
+    line_ends = [task.result() for task in calls.values() if task not in late and task.exception() is None]
+    return line_ends, [path for path, task in calls.items() if task in late or task.exception() is not None]

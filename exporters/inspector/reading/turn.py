@@ -1,4 +1,4 @@
-"""What one turn of a reader gives: what is rendered in another thread, and what goes into the checkpoint."""
+"""The result of one turn of a reader: what another thread renders, and what goes into the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from exporters.inspector.totals.matching import SavedBoard
 
 
 class Published(msgspec.Struct, frozen=True):
-    """One reader's state at the time of publication."""
+    """One reader's state at its last publication."""
 
     writers: tuple[WriterTotals, ...]
     caught_up: bool
@@ -28,7 +28,7 @@ class Published(msgspec.Struct, frozen=True):
     implausible: int = 0
 
     def withheld(self) -> Published:
-        """Return the same as of a reader whose totals stand still: no series with a part in them is to be shown."""
+        """Return the state of a reader whose totals stand still: no series with a part in them is shown."""
         writers = tuple(
             msgspec.structs.replace(writer, caught_up=False, windows={}, transfers={}, pairs={})
             for writer in self.writers
@@ -37,7 +37,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class WriterEvidence(NamedTuple):
-    """What one writer's records say of its ranks since the last turn. ``uid``: whose its file is, None if not known."""
+    """What one writer's records show of its ranks since the last turn. ``uid``: the file's owner, None if unknown."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]
@@ -46,10 +46,10 @@ class WriterEvidence(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What one turn gave. ``published`` and ``section`` (the reader's part of the checkpoint) are None when not due,
-    and ``section`` also while nothing changes.
+    """The result of one turn. ``published`` and ``section`` (the reader's part of the checkpoint) are None if not due;
+    ``section`` is None also without changes.
 
-    ``retired``: the last totals of writers that were let go, ``ended``: of idle communicators of others; they are not
+    ``retired``: the last totals of ended writers; ``ended``: those of idle communicators of other writers. Neither is
     in ``section`` any more.
     """
 
@@ -63,7 +63,7 @@ class Turn(NamedTuple):
 
 
 class Section(msgspec.Struct):
-    """A reader's part of the checkpoint: offsets and integers of the same moment."""
+    """A reader's part of the checkpoint: offsets and totals of the same moment."""
 
     positions: list[Position]
     writers: list[Saved]
@@ -74,5 +74,5 @@ class Section(msgspec.Struct):
     waiting: list[SavedBoard] = []
 
     def shares(self) -> dict[tuple[int, int], Share]:
-        """Whose the files are, by device and inode."""
+        """Return the user and directory of each file, by device and inode."""
         return {(position.device, position.inode): position.share for position in (*self.positions, *self.left)}

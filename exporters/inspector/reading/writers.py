@@ -1,4 +1,4 @@
-"""The writers of one directory's files, each with what its records add up to."""
+"""The writers of one directory's files, with the totals of their records."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from exporters.inspector.totals.shared import Shared
 
 MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
-MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, of all writers together: about 50 MB
-UNKNOWN = Share(-1, "")  # Of writers from before the agent's restart whose file is not known any more
+MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, over all writers: about 50 MB
+UNKNOWN = Share(-1, "")  # Of writers from before the agent's restart whose file is unknown
 
 
 class Writers:
-    """The writers that live, MAX_WRITERS at most: of who has too many, one is let go of in favour of another's.
+    """The living writers, at most MAX_WRITERS: at the limit the largest share loses one.
 
     ``retired``, ``ended``: the last totals of released writers, and of idle communicators of others, that no turn has
-    published yet. ``shares``: whose the files of the ``saved`` writers are, by device and inode. Counts evicted and
-    refused ones in ``skipped``.
+    published yet. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts evicted
+    and refused writers in ``skipped``.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class Writers:
         self.ended: list[WriterTotals] = []
 
     def __iter__(self) -> Iterator[Aggregate]:
-        """All of them."""
+        """Iterate over all writers."""
         return iter(self._aggregates.values())
 
     def learn_ring_sizes(self, rings: Mapping[WriterKey, RingSizes]) -> None:
-        """Take in how large the rings of some writers are."""
+        """Store the ring sizes of some writers."""
         for writer_key, sizes in rings.items():
             if (aggregate := self._aggregates.get(writer_key)) is not None:
                 aggregate.rings = sizes
@@ -78,7 +78,7 @@ class Writers:
         aggregate = self._aggregates.get(writer_key)
         if aggregate is None:
             share = record_file.file.share
-            if (new and len(record_file.known) >= MAX_WRITERS_PER_FILE) or not self._reserve_accumulator(share):
+            if (new and len(record_file.known) >= MAX_WRITERS_PER_FILE) or not self._reserve_writer(share):
                 return None
             from_start = record_file.file.from_start and new
             aggregate = Aggregate(writer_key, self._admit, from_start=from_start, shared=self._shared, group=share)
@@ -88,10 +88,10 @@ class Writers:
         self._homes[writer_key] = record_file
         return aggregate
 
-    def _reserve_accumulator(self, share: Share) -> bool:
-        """Return whether ``share`` may have one more writer; if need be evict the oldest-written of the largest share.
+    def _reserve_writer(self, share: Share) -> bool:
+        """Return True if ``share`` may have one more writer; at the limit evict the largest share's oldest-written one.
 
-        The totals of an evicted writer are published like those of one that ended.
+        The totals of an evicted writer are published like those of an ended one.
         """
         if len(self._aggregates) < MAX_WRITERS:
             return True
@@ -104,23 +104,23 @@ class Writers:
         return True
 
     def smallest_ring(self, record_file: RecordFile) -> int:
-        """Lines that the smallest ring of a file's writers holds that is watched, as far as they are known."""
+        """Return the size in lines of the smallest watched ring among a file's writers, as far as known."""
         aggregates = record_file.writers.values() or [
             aggregate for aggregate in self if aggregate.writer_key[:3] == record_file.key
         ]
         return min((aggregate.rings.smallest_watched() for aggregate in aggregates), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
-        """Return the totals of the writers of a file that has some already."""
+        """Return a look-up for the totals of a file's existing writers."""
         return lambda writer: self._aggregates.get(WriterKey(*key, *writer))
 
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:
-        """Return how to add what matched operations say to a writer's totals; None when it is not there."""
+        """Return the function that adds matched operations to a writer's totals; None without that writer."""
         aggregate = self._aggregates.get(writer_key)
         return None if aggregate is None else partial(aggregate.series.credit, key)
 
     def retire(self, writer_keys: Iterable[WriterKey]) -> None:
-        """Let go of writers."""
+        """End writers and keep their last totals for publication."""
         for writer_key in writer_keys:
             aggregate = self._aggregates.pop(writer_key)
             self._reported.pop(writer_key, None)
@@ -133,7 +133,7 @@ class Writers:
                 home.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
 
     def end_idle(self, now: float) -> None:
-        """Let go of communicators that living writers have done with."""
+        """End the communicators that living writers have stopped using."""
         if now < self._idle_at:
             return
         self._idle_at = now + LOOK_SECONDS
@@ -147,7 +147,7 @@ class Writers:
             aggregate.series.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
-        """Bound what is remembered, end the gauges' windows, and believe no record from the future."""
+        """Bound what is remembered, end the gauges' windows, and cap progress times at the present."""
         self._bound_bindings()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
@@ -157,7 +157,7 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Clear the kinds of record of the writers with the most, until they are few enough."""
+        """Clear the remembered kinds of record, of the writers with the most first, until few enough are left."""
         remembered = sum(len(aggregate.bindings) for aggregate in self)
         for aggregate in (
             sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()
@@ -169,7 +169,7 @@ class Writers:
                 break
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
-        """Return the evidence in their records that no turn has published yet."""
+        """Return the evidence in the records that no turn has published yet."""
         evidence = []
         for writer_key, aggregate in self._aggregates.items():
             memberships = aggregate.new_memberships()

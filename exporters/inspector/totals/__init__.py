@@ -1,1 +1,1 @@
-"""Records added up, in integers. Pure."""
+"""Totals of records, in integers. Pure."""

@@ -1,8 +1,8 @@
-"""What records are added up in: totals, windows, transfer times, durations. Pure.
+"""The accumulators for records: totals, windows, transfer times, durations. Pure.
 
-An operation's time on a rank holds its wait for the last one. Means over minutes are made of these waits; of a few
-seconds' operations on one rank, the shortest has (nearly) no wait, and that of all ranks is the fabric's. Durations are
-counted since the agent's start, as nothing of them is in the checkpoint: after a restart all counters begin at 0.
+An operation's time on a rank includes its wait for the latest rank. Means over minutes consist of these waits. In a few
+seconds, the shortest operation of one rank has almost no wait, and the shortest of all ranks is the fabric's own time.
+Durations are counted since the agent's start: they are not in the checkpoint, so after a restart all begin at 0.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
         self.bus_bytes = min(MAX_TOTAL, self.bus_bytes + bus_bytes)
 
     def plus(self, other: Accumulator) -> Accumulator:
-        """Both together."""
+        """Return the sum of both."""
         both = copy.copy(self)
         both.add(other.operations, other.message_bytes, other.microseconds, other.bus_bytes)
         if other.arrivals is not None:
@@ -58,21 +58,21 @@ class Window:
         self.bus_bytes = self.microseconds = 0
 
     def roll(self) -> None:
-        """End the window; one without data leaves the last as it is."""
+        """End the window; if it has no data, keep the last one."""
         if self.microseconds:
             self.last = (self.bus_bytes, self.microseconds)
             self.bus_bytes = self.microseconds = 0
 
     def latest(self) -> tuple[int, int] | None:
-        """Bus bytes and microseconds of the last window with data; of the first one while it lasts; None before."""
+        """Return bus bytes and microseconds of the last window with data, or of the first while it lasts; else None."""
         return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
 
 
-QUANTILE = 0.1  # Low enough to leave out waits, high enough that a single odd record of ten and more says nothing
-MAX_SAMPLES = 256  # Times kept of a window, 2 KiB: of more operations every second, fourth ... is taken.
-ROLLS = 2  # The reader's windows (5 s) that a transfer window lasts at least ..
+QUANTILE = 0.1  # Low enough to leave out waits, high enough that one odd record among ten or more has no effect
+MAX_SAMPLES = 256  # Times kept of a window, 2 KiB; of more operations every second, fourth ... is taken
+ROLLS = 2  # A transfer window lasts at least this number of the reader's windows (5 s) ...
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
-MAX_ROLLS = 12  # ... but no longer than these (60 s): fewer operations give no value
+MAX_ROLLS = 12  # ... but no longer than this (60 s): with fewer operations it has no value
 
 
 class TransferWindow:
@@ -91,7 +91,7 @@ class TransferWindow:
         self._skip = self._rolls = 0
 
     def add(self, times: list[int]) -> None:
-        """Take in the times of operations in microseconds."""
+        """Add the times of operations in microseconds."""
         if self._step == 1:
             self.times.extend(times)
         else:
@@ -102,7 +102,7 @@ class TransferWindow:
             self._step *= 2
 
     def roll(self) -> None:
-        """Five seconds are over: end the window if it is long enough, and forget the last one when it is old."""
+        """Count five seconds: end the window if it is long enough, and drop the last value when it is old."""
         self._rolls += 1
         self._age += 1
         count = len(self.times)
@@ -118,12 +118,12 @@ class TransferWindow:
 
 BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))
 """Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
-BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # in seconds, as the label `le` has them
-MAX_HISTOGRAMS = 256  # shown of one node; of all collectives in all size classes a job could have 126
+BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In seconds, for the label `le`
+MAX_HISTOGRAMS = 256  # Of one node; all collectives in all size classes would give a job 126
 
 
 class Durations(msgspec.Struct):
-    """Operations by bucket, each without those of the buckets before, and their time."""
+    """Operations by bucket (not cumulative), and their total time."""
 
     counts: Annotated[list[Total], msgspec.Meta(min_length=len(BOUND_LABELS), max_length=len(BOUND_LABELS))] = (
         msgspec.field(default_factory=lambda: [0] * len(BOUND_LABELS))
@@ -137,13 +137,13 @@ class Durations(msgspec.Struct):
             self.microseconds += time
 
     def plus(self, other: Durations) -> Durations:
-        """Both together, which later operations do not reach."""
+        """Return the sum of both, as a copy."""
         counts = [sum(pair) for pair in zip(self.counts, other.counts, strict=True)]
         return Durations(counts, self.microseconds + other.microseconds)
 
 
 class JobSeries(NamedTuple):
-    """What ranks' durations are added up under."""
+    """The key of a job's durations."""
 
     job_id: str
     collective: str

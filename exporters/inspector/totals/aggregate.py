@@ -1,8 +1,8 @@
-"""Records added up: per writer, communicator, rank in it, collective and size class, in integers. Pure.
+"""The totals of one writer's records by communicator, rank in it, collective and size class, in integers. Pure.
 
-Only operations timed by the GPU are added: the four counters of a series must speak of the same operations, or a mean
-made of two of them would name the wrong rank as the late one. The others are counted by result. A P2P operation is
-added up like a collective one, under its direction.
+Only operations timed by the GPU are added: the four counters of a series must cover the same operations, or a mean of
+two counters would name the wrong rank as late. The others are counted by result. A P2P operation is added like a
+collective one, under its direction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from exporters.inspector.totals.shared import Shared
 
 Place = TypeVar(
     "Place", records.SeriesKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
-)  # A key that begins with the communicator
+)  # A type of key that begins with the communicator
 T = TypeVar("T")
 
 
@@ -43,9 +43,9 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 class Aggregate:
-    """All that one writer's records add up to. ``from_start``: its records were read from the first one on.
+    """The totals of one writer's records. ``from_start``: its records were read from the first one on.
 
-    ``shared`` is that of all writers which live together (None: its own), ``group`` whose share of it this one takes.
+    ``shared``: what all living writers share (None: its own); ``group``: the user and directory whose share it uses.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Aggregate:
         perfs: list[records.CollectivePerf],
         results: Counter[records.Result],
     ) -> None:
-        """Add records that share ``key``; ``header`` is that of one of them. Counts what became of each."""
+        """Add records that share ``key``, and count their results; ``header`` is that of one of them."""
         binding = self.bindings.get(key)
         if binding is None:
             self.note_member(header)
@@ -117,7 +117,7 @@ class Aggregate:
     def _add_each(
         self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
     ) -> None:
-        """Add records one by one: some are implausible or have no time."""
+        """Add records one by one, since some are implausible or have no time."""
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
             known = 0 <= number <= records.MAX_SEQUENCE_NUMBER
@@ -131,7 +131,7 @@ class Aggregate:
             if untimed is not None and result is not records.Result.GARBAGE:
                 self.losses.note_untimed(*binding.place, untimed, 1)
             if not known:
-                binding.fill()
+                binding.note_unnumbered()
             elif result is records.Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
@@ -140,43 +140,43 @@ class Aggregate:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
                 self._shared.implausible += microseconds < binding.plausible_us
             else:
-                binding.see(number, number, 1)
+                binding.note_numbers(number, number, 1)
 
     def note_member(self, header: records.Header) -> bool:
-        """Take in what a header says of memberships; False when it cannot be true."""
+        """Store the membership in a header; return False when it is implausible."""
         comm = records.communicator(header.id, header.rank, header.n_ranks)
         if comm is None:
             return False
         place = (comm, header.rank)
         self.losses.note_format(named=header.comm_name is not None)
-        if place not in self.memberships and self.series.places.have(*place):
+        if place not in self.memberships and self.series.places.claim(*place):
             nodes = max(0, min(header.nnodes, header.n_ranks))
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
 
     def note_proxy(self, header: records.Header, trace: records.ProxyTrace) -> bool:
-        """Add a line of the network proxy's; False when it cannot be true."""
+        """Add a line of the network proxy; return False when it is implausible."""
         comm = records.communicator(header.id, header.rank, header.n_ranks)
-        if comm is None or not self.series.places.have(comm, header.rank):
+        if comm is None or not self.series.places.claim(comm, header.rank):
             return comm is not None
         return self.proxies.note(comm, header.rank, header.n_ranks, trace)
 
     def ring(self, header: records.Header | Run, *, p2p: bool) -> RingKey | None:
-        """Return the ring of a communicator, whose losses are counted; None where it is not true or finds no room."""
+        """Return the key of a communicator's ring; None when the header is implausible or no place is left."""
         comm = records.communicator(header.id, header.rank, header.n_ranks)
-        if comm is None or not self.series.places.have(comm, header.rank):
+        if comm is None or not self.series.places.claim(comm, header.rank):
             return None
         return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
     def leave(self) -> None:
-        """Give back its share of the room; nothing is added afterwards."""
+        """Release its share of the limits; nothing is added afterwards."""
         self._shared.matching.leave(self.writer_key)
         self.series.places.leave()
         self.pairs.leave()
 
     def end(self, comms: frozenset[str]) -> Aggregate:
-        """Let go of communicators; return what they added up to. One that returns starts at zero."""
-        self._shared.matching.leave(self.writer_key, comms)  # what waits is counted here still
+        """End communicators and return their totals. A communicator that returns starts at zero."""
+        self._shared.matching.leave(self.writer_key, comms)  # waiting operations are still counted here
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
         series, ended_series = self.series, ended.series
         _move(series.accumulators, ended_series.accumulators, comms)
@@ -195,13 +195,13 @@ class Aggregate:
         return ended
 
     def new_memberships(self) -> tuple[Membership, ...]:
-        """Memberships not returned before."""
+        """Return the memberships that were not returned before."""
         new = tuple(islice(self.memberships.values(), self._reported, None))
         self._reported += len(new)
         return new
 
     def places(self) -> frozenset[tuple[str, int]]:
-        """Each (communicator, rank in it) that has totals or gaps."""
+        """Return each (communicator, rank in it) that has totals or gaps."""
         totals = {(key.comm, key.comm_rank) for key in self.accumulators}
         return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.losses.tallies()})
 
@@ -214,7 +214,7 @@ class Aggregate:
         self.pairs.roll(self.series.places.ranks)
 
     def save(self) -> Saved:
-        """Return all that must survive the agent."""
+        """Return all that the checkpoint must hold."""
         sequences = [(*place, sequence) for place, sequence in self.sequences.items()]
         return Saved(
             self.writer_key,
@@ -228,7 +228,7 @@ class Aggregate:
 
     @classmethod
     def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None, group: Group = ()) -> Aggregate:
-        """Take back what ``save`` gave. Its series are kept even if the budget is smaller now."""
+        """Restore the result of ``save``. Its series are kept even if the budget is smaller now."""
         made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved, group=group)
         made.last_progress_us = saved.last_progress_us
         made.memberships.update(
@@ -242,6 +242,6 @@ class Aggregate:
 
 
 def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> None:
-    """Move the entries of ``comms`` from one dict to the other."""
+    """Move the entries of ``comms`` from ``kept`` to ``gone``."""
     for key in [key for key in kept if key[0] in comms]:
         gone[key] = kept.pop(key)

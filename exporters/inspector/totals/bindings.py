@@ -1,6 +1,6 @@
-"""Where the records of one kind are added up, decided once per kind: its accumulator, gaps, windows and members. Pure.
+"""Decides once per kind of record where its records are added: accumulator, gaps, windows and members. Pure.
 
-A series is admitted as far as the writer's places and the budget have room; what is refused is added up under `other`.
+A series is admitted while the writer's places and the budget allow it; refused ones are added up under `other`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from exporters.inspector.totals.shared import (
     series_of_arrivals,
 )
 
-MAX_BINDINGS = 4096  # Distinct (communicator, rank, collective, exact size, timing) whose accumulator is remembered
+MAX_BINDINGS = 4096  # Remembered kinds: distinct (communicator, rank, collective, exact size, timing)
 P2P_SERIES = frozenset({records.P2P_SEND, records.P2P_RECV})
-P2P_FIRST = 1  # Where numbers of P2P operations begin; those of collective ones begin at 0
+P2P_FIRST = 1  # The first number of P2P operations; collective ones begin at 0
 
-Admit = Callable[[Hashable, int, int, Group], bool]  # Asked by owner, series, ranks and group
+Admit = Callable[[Hashable, int, int, Group], bool]  # Takes owner, series, ranks and group
 RecordKey = tuple[str, int, int, str, int, str]
-"""Of a record: header id, rank, n_ranks, collective, size in bytes, timing source."""
+"""Header id, rank, n_ranks, collective, size in bytes and timing source of a record."""
 
 
 class Binding:
-    """Where the records of one RecordKey go, and what each of them counts."""
+    """Where the records of one RecordKey are added, and what each of them counts."""
 
     __slots__ = (
         "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
@@ -58,20 +58,20 @@ class Binding:
         self.least_us = 1 if result is Result.ACCEPTED else 0
         self.plausible_us = 0
 
-    def see(self, lowest: int, highest: int, count: int) -> None:
-        """Note that records with these numbers were there."""
+    def note_numbers(self, lowest: int, highest: int, count: int) -> None:
+        """Count records with these numbers as seen."""
         if self.sequence is not None:
             self.sequence.add(lowest, highest, count)
 
-    def fill(self) -> None:
-        """Note that a record was there whose number cannot be true."""
+    def note_unnumbered(self) -> None:
+        """Count a record with an implausible number as seen."""
         if self.sequence is not None:
             self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
 
     def add(self, lowest: int, highest: int, times: list[int]) -> None:
         """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
         count = len(times)
-        self.see(lowest, highest, count)
+        self.note_numbers(lowest, highest, count)
         if self.result is not Result.ACCEPTED:
             return
         microseconds = sum(times)
@@ -89,8 +89,8 @@ class Binding:
 class WriterSeries:
     """The series of one writer, made as its records come. ``from_start``: its sequences begin at their first number.
 
-    ``shared`` is that of all writers which live together, ``group`` whose share of it this one takes. ``bindings``:
-    what is decided, by kind of record.
+    ``shared``: what all living writers share; ``group``: the user and directory whose share it uses; ``bindings``: the
+    decisions, by kind of record.
     """
 
     def __init__(self, writer_key: WriterKey, admit: Admit, shared: Shared, group: Group, *, from_start: bool) -> None:
@@ -111,7 +111,7 @@ class WriterSeries:
         self._first: str | None = None
 
     def bind(self, key: RecordKey, header: records.Header) -> Binding:
-        """Decide where the records of ``key`` go; ``header`` is that of one of them."""
+        """Decide where the records of ``key`` are added; ``header`` is that of one of them."""
         binding = self._make_binding(key, header)
         if binding.result is not Result.GARBAGE:
             if len(self.bindings) >= MAX_BINDINGS:
@@ -124,7 +124,7 @@ class WriterSeries:
         return self._admit(self._writer_key, series, self.places.ranks, self._group)
 
     def keep(self, key: SeriesKey, accumulator: Accumulator) -> None:
-        """Take back a series from before the agent's restart, even if the budget is smaller now."""
+        """Restore a series from before the agent's restart, even if the budget is smaller now."""
         self.accumulators[key] = accumulator
         if key.comm != OTHER:
             self.places.keep(key.comm, key.comm_rank)
@@ -132,20 +132,20 @@ class WriterSeries:
             self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Admit no new series of other communicators until this one has one: short-lived ones would take it all."""
+        """Admit no new series of other communicators until ``comm`` has one: short-lived ones would use all."""
         if comm is not None:
-            self.bindings.clear()  # who was refused may ask again
+            self.bindings.clear()  # refused series may ask again
         self._first = comm
 
     def forget(self, comms: frozenset[str]) -> None:
-        """Let go of communicators; one that returns need not begin at its first number."""
+        """Forget communicators; one that returns need not begin at its first number."""
         self.places.leave(comms)
         self._arrivals_at = {key: arrived_at for key, arrived_at in self._arrivals_at.items() if key.comm not in comms}
         self.from_start = False
         self.bindings.clear()
 
     def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
-        """Add what matched operations of one size class say, as far as the budget admits it."""
+        """Add the matched operations of one size class, as far as the budget admits their series."""
         accumulator = self._arrivals_at.get(key)
         if accumulator is None:
             accumulator = self.accumulators.get(key)
@@ -162,7 +162,7 @@ class WriterSeries:
         if comm is None:
             return Binding(Result.GARBAGE)
         collective = name if name in records.COLLECTIVES or name in P2P_SERIES else OTHER
-        if not self.places.have(comm, comm_rank):
+        if not self.places.claim(comm, comm_rank):
             comm, comm_rank = OTHER, 0
         is_p2p = name in P2P_SERIES or name == records.P2P_OTHER
         sequence = self._sequence(comm, comm_rank, P2P_RING if is_p2p else collective)
@@ -191,7 +191,7 @@ class WriterSeries:
         return self.sequences[key]
 
     def _place(self, binding: Binding, key: SeriesKey, n_ranks: int) -> None:
-        """Give a binding its accumulator, windows, durations and members, as far as there is room."""
+        """Give a binding its accumulator, windows, durations and members, as far as limits allow."""
         comm, comm_rank, collective, _ = key
         if collective in P2P_SERIES and comm != OTHER:
             binding.end = End(comm, comm_rank, n_ranks, collective)
@@ -215,7 +215,7 @@ class WriterSeries:
         binding.transfer = self.transfers.get(key)
 
     def _reserve_accumulator(self, comm: str) -> bool:
-        """Reserve the series of an accumulator. The communicator that is served first has its turn once."""
+        """Reserve the series of an accumulator; a communicator that is served first goes first only once."""
         if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:

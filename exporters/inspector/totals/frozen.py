@@ -1,4 +1,4 @@
-"""What a reader publishes: copies of its totals, made in its thread, rendered in another, and never changed."""
+"""The totals that a reader publishes: copies made in its thread, rendered in another, and never changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
 
-WINDOW_SECONDS = 5.0  # length of the bus bandwidth gauge's window
+WINDOW_SECONDS = 5.0  # Of the bus bandwidth gauge
 
 K = TypeVar("K", bound=tuple[object, ...])
 V = TypeVar("V")
@@ -27,11 +27,11 @@ V = TypeVar("V")
 class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``places`` are all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
-    microseconds by collective; ``lost``: collective operations that the plugin's ring or slot lost; ``transfers``:
-    microseconds of operations without waiting, where they are not known from all members; ``gauges``: how many
-    series of windows were admitted; ``pairs``: bytes per second of those that are worth a series; ``durations``: where
-    they are counted; ``algorithms``: NCCL's latest algorithm and protocol; ``proxies``: microseconds by phase.
+    ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
+    microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
+    microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations``: empty unless
+    enabled. ``algorithms``: NCCL's latest algorithm and protocol. ``proxies``: microseconds by phase.
     """
 
     writer_key: WriterKey
@@ -51,7 +51,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
-        """Copy what is to be shown of ``aggregate``."""
+        """Copy the totals of ``aggregate``."""
         return cls(
             aggregate.writer_key,
             caught_up,
@@ -78,14 +78,14 @@ class WriterTotals(msgspec.Struct, frozen=True):
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
-        """Give those of ``items`` whose place has a label, with it."""
+        """Yield (label, key, value) for the ``items`` whose place has a label."""
         ranks = {place: label for place in self.places if (label := labels.get((self.writer_key, *place))) is not None}
         for key, value in items.items():
             if (label := ranks.get(key[:2])) is not None:  # type: ignore[arg-type]  # keys begin with a place
                 yield label, key, value
 
     def series(self) -> int:
-        """Return how many series its accumulators, gauges and connections took of the budget."""
+        """Return how many series of the budget its accumulators, gauges and connections take."""
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )
@@ -94,9 +94,9 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
 
 def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
-    """Of each rank: the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
+    """Return by rank the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
 
-    Sends and receives wait for a peer's whole turn: they do not count.
+    Sends and receives do not count: they wait for a peer's whole turn.
     """
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
     late: defaultdict[RankLabel, int] = defaultdict(int)

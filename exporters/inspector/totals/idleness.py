@@ -1,9 +1,8 @@
-"""Communicators that a live writer has done with: their series end, and no sum falls. Pure.
+"""Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
-A process that goes on for days makes and destroys communicators. Nothing in the lines says that one is gone, so one of
-which no record came for IDLE_SECONDS is let go; sooner where another took its place, or where there is no room for one
-that is used. What it leaves in the rank's `other` and missing records goes to the inheritance, as that of a writer that
-is gone.
+A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator ends
+after IDLE_SECONDS without a record; sooner if another took its place, or if a used one has no room. Its share in the
+rank's `other` and missing records goes to the inheritance, like that of an ended writer.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
-"""After this long without a record a communicator is over if a newer one has the same place, size and name. If another
-has no room, the one without a record for longest is over, too; while that is not enough, two at the next look, then
-four, and so on."""
+"""After this long without a record a communicator ends if a newer one has the same place, size and name. If another has
+no room, the one without a record for longest ends too; while that is not enough, two at the next look, then four, and
+so on."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; the times start again when the agent restarts.
+    """Watches one writer's communicators; its times restart with the agent.
 
-    ``first``: the oldest that was used without room since the look before; it is to have what becomes free.
+    ``first``: the oldest communicator that was used without room since the last look; it gets the room that frees.
     """
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[int, float]] = {}
         self._made: dict[str, float] = {}
         self._refused: Counter[str] = Counter()
-        self._gives_way = 1
+        self._evictions = 1
         self.first: str | None = None
 
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
-        """Return the communicators that are over at monotonic time ``now``, and forget them."""
+        """Return the communicators that end at monotonic time ``now``, and forget them."""
         activity, refused = _counts(aggregate)
         seen = {}
         for comm, count in activity.items():
@@ -50,10 +49,10 @@ class IdleWatch:
         waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
         without_room = [comm for comm in refused if refused[comm] > self._refused[comm]]
         if without_room and waiting:
-            over.update(sorted(waiting, key=lambda comm: still[comm])[: self._gives_way])
-            self._gives_way = min(MAX_COMMUNICATORS, 2 * self._gives_way)
+            over.update(sorted(waiting, key=lambda comm: still[comm])[: self._evictions])
+            self._evictions = min(MAX_COMMUNICATORS, 2 * self._evictions)
         else:
-            self._gives_way = 1
+            self._evictions = 1
         known = (comm for comm in without_room if comm != OTHER and comm not in over)
         self.first = min(known, key=lambda comm: self._made[comm], default=None)
         self._refused = refused
@@ -62,7 +61,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators that newer, used ones replaced after their last record."""
+        """Return the communicators that newer ones in use have replaced since their last record."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:
@@ -79,9 +78,9 @@ class IdleWatch:
 
 
 def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
-    """Return by communicator a number that changes with each record, and the operations that found no room.
+    """Return by communicator a number that changes with each record, and the operations that had no room.
 
-    These are under `other` where the communicator found no place at all.
+    The latter are under `other` for communicators without any place.
     """
     records: Counter[str] = Counter()
     refused: Counter[str] = Counter()

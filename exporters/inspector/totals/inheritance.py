@@ -1,7 +1,7 @@
-"""What outlives a writer, and what begins: sums that another writer continues never fall, new series begin at 0. Pure.
+"""Keeps sums from falling when a writer ends, and lets new series begin at 0. Pure.
 
-The first value of a series is no increase: what a job did before it was first scraped would be in none. So a new series
-is 0 for BIRTH_SECONDS, for every scraper, and then its value. See docs/decisions/0017-series-begin-at-zero.md.
+Prometheus counts no increase at a series' first value: what a job did before its first scrape would be lost. So a new
+series is 0 for BIRTH_SECONDS, for every scraper. See docs/decisions/0017-series-begin-at-zero.md.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SeriesLabels(NamedTuple):
 
     @classmethod
     def of(cls, label: RankLabel, key: SeriesKey) -> SeriesLabels:
-        """What an accumulator is shown as: one that was not admitted is `other` in communicator and size."""
+        """Return the labels of an accumulator; a refused one has `other` as communicator and size."""
         comm = OTHER if key.size == OTHER else key.comm
         return cls(label.job_id, label.rank, comm, key.collective, key.size)
 
@@ -52,7 +52,7 @@ class CommunicatorLabel(NamedTuple):
 
 
 class ProxySeries(NamedTuple):
-    """What a rank's connection is shown under."""
+    """The labels of a rank's connection."""
 
     job_id: str
     rank: str
@@ -66,7 +66,7 @@ V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
-    """What expired writers left, by the labels it is shown under. ``lost``: collective operations of a communicator.
+    """The totals of ended writers, by their labels. ``lost``: collective operations of a communicator.
 
     ``durations`` and ``proxies`` are in no checkpoint: they count since the agent's start.
     """
@@ -78,7 +78,7 @@ class Inheritance(msgspec.Struct):
     proxies: dict[ProxySeries, tuple[int, ...]] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
-        """Add the totals of an expired writer."""
+        """Add the totals of an ended writer."""
         for label, key, accumulator in writer.labelled(writer.totals, labels):
             series = SeriesLabels.of(label, key)
             self.sums[series] = accumulator.plus(self.sums.get(series, Accumulator()))
@@ -92,10 +92,10 @@ class Inheritance(msgspec.Struct):
         add_proxies(self.proxies, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
-        """Drop what none of the living ``writers`` continues.
+        """Drop the totals that none of the living ``writers`` continues.
 
-        `other` and tallies are a rank's as a whole: they go on as long as the rank has a writer; losses are a
-        communicator's: as long as one of its ranks has a collective series of it; durations a job's.
+        `other` and tallies belong to a rank and stay while it has a writer. Losses belong to a communicator and stay
+        while one of its ranks has a collective series in it. Durations belong to a job.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
@@ -115,7 +115,7 @@ class Inheritance(msgspec.Struct):
         self.proxies = {key: times for key, times in self.proxies.items() if key in connections}
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop what was left under job ids that are another owner's now, those of its groups among them."""
+        """Drop the totals under job ids that another owner has now, and under the ids of their groups."""
         gone = frozenset(job_ids)
         begun = tuple(f"{job_id}-" for job_id in gone)
 
@@ -126,15 +126,15 @@ class Inheritance(msgspec.Struct):
         self.durations, self.proxies = kept(self.durations), kept(self.proxies)
 
     def copy(self) -> Inheritance:
-        """A copy that later changes do not reach (its values are never changed)."""
+        """Return a copy that later changes do not reach (the values never change)."""
         own = (self.sums, self.tallies, self.lost, self.durations, self.proxies)
-        return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the members
+        return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the fields
 
 
 def add_proxies(
     sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Place, RankLabel]
 ) -> None:
-    """Add a writer's microseconds by phase to those of its connections."""
+    """Add a writer's microseconds by phase to ``sums``."""
     for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
         series = ProxySeries(*label, comm, direction, peer)
         before = sums.get(series, (0,) * len(times))
@@ -144,14 +144,14 @@ def add_proxies(
 def add_durations(
     durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Place, RankLabel]
 ) -> None:
-    """Add a writer's durations to those of its jobs; the values that are there do not change."""
+    """Add a writer's durations to those of its jobs; existing values are replaced, not changed."""
     for label, key, in_writer in writer.labelled(writer.durations, labels):
         series = JobSeries(label.job_id, key.collective, key.size)
         durations[series] = in_writer.plus(durations.get(series, Durations()))
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
-    """The communicators with a collective series of their own, of the labels of all series."""
+    """Return the communicators that have a collective series of their own, given the labels of all series."""
     return {
         CommunicatorLabel(job_id, comm)
         for job_id, _, comm, collective, _ in series
@@ -159,12 +159,12 @@ def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
     }
 
 
-BIRTH_SECONDS = 20.0  # Longer than the 15 s between two scrapes as shipped: each Prometheus scrapes the 0 at least once
+BIRTH_SECONDS = 20.0  # Longer than the shipped scrape interval of 15 s: each Prometheus scrapes the 0 at least once
 NOT_SHOWN = float("inf")
 
 
 class Kind(StrEnum):
-    """Counters that share their label sets, and are born together."""
+    """Counters with the same label sets, which begin together."""
 
     TOTALS = "totals"
     ARRIVALS = "arrivals"
@@ -173,14 +173,14 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A label set. Those of arrivals are the totals': several are summed up in one series, each once it is due."""
+"""A kind and a label set. Arrivals have the totals' labels: one series sums several, each from its own birth on."""
 Labels = Mapping[Place, RankLabel]
 
 
 class Births:
-    """First-exported time of each current series; a series that disappears is forgotten: if it returns it is new.
+    """First-exported time of each current series; a series that disappears is forgotten, and is new if it returns.
 
-    ``restored`` and ``inherited`` are from before the agent's restart: what they have a part in was shown already.
+    ``restored`` and ``inherited`` are from before the agent's restart: series with a part in them were shown already.
     """
 
     def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
@@ -193,9 +193,9 @@ class Births:
     def look(
         self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
     ) -> None:
-        """Take in what there is at monotonic time ``now``; ``whole``: each directory's reader has told what it holds.
+        """Compare with the series at monotonic time ``now``; ``whole``: the reader of each directory has published.
 
-        A new series that is withheld is as new when it is shown at last.
+        A withheld new series is still new when it is first shown.
         """
         looked_at = (_shape(writers), dict(labels), list(inherited.sums), list(inherited.tallies), whole)
         if looked_at == self._looked_at:
@@ -216,12 +216,12 @@ class Births:
             self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
 
     def young(self, now: float) -> frozenset[SeriesId]:
-        """Return the series that are 0 still at monotonic time ``now``."""
+        """Return the series that are still 0 at monotonic time ``now``."""
         return frozenset(series_id for series_id, since in self._shown_at.items() if now - since < BIRTH_SECONDS)
 
 
 def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheritance) -> set[SeriesId]:
-    """Return the series with a part of these writers', as far as they have labels, or of what others left."""
+    """Return the series to which these writers (with labels) or ``inherited`` contribute."""
     totals = [(key, sums.arrivals) for key, sums in inherited.sums.items()]
     series: set[SeriesId] = {(Kind.TALLY, tally) for tally in inherited.tallies}
     for writer in writers:
@@ -237,13 +237,13 @@ def series_of(writers: Iterable[WriterTotals], labels: Labels, inherited: Inheri
 
 
 def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) -> bool:
-    """Return whether a writer of the totals lives whose labels are not all known yet."""
+    """Return True while the writer of the totals lives but lacks some labels."""
     named = all((restored.writer_key, *place) in labels for place in restored.places)
     return not named and any(writer.writer_key == restored.writer_key for writer in writers)
 
 
 def _shape(writers: list[WriterTotals]) -> list[object]:
-    """What decides which series there are, and whether they are withheld; compared in little time."""
+    """Return, for a cheap comparison, what determines the series and whether they are withheld."""
     return [
         (
             writer.writer_key,

@@ -1,8 +1,8 @@
-"""Why records of one writer are missing, and other counts of its ranks as a whole. Pure.
+"""Why records of one writer are missing, and further counts for its ranks as a whole. Pure.
 
-A gap is known by its size only. The plugin says how many records a ring dropped in the line that begins a batch
-(`dump_stats`); where there are no such lines, a pass with as many lines as the ring holds gives it away (``passes``).
-Both are credit: the gaps that open next are the overflow's as far as it goes, the others have no known cause.
+Only a gap's size is known. The line that begins a batch (`dump_stats`) says how many records a ring dropped. Without
+such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both give credit: the next gaps
+are attributed to overflow up to the credit, the others have no known cause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COLLECTIVE_RING = "collective"
 P2P_RING = "p2p"
 
 SequenceKey = tuple[str, int, str]
-"""Communicator, rank in it, and the collective or P2P_RING: numbers of P2P operations are shared by both directions."""
+"""Communicator, rank in it, and the collective or P2P_RING: both directions of P2P share their numbers."""
 RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING or P2P_RING
 
 
@@ -28,10 +28,10 @@ REORDER = 1024
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """`coll_sn` of one (communicator, rank, collective): what is not there although a later one is.
+    """`coll_sn` of one (communicator, rank, collective): numbers that are missing although later ones exist.
 
-    ``first`` is None until a record came, unless the numbers are known to begin at 0. ``missing`` never falls: a record
-    that comes late lowers what the next gap adds.
+    ``first`` is None before the first record, unless the numbers are known to begin at 0. ``missing`` never falls: a
+    late record lowers what the next gap adds.
     """
 
     first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
@@ -42,7 +42,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     seen_before: Total = 0
 
     def add(self, lowest: int, highest: int, count: int) -> None:
-        """Take in the numbers of ``count`` records, in any order."""
+        """Add the numbers of ``count`` records, in any order."""
         if highest + REORDER < self.highest:  # restarted
             self.seen_before = self.seen_in_all()
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
@@ -51,18 +51,18 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
         self.seen = min(MAX_TOTAL, self.seen + count)
 
     def seen_in_all(self) -> int:
-        """Records taken in since the first."""
+        """Return the number of records since the first."""
         return min(MAX_TOTAL, self.seen_before + self.seen)
 
     def gaps(self) -> int:
-        """All that is missing as it stands: a record under way may still fill a gap."""
+        """Return how many records are missing at present; one still to be written may fill a gap."""
         if self.first is None or self.highest < 0:
             return self.missing
         return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
 
 
 class Tally(StrEnum):
-    """What is counted per rank as a whole."""
+    """The counts of a rank as a whole."""
 
     SEEN = "seen"
     MISSING_OVERFLOW = "missing_overflow"
@@ -79,7 +79,7 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: later gaps await their cause."""
+    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: gaps above this await their cause."""
 
     credit: Total = 0
     overflow: Total = 0
@@ -88,7 +88,7 @@ class Loss(msgspec.Struct, gc=False, array_like=True):
     held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
-        """Give each of ``gaps``, a total, its cause."""
+        """Attribute each of ``gaps``, a total, to its cause."""
         known = gaps if self.held_at is None else min(gaps, self.held_at)
         new = known - self.overflow - self.otherwise
         if new > 0:
@@ -107,9 +107,9 @@ class SavedLosses(msgspec.Struct, array_like=True):
 
 
 class LossBook:
-    """The losses of one writer, beside the ``sequences`` that show its gaps.
+    """The losses of one writer, computed from the ``sequences`` with its gaps.
 
-    ``one_slot``: its plugin keeps one operation per communicator between two passes, so that gaps are its way to work.
+    ``one_slot``: the plugin keeps one operation per communicator between two passes, so that gaps are normal.
     """
 
     def __init__(self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses) -> None:
@@ -121,12 +121,12 @@ class LossBook:
         self._untimed.update({(comm, comm_rank, tally): count for comm, comm_rank, tally, count in saved.untimed})
 
     def note_format(self, *, named: bool) -> None:
-        """Take in whether headers have `comm_name`; a writer's first says it."""
+        """Note whether headers have `comm_name`; a writer's first header decides."""
         if self._one_slot is None:
             self._one_slot = not named
 
     def note_dropped(self, ring: RingKey, dropped: int) -> None:
-        """Take in what the plugin says it dropped before the batch that follows."""
+        """Note how many records the plugin dropped before the next batch, by its own count."""
         loss = self._losses.setdefault(ring, Loss())
         loss.is_reported = True
         if dropped and (gaps := self._gaps(ring)) is not None:
@@ -134,17 +134,17 @@ class LossBook:
             loss.credit = min(MAX_TOTAL, loss.credit + dropped)
 
     def hold(self, ring: RingKey) -> None:
-        """From here on gaps await ``release``: a pass has begun that may have found the ring full."""
+        """Hold back the cause of further gaps until ``release``: a pass has begun that may have found the ring full."""
         gaps = self._gaps(ring)
         if gaps is not None and not self._one_slot:
             self._losses.setdefault(ring, Loss()).held_at = gaps
 
     def release(self, ring: RingKey, *, full: bool) -> None:
-        """The pass is over; ``full``: the ring was, and the gaps that the pass opened are the overflow's."""
+        """End the pass; ``full``: the ring was full, so the gaps since ``hold`` are overflow."""
         loss = self._losses.get(ring)
         if loss is None or loss.held_at is None:
             return
-        opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 when late records came
+        opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 after late records
         if full and opened > 0 and not loss.is_reported and not self._one_slot:
             loss.attribute(loss.held_at)
             loss.credit = min(MAX_TOTAL, loss.credit + opened)
@@ -155,7 +155,7 @@ class LossBook:
         _add(self._untimed, (comm, comm_rank), tally, count)
 
     def tallies(self) -> dict[tuple[str, int, Tally], int]:
-        """All counts by communicator and rank in it."""
+        """Return all counts by communicator and rank in it."""
         gaps: Counter[RingKey] = Counter()
         totals = self._untimed.copy()
         for key, sequence in self._sequences.items():
@@ -173,9 +173,9 @@ class LossBook:
         return totals
 
     def lost(self) -> dict[tuple[str, int], int]:
-        """Collective operations that the ring or the one slot lost, by communicator and rank in it.
+        """Return the collective operations that the ring or the one slot lost, by communicator and rank in it.
 
-        As far as the last ``tallies`` found their cause.
+        Their causes are those of the last ``tallies``.
         """
         return {
             ring[:2]: min(MAX_TOTAL, loss.overflow + (loss.otherwise if self._one_slot else 0))
@@ -184,7 +184,7 @@ class LossBook:
         }
 
     def end(self, comms: frozenset[str], ended: LossBook) -> None:
-        """Move the counts of ``comms`` to ``ended``; one that returns does not begin at its first number."""
+        """Move the counts of ``comms`` to ``ended``; one that returns need not begin at its first number."""
         ended._one_slot = self._one_slot
         for ring in [ring for ring in self._losses if ring[0] in comms]:
             ended._losses[ring] = self._losses.pop(ring)
@@ -193,18 +193,18 @@ class LossBook:
         self._from_start = False
 
     def save(self) -> SavedLosses:
-        """Return all that must survive the agent."""
+        """Return all that the checkpoint must hold."""
         untimed = [(*key, count) for key, count in self._untimed.items()]
         return SavedLosses(self._one_slot, list(self._losses.items()), untimed)
 
     def _gaps(self, ring: RingKey) -> int | None:
-        """Return the gaps of a ring; None when what its first records leave out will be no gap."""
+        """Return the gaps of a ring; None before its first record, unless it is read from the start."""
         of_ring = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
         return min(MAX_TOTAL, sum(sequence.gaps() for sequence in of_ring)) if of_ring or self._from_start else None
 
 
 def ring_of(key: SequenceKey) -> RingKey:
-    """Return the ring that operations of a sequence stand in."""
+    """Return the ring that holds the operations of a sequence."""
     return key[0], key[1], P2P_RING if key[2] == P2P_RING else COLLECTIVE_RING
 
 

@@ -1,9 +1,9 @@
-"""Operations of communicators wholly read here, matched over their members, and who came last to each. Bounded.
+"""Matches the operations of communicators whose ranks are all read here, and finds which rank came last. Bounded.
 
-Every member's record of one operation has the same number. Each member's times wait here for the others' until the
-operation is whole, or cannot become so: all are past it. Members elsewhere end it. A rank's kernel time runs from its
-own start until all are done, so the last to arrive has the shortest time, and all others waited for it: at least as
-long as the second shortest time is longer. See docs/decisions/0012-who-is-late.md.
+All members' records of one operation have the same number. A member's times wait here for those of the others until the
+operation is complete, or cannot be completed because all are past it. If members are elsewhere, nothing is matched. A
+rank's kernel time runs from its own start until all are done. So the last to arrive has the shortest time, and all
+others waited for it at least the difference to the second shortest. See docs/decisions/0012-who-is-late.md.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, MAX_TOTAL, Rank, SeriesKey, Total
 
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
-"""Collectives whose every output needs every input. From others some members leave early."""
-TIE_US = 2  # Times are whole microseconds, rounded down, of timers that often step by one
-TIE_PARTS = 100  # A lead of at most the shortest time divided by this is how transfers end, not how they began
+"""Collectives in which every output needs every input. In others some members finish early."""
+TIE_US = 2  # Times are whole microseconds, rounded down; the timers often step by one
+TIE_PARTS = 100  # A lead of at most the shortest time divided by this comes from the end of transfers, not their start
 
 
 class Arrivals(msgspec.Struct, gc=False, array_like=True):
-    """What matched operations say: of one rank the first two, of its whole communicator the others.
+    """Results of matched operations: the first two are of one rank, the others of its whole communicator.
 
-    The communicator's are kept with its rank 0, and 0 with the other ranks.
+    Rank 0 keeps the communicator's values; they are 0 for other ranks.
     """
 
     last: Total = 0
@@ -37,15 +37,15 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
     floor_us: Total = 0
 
     def plus(self, other: Arrivals) -> Arrivals:
-        """Both together."""
+        """Return the sum of both."""
         pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
         return Arrivals(*(min(MAX_TOTAL, count + another) for count, another in pairs))
 
 
 def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
-    """Add up what operations say of each member, by its place in their rows.
+    """Return the sums for each member, in the order of the rows' members.
 
-    ``times``: a row per operation, the kernel time of each member in microseconds.
+    ``times``: a row per operation with the kernel time of each member in microseconds.
     """
     members = [Arrivals() for _ in times[0]]
     floor_us = 0
@@ -53,7 +53,7 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
         ordered = sorted(row)
         shortest, lead_us = ordered[0], ordered[1] - ordered[0]
         floor_us += shortest
-        if lead_us > TIE_US and lead_us * TIE_PARTS > shortest:  # else several came last
+        if lead_us > TIE_US and lead_us * TIE_PARTS > shortest:  # otherwise several came last
             last = members[row.index(shortest)]
             last.last += 1
             last.lateness_us += lead_us
@@ -61,23 +61,23 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
     return members
 
 
-MAX_MEMBERS = 64  # of a communicator that is matched: no node has more GPUs
+MAX_MEMBERS = 64  # Of a matched communicator: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
-"""Operations of one kind that wait per member; a file may be read so far before another one's turn comes."""
-MAX_OPEN_ALONE = 1024  # The same while some member has not been seen: it may be on another node
-MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, of all members: about 8 MB
+"""Operations of one kind that wait per member; a file may be read this far before the next one's turn."""
+MAX_OPEN_ALONE = 1024  # The same while some member was never seen: it may be on another node
+MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, over all members: about 8 MB
 SLACK = 64  # How far operations of one kind may be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
 ExecTimeUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXEC_TIME_US)]
-Credit = Callable[[Arrivals], None]  # Adds what a match says of a member to its totals
+Credit = Callable[[Arrivals], None]  # Adds a match's result for a member to its totals
 
 
 class OperationKind(NamedTuple):
     """Operations that can be matched: one collective of one communicator, in one size class, in files of one user.
 
-    Another user may write a file in the name of any communicator. ``uid``: whose the files are, -1 if not known.
+    Users are separate because any user can write a file in the name of any communicator. ``uid``: -1 when unknown.
     """
 
     comm: str
@@ -88,7 +88,7 @@ class OperationKind(NamedTuple):
 
 
 class SavedMember(msgspec.Struct, array_like=True):
-    """One member's part of a OperationBoard in the checkpoint."""
+    """One member's part of an OperationBoard in the checkpoint."""
 
     comm_rank: Rank
     writer_key: WriterKey
@@ -97,14 +97,14 @@ class SavedMember(msgspec.Struct, array_like=True):
 
 
 class SavedBoard(msgspec.Struct, array_like=True):
-    """A OperationBoard with operations that wait."""
+    """An OperationBoard with waiting operations, in the checkpoint."""
 
     kind: OperationKind
     members: list[SavedMember]
 
 
 class BoardMember:
-    """One rank of a communicator: the times of its operations, by number, that wait for the other members'."""
+    """One rank of a communicator, with the times of its operations, by number, that wait for the other members'."""
 
     __slots__ = ("board", "credit", "group", "highest", "times", "writer_key")
 
@@ -117,7 +117,7 @@ class BoardMember:
         self.times: dict[int, int] = {}
 
     def note(self, numbers: list[int], highest: int, times: list[int]) -> None:
-        """Take in operations: their numbers and kernel times in microseconds."""
+        """Add operations: their numbers and kernel times in microseconds."""
         board = self.board
         if board is None or board.given_up:
             return
@@ -128,13 +128,13 @@ class BoardMember:
             board.settle()
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Let go of operations."""
+        """Forget operations."""
         for number in numbers:
             self.times.pop(number, None)
 
 
 class OperationBoard:
-    """The members of a communicator, for one kind of operation. ``given_up``: not all of them are here."""
+    """The members of a communicator, for one kind of operation. ``given_up``: some members are not read here."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
@@ -142,16 +142,16 @@ class OperationBoard:
         self.changed = self.given_up = False
 
     def _everyone(self) -> list[BoardMember]:
-        """Return all members in the order of their ranks; none while one was not seen."""
+        """Return all members in the order of their ranks; none while any was never seen."""
         n_ranks = self.kind.n_ranks
         return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
 
     def settle(self) -> None:
-        """Match what is whole, and let go of what can become whole no more."""
+        """Match the complete operations, and drop those that can no longer be completed."""
         self.changed = False
         if not (members := self._everyone()):
             if any(len(member.times) > MAX_OPEN_ALONE for member in self.members.values()):
-                self.give_way()
+                self.relieve()
             return
         self._match(members)
         passed = min(member.highest for member in members) - SLACK
@@ -162,16 +162,16 @@ class OperationBoard:
         self._leave(members, late)
 
     def open(self) -> int:
-        """Return how many times wait."""
+        """Return the number of waiting times."""
         return sum(len(member.times) for member in self.members.values())
 
-    def give_way(self) -> None:
-        """Too much waits: let go; while a member was not seen, none is waited for any more."""
+    def relieve(self) -> None:
+        """Drop what waits, at a limit; if a member was never seen, stop collecting."""
         self.given_up = not self._everyone()
         self.abandon()
 
     def abandon(self) -> None:
-        """Let go of all that waits; what could have become whole is counted."""
+        """Drop all that waits; count as unmatched what could have been completed."""
         if members := self._everyone():
             self._match(members)
             self._leave(members, {number for member in members for number in member.times})
@@ -197,7 +197,7 @@ class OperationBoard:
 
 
 class Matching:
-    """The boards of one reader. ``room`` is that for their members."""
+    """The boards of one reader. ``room`` is the limit of their members."""
 
     def __init__(self) -> None:
         self._boards: dict[OperationKind, OperationBoard] = {}
@@ -206,10 +206,10 @@ class Matching:
     def join(
         self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit, group: Group = (), uid: int = -1
     ) -> BoardMember | None:
-        """Return the place of a rank's operations of one kind; None when they cannot be matched.
+        """Return the member for a rank's operations of one kind; None when they cannot be matched.
 
-        ``key.size`` is their size class, ``group`` whose writer it is, ``uid`` the user of its file. Another writer of
-        that user in the same place takes over: the job restarted.
+        ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. It
+        replaces another writer of that user at the same rank: the job restarted.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
@@ -218,7 +218,7 @@ class Matching:
         before = board.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
             before.credit = credit
-            if before.group != group:  # restored: whose it was is not in the checkpoint
+            if before.group != group:  # restored: the checkpoint does not have the group
                 self.room.give_back(before.group, 1)
                 self.room.keep(group, 1)
                 before.group = group
@@ -235,19 +235,19 @@ class Matching:
         return member
 
     def settle(self) -> None:
-        """Match all that is whole; called at the end of a turn."""
+        """Match all complete operations; called at the end of a turn."""
         for board in self._boards.values():
             if board.changed:
                 board.settle()
         open_in_all = sum(board.open() for board in self._boards.values())
         for board in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
             open_in_all -= board.open()
-            board.give_way()
+            board.relieve()
             if open_in_all <= MAX_OPEN_IN_ALL:
                 break
 
     def _largest_first(self) -> list[OperationBoard]:
-        """The boards of the user who lets most operations wait first, there of the fullest directory, the largest."""
+        """Return the boards, those of the user with the most waiting first, then by directory, then by size."""
         held: Counter[Group] = Counter()
         for board in self._boards.values():
             for member in board.members.values():
@@ -261,7 +261,7 @@ class Matching:
         return sorted(self._boards.values(), key=order, reverse=True)
 
     def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
-        """A writer is gone, or (``comms``) has done with some communicators."""
+        """Remove an ended writer, or (``comms``) only some communicators of it."""
         for kind, board in list(self._boards.items()):
             if comms is not None and kind.comm not in comms:
                 continue
@@ -274,7 +274,7 @@ class Matching:
                 del self._boards[kind]
 
     def save(self) -> list[SavedBoard]:
-        """Return the operations that wait."""
+        """Return the waiting operations."""
         return [
             SavedBoard(
                 board.kind,
@@ -285,7 +285,7 @@ class Matching:
         ]
 
     def restore(self, saved: list[SavedBoard], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
-        """Take back what ``save`` gave; ``credit_of`` is None for a writer that is not there any more."""
+        """Restore the result of ``save``; ``credit_of`` returns None for a writer that no longer exists."""
         for saved_board in saved:
             kind = saved_board.kind
             for end in saved_board.members:

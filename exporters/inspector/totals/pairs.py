@@ -1,7 +1,7 @@
-"""The bandwidth of each pair of ranks that send to each other, and which of them are worth a series. Pure.
+"""The bandwidth of each pair of ranks that send to each other, and the choice of pairs that get a series. Pure.
 
-An operation's time holds the wait for the peer, so that a mean shows the schedule. The fastest tenth of
-the operations is free of waiting at one of the two ends at least, whichever is late: docs/decisions/0026-slow-pairs.md.
+An operation's time includes the wait for the peer, so a mean shows the schedule. The fastest tenth of the operations
+did not wait at one of the two ends at least, whichever rank is late: docs/decisions/0026-slow-pairs.md.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from exporters.inspector.format.records import CollectivePerf, P2PPerf, size_lab
 
 MAX_PAIRS = 8
 """Shown per rank of a writer: half of them the slowest, half those that fell furthest below their own best."""
-MAX_PEERS = 64  # Of one communicator, rank and direction that are measured at a time; of more, each has its turn
+MAX_PEERS = 64  # Measured at a time, of one communicator, rank and direction; if there are more, they take turns
 MAX_MEASURED_IN_ALL = 8192  # Pairs of all writers of one reader: about 8 MB
-MAX_SAMPLES = 64  # Operations of one window that are kept; of more, every second, every fourth ..
-MIN_OPERATIONS = 20  # Minimum of operations in a window: of fewer, the fastest tenth would be chance
+MAX_SAMPLES = 64  # Operations kept of one window; of more, every second, every fourth ..
+MIN_OPERATIONS = 20  # In a window: with fewer, the fastest tenth would be chance
 WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
-IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) has no series any more
-TURN_ROLLS = 24  # How long (two minutes) it is the turn of MAX_PEERS of the peers
+IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
+TURN_ROLLS = 24  # How long (two minutes) a turn of MAX_PEERS peers lasts
 LEAST_BYTES = 512 * 1024
-"""The time of messages up to this size is latency: it says little of a link, and the bandwidth depends on the size."""
+"""The time of smaller messages is latency: it shows little of a link, and their bandwidth depends on the size."""
 KEEP_FACTOR = 1.25
-"""Only a pair that is worse by this factor replaces one that is shown: series must not come and go by chance."""
-FADE = 0.9995  # What is left of a pair's best bandwidth after each window: half after four hours
+"""Only a pair that is worse by this factor replaces a shown one: series must not come and go by chance."""
+FADE = 0.9995  # A pair's best bandwidth shrinks by this after each window: to half in four hours
 
 
 class End(NamedTuple):
@@ -40,7 +40,7 @@ class End(NamedTuple):
 
 
 class PairKey(NamedTuple):
-    """One end of a pair in one size class: ``peer`` is the other's rank in the communicator."""
+    """One end of a pair in one size class: ``peer`` is the peer's rank in the communicator."""
 
     end: End
     peer: int
@@ -48,9 +48,9 @@ class PairKey(NamedTuple):
 
 
 class Pair:
-    """Bandwidths of one pair's operations, in bytes per microsecond: ``bandwidth`` is what a tenth reached.
+    """Bandwidths of one pair's operations, in bytes per microsecond.
 
-    It is of the last window that ended, and None before the first.
+    ``bandwidth`` is what the fastest tenth reached in the last ended window; None before the first.
     """
 
     __slots__ = ("_idle", "_rolls", "_seen", "_stride", "bandwidth", "best", "sample", "shown")
@@ -68,7 +68,7 @@ class Pair:
         self._stride = 1
 
     def add(self, bandwidth: float) -> None:
-        """Take in an operation."""
+        """Add the bandwidth of an operation."""
         self._idle = 0
         if self._seen % self._stride == 0:
             self.sample.append(bandwidth)
@@ -78,7 +78,7 @@ class Pair:
         self._seen += 1
 
     def roll(self) -> bool:
-        """End the window when it is long enough; False when nothing came for too long."""
+        """End the window if it is long enough; return False when no operation came for IDLE_ROLLS."""
         self._idle += 1
         self._rolls += 1
         if self._rolls >= WINDOW_ROLLS and self._seen >= MIN_OPERATIONS:
@@ -90,7 +90,7 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of one writer. ``room`` is that of all writers, ``group`` whose share of it this one takes.
+    """The pairs of one writer. ``room``: the limit for all writers; ``group``: the user and directory that it is of.
 
     ``admit`` requests a number of additional series.
     """
@@ -105,7 +105,7 @@ class Pairs:
         self._rolls = 0
 
     def note(self, end: End, size_bytes: int, perfs: Iterable[CollectivePerf]) -> None:
-        """Take in operations of one size that one end completed."""
+        """Add operations of one size that one end completed."""
         if size_bytes <= LEAST_BYTES:
             return
         end_key = end, size_label(size_bytes)
@@ -115,22 +115,22 @@ class Pairs:
                 pair = by_peer.get(perf.peer) or self._new(end, perf.peer, by_peer)
                 if pair is not None:
                     pair.add(size_bytes / perf.coll_exec_time_us)
-        if by_peer:  # a broken writer may make up ends without end
+        if by_peer:  # a broken writer may make up any number of ends
             self._pairs[end_key] = by_peer
 
     def _new(self, end: End, peer: int, by_peer: dict[int, Pair]) -> Pair | None:
-        """Begin to measure a pair, if it is one and it is its turn."""
+        """Begin to measure a pair, if it is valid and its turn."""
         is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
         if is_pair and self._is_its_turn(end, peer) and self._room.take(self._group):
             by_peer[peer] = Pair()
         return by_peer.get(peer)
 
     def _is_its_turn(self, end: End, peer: int) -> bool:
-        """Peers take turns by their numbers where there are too many for all."""
+        """Return True in the peer's turn: peers take turns by number when there are more than MAX_PEERS."""
         return (peer - self._rolls // TURN_ROLLS * MAX_PEERS) % end.n_ranks < MAX_PEERS
 
     def measured(self) -> dict[PairKey, Pair]:
-        """All pairs."""
+        """Return all pairs."""
         return {
             PairKey(end, peer, size): pair
             for (end, size), by_peer in self._pairs.items()
@@ -138,7 +138,7 @@ class Pairs:
         }
 
     def roll(self, ranks: int) -> None:
-        """End the windows that are due, and choose what is shown; ``ranks``: how many ranks the writer has."""
+        """End the windows that are due, and choose the shown pairs; ``ranks``: number of the writer's ranks."""
         self._rolls += 1
         self._drop([key for key, pair in self.measured().items() if not pair.roll()])
         self._choose(MAX_PAIRS * ranks)
@@ -167,21 +167,21 @@ class Pairs:
         self._room.give_back(self._group, len(keys))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
-        """Let go of the pairs of some communicators, or of all. Who was refused series may ask again."""
+        """Remove the pairs of some communicators, or all. Refused series may be requested again."""
         self._refused = False
         self._drop([key for key in self.measured() if comms is None or key.end.comm in comms])
 
     def shown(self) -> dict[tuple[str, int, int, str, int, str], float]:
-        """Return the pairs that are worth a series, in bytes per second, by the members of End, peer and size."""
+        """Return the chosen pairs' bandwidth in bytes per second, by the fields of End, peer and size."""
         measured = ((key, pair) for key, pair in self.measured().items() if pair.shown and pair.bandwidth is not None)
         return {(*key.end, key.peer, key.size): (pair.bandwidth or 0.0) * 1_000_000 for key, pair in measured}
 
 
 def _speed(pair: Pair) -> float:
-    """Its bandwidth, as it is compared: that of a pair that is shown looks lower."""
+    """Return the bandwidth for comparison; a pair already shown counts as slower."""
     return (pair.bandwidth or 0.0) / (KEEP_FACTOR if pair.shown else 1.0)
 
 
 def _fall(pair: Pair) -> float:
-    """Return how many times better its best was, likewise."""
+    """Return how far the bandwidth fell below its best, as a factor; a pair already shown counts as further."""
     return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

@@ -1,7 +1,7 @@
-"""What connections of the network proxy wait for: seconds by peer and phase. Pure.
+"""Seconds that connections of the network proxy waited, by peer and phase. Pure.
 
 The plugin traces the proxy with NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). The times are those of the
-proxy's CPU thread. They are counted since the agent's start, as nothing of them is in the checkpoint.
+proxy's CPU thread. They are not in the checkpoint, so they count since the agent's start.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TIMES = {direction: attrgetter(*(f"{phase}_us" for phase in phases)) for direct
 
 
 class ProxyConnection(NamedTuple):
-    """A rank's connection to a peer, which is a rank in the communicator or `other`; ``direction``: send or recv."""
+    """A rank's connection to ``peer``, a rank in the communicator or `other`; ``direction``: send or recv."""
 
     comm: str
     comm_rank: int
@@ -39,7 +39,7 @@ class ProxyTimes:
         self._admit = admit
 
     def note(self, comm: str, comm_rank: int, n_ranks: int, trace: ProxyTrace) -> bool:
-        """Add the steps of one line, in microseconds by phase; False when the line cannot be true."""
+        """Add the steps of one line, in microseconds by phase; return False when the line is implausible."""
         if trace.direction not in PHASES or not 0 <= trace.peer < n_ranks:
             return False
         steps = [_TIMES[trace.direction](step) for step in (trace, *trace.steps)]

@@ -1,7 +1,7 @@
-"""What all writers of one reader share: the room for places, members and pairs, and the bound of what is plausible.
+"""What all writers of one reader share: the limits for places, members and pairs, and the plausible bandwidth.
 
-RCCL's first Inspector builds divide 10 ns ticks by 1000 and show a tenth of the time, so ten times the bandwidth. No
-key of a line tells. See docs/decisions/0013-implausible-records.md.
+RCCL's first Inspector builds divide 10 ns ticks by 1000: they report a tenth of the time, so ten times the bandwidth.
+No key of a line shows this. See docs/decisions/0013-implausible-records.md.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 SERIES_PER_RANKS_ARRIVALS = 2
 SERIES_PER_COMMUNICATORS_ARRIVALS = 4
-MAX_COMMUNICATORS = 64  # per writer; records of further ones are added up under `other`
-MAX_PLACES = 256  # per writer; of a further one no membership is reported
-MAX_RANKS_PER_WRITER = 16  # more GPUs than this no process drives: a writer that names more ranks gets no larger budget
+MAX_COMMUNICATORS = 64  # Per writer; records of further ones are added up under `other`
+MAX_PLACES = 256  # Per writer; further ones get no membership
+MAX_RANKS_PER_WRITER = 16  # No process drives more GPUs: a writer with more ranks gets no larger budget
 MAX_PLACES_IN_ALL = 4096
-"""Places of all writers of one reader: each place may have an accumulator per collective."""
+"""Places over all writers of one reader; each place may have an accumulator per collective."""
 
 
 def series_of_arrivals(comm_rank: int) -> int:
@@ -33,15 +33,15 @@ def series_of_arrivals(comm_rank: int) -> int:
 
 
 def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
-    """Return how many series an accumulator takes that was admitted."""
+    """Return how many series an admitted accumulator takes."""
     return SERIES_PER_ACCUMULATOR + (0 if arrivals is None else series_of_arrivals(key.comm_rank))
 
 
 class Places:
     """The places (communicator, rank in it) of one writer that get accumulators of their own.
 
-    A broken writer may make up millions. ``ranks``: as many as it has in one communicator have a budget each.
-    ``group`` says whose writer it is.
+    A broken writer may make up millions of them. ``ranks``: its most ranks in one communicator; each has a budget.
+    ``group``: the writer's user and directory.
     """
 
     def __init__(self, room: FairBudget, group: Group = ()) -> None:
@@ -51,8 +51,8 @@ class Places:
         self._places: set[tuple[str, int]] = set()
         self._of_communicator: Counter[str] = Counter()
 
-    def have(self, comm: str, comm_rank: int) -> bool:
-        """Return True if the writer has this place. A new place takes room; False when no room is left."""
+    def claim(self, comm: str, comm_rank: int) -> bool:
+        """Return True if the writer has this place or gets it now; False when no place is left."""
         if (comm, comm_rank) in self._places:
             return True
         known = comm in self._of_communicator
@@ -64,7 +64,7 @@ class Places:
         return True
 
     def keep(self, comm: str, comm_rank: int) -> None:
-        """Take back one that it had before the agent's restart, however little room there is now."""
+        """Restore a place from before the agent's restart, even beyond the limit."""
         if (comm, comm_rank) not in self._places:
             self._room.keep(self._group, 1)
             self._note(comm, comm_rank)
@@ -75,7 +75,7 @@ class Places:
         self.ranks = min(MAX_RANKS_PER_WRITER, max(self.ranks, self._of_communicator[comm]))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
-        """Give back the room of some communicators' places, or of all."""
+        """Release the places of some communicators, or all."""
         gone = {place for place in self._places if comms is None or place[0] in comms}
         self._places -= gone
         self._room.give_back(self._group, len(gone))
@@ -84,9 +84,9 @@ class Places:
 
 
 class Shared:
-    """The room for places, and for pairs, operations to be matched, and the bound of what is plausible.
+    """The limits of places, pairs and matched operations, and the bound of plausible bandwidth.
 
-    ``implausible``: records that were faster. ``histograms``: durations are counted, too.
+    ``implausible``: number of records above the bound. ``histograms``: durations are counted, too.
     """
 
     def __init__(
@@ -100,6 +100,6 @@ class Shared:
         self.implausible = 0
 
     def refused(self) -> dict[str, int]:
-        """Return how often there was no room, by what for."""
+        """Return how often each limit refused something, by the limit's name."""
         rooms = {"place_limit": self.room, "match_limit": self.matching.room, "pair_limit": self.pairs}
         return {name: room.refused for name, room in rooms.items()}
