@@ -118,7 +118,7 @@ def _error_file(view: RankView) -> str:
 
 
 def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | None:
-    """Return what an error file says; None if it is no such file or incomplete. ``seconds``: when it was written."""
+    """Return the exception in an error file; None for incomplete or other content. ``seconds``: its time of writing."""
     try:
         message = msgspec.json.decode(raw, type=_ErrorFile).message
     except msgspec.DecodeError:

@@ -53,7 +53,7 @@ class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class JobLogExporter:
-    """See the package."""
+    """Follows the logs of jobs on this node, and exports their failures and progress."""
 
     def __init__(self, config: JobLogConfig) -> None:
         self._config = config

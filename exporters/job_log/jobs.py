@@ -40,7 +40,7 @@ class LoggedJob(NamedTuple):
 
 
 def rank_of(view: RankView) -> str:
-    """Return the rank of a process; UNKNOWN_RANK if it is several."""
+    """Return the rank of a process; UNKNOWN_RANK if it has several."""
     return view.label.rank if len(view.process.slots or ()) == 1 else UNKNOWN_RANK
 
 

@@ -1,8 +1,8 @@
 """Masks possible secrets in a log line, and removes terminal escapes and invisible characters. Pure.
 
-A secret has a known shape (``secret_shapes``) or a name before it, with any separator between name and value.
-From the first named value on the rest of the line is masked: where a value ends need not be known. A value
-that looks like a word and has no name stays. In doubt the module masks.
+A secret has a known shape (``secret_shapes``) or a name before it, with any separator between name and value. The rest
+of a line is masked from the first named value on, so the module need not know where the value ends. A value that looks
+like a word and has no name stays. In doubt the module masks.
 """
 
 from __future__ import annotations

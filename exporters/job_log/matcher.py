@@ -120,7 +120,7 @@ def _lines_with(data: bytes, anchor: bytes) -> Iterator[int]:
 
 
 def _from_the_end(data: bytes, anchor: bytes) -> Iterator[int]:
-    """Yield the same for the last MAX_LAST_LINES lines, the last line first."""
+    """Yield the offset of each of the last MAX_LAST_LINES lines with ``anchor``, the last line first."""
     position = data.rfind(anchor)
     for _ in range(MAX_LAST_LINES):
         if position < 0:

@@ -40,7 +40,7 @@ Identity = tuple[int, int]
 
 
 class BatchProcess(NamedTuple):
-    """A process that writes a job's log. ``scheduled_id``: Slurm's job id. ``forwards``: by any descriptor."""
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: through any descriptor."""
 
     pid: int
     uid: int
@@ -112,7 +112,7 @@ def held_outputs(
 ) -> dict[Identity, ClaimedLog]:
     """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
-    ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is missing. Blocks if a file
+    ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is left out. Blocks if a file
     system hangs.
     """
     held_files: dict[Identity, ClaimedLog] = {}

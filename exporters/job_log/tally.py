@@ -170,7 +170,7 @@ class JobTally:
         return named
 
     def note_raised(self, raised: Raised, rank: str) -> None:
-        """Take the exception of a rank. It is no line, so it does not count."""
+        """Use the exception of a rank as a possible cause. It is no log line, so no counter counts it."""
         first, known = (
             FirstEvent(raised.category, rank, self._hostname, raised.seconds, raised.weak, raised.name),
             self.saved.root,
@@ -181,7 +181,7 @@ class JobTally:
             self._note_first(raised.role, first)
 
     def begin(self, started_seconds: float) -> None:
-        """Forget causes from a run before the ranks' start at this time."""
+        """Forget causes of an earlier run. ``started_seconds``: when the ranks started (epoch)."""
         times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()

@@ -117,7 +117,7 @@ class JobEvents(msgspec.Struct):
     scored: int = 0
 
     def take(self, line: str) -> None:
-        """Count one line. Lines must come in the order of their file; nearly all say nothing."""
+        """Count one line; most lines count nothing. Lines must come in the order of their file."""
         text = line[:MAX_LINE_CHARACTERS]
         known = next((reader for reader in _READERS if reader[0] in text), None)
         if known is not None and (match := known[1].search(text)) is not None:
@@ -172,7 +172,7 @@ class JobEvents(msgspec.Struct):
             _count(self.interruptions, key)
 
     def take_heading(self, match: re.Match[str]) -> None:
-        """A report begins: forget the last one of its kind."""
+        """Begin a report: forget the last one of its kind."""
         self.heading, self.scored = match[1], 0
         self.scores = {key: score for key, score in self.scores.items() if key[1] != match[1]}
 

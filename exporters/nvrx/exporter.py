@@ -45,7 +45,7 @@ class NvrxConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
-    """See the package."""
+    """Reads NVRx's cycle files, launcher output and launcher options, and exports them."""
 
     def __init__(self, config: NvrxConfig) -> None:
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render)
