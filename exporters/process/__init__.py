@@ -1,4 +1,4 @@
-"""Rank processes from /proc: their state, and within milliseconds their exit and its cause."""
+"""Finds rank processes in /proc, and reports their state and, within milliseconds, their exit and its cause."""
 
 from exporters.process.exporter import SPEC, ProcessConfig, ProcessExporter
 

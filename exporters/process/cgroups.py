@@ -1,8 +1,8 @@
-"""Which processes the OOM killer ended, by the kill counts of their control groups.
+"""Finds the processes that the OOM killer ended, from the kill counts of their control groups.
 
-A SIGKILL is the OOM killer's where the count of the process' group has grown since shortly before; where that group is
-gone, the count of the nearest one above it that is still there. One kill has one victim: a sibling in the same group
-that leaves a moment later was not the one that was counted. A group that is killed as a whole takes all with it."""
+A SIGKILL came from the OOM killer if the count of the process's group has grown since shortly before. If that group is
+gone, the count of the nearest existing group above it decides. One kill has one victim: a sibling in the same group
+that ends a moment later was not counted. A group killed as a whole takes all its processes with it."""
 
 import os
 import re
@@ -15,17 +15,17 @@ import msgspec
 
 
 class OomKills(NamedTuple):
-    """What a group counts: processes that were killed, and groups that were killed as a whole."""
+    """The counts of a group: killed processes, and groups killed as a whole."""
 
     kills: int
     groups: int = 0
 
 
 class OomCount(msgspec.Struct, frozen=True):
-    """What is known of a process' groups from before any recent kill.
+    """The counts of a process's groups from before any recent kill.
 
-    ``counters``: the files that count OOM kills, its own group's first, with their counts (None: could not be read).
-    ``oomd``: the directories of those groups that root alone may write to, with systemd-oomd's counts.
+    ``counters``: the files that count OOM kills, its own group's first, with their counts (None: unreadable).
+    ``oomd``: the directories of those groups that only root may write to, with systemd-oomd's counts.
     """
 
     counters: tuple[tuple[str, OomKills | None], ...] = ()
@@ -33,7 +33,7 @@ class OomCount(msgspec.Struct, frozen=True):
 
 
 class OomNow(msgspec.Struct, frozen=True):
-    """The nearest counter that could be read after a process left (empty: none), and whether systemd-oomd killed."""
+    """The nearest readable counter after a process ended (empty: none), and whether systemd-oomd killed it."""
 
     file: str = ""
     kills: OomKills = OomKills(0)
@@ -41,13 +41,13 @@ class OomNow(msgspec.Struct, frozen=True):
 
 
 class OomLedger:
-    """Remembers which kills have been assigned to a process. Used from one thread."""
+    """Remembers which kills were assigned to a process. Used from one thread."""
 
     def __init__(self) -> None:
         self._assigned: dict[str, int] = {}
 
     def assign(self, before: OomCount | None, now: OomNow | None) -> bool:
-        """Return True when the OOM killer killed the process with the count ``before``; the kill is then assigned."""
+        """Return True when the OOM killer ended the process with the counts ``before``; the kill is then assigned."""
         if before is None or now is None:
             return False
         if now.by_oomd:
@@ -61,12 +61,12 @@ class OomLedger:
             return True
         if now.kills.kills <= self._taken(now.file, known):
             return False
-        for file, earlier in counted:  # the groups above count it too
+        for file, earlier in counted:  # the groups above count the kill too
             self._assigned[file] = self._taken(file, earlier) + 1
         return True
 
     def keep(self, counts: Iterable[OomCount]) -> None:
-        """Forget all groups but these: a new group with an old name counts from zero."""
+        """Forget all other groups: a new group with an old name counts from zero."""
         files = {file for count in counts for file, _ in count.counters}
         self._assigned = {file: kills for file, kills in self._assigned.items() if file in files}
 
@@ -74,20 +74,20 @@ class OomLedger:
         return max(before.kills, self._assigned.get(file, 0))
 
 
-MAX_GROUPS = 8  # Of a process' group and those above it, the nearest: a Slurm task has six, a container of a pod five
+MAX_GROUPS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
 _READ_BYTES = 4096
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")
-"""What systemd-oomd counts before it kills a group with all below it, and after that the processes that it killed."""
+"""systemd-oomd's counts: before it kills a group with all below it, and of the processes killed, after that."""
 _COUNT = re.compile(rb"\d{1,18}")
 
 
 def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """Return the files that count OOM kills for these cgroup paths, the process' own first; empty where there are none.
+    """Return the files that count OOM kills for these cgroup paths, the process's own first; may be empty.
 
-    Version 2: memory.events of the unified hierarchy, also of the groups above, which count what happens below them and
-    outlive it. Version 1: memory.oom_control (both have an `oom_kill` line, the latter since Linux 4.13), which counts
-    the group's own alone.
+    Version 2: memory.events of the unified hierarchy, also of the groups above, which count kills below them and
+    outlive them. Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line,
+    the latter since Linux 4.13.
     """
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
@@ -96,7 +96,7 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """Return the directories of the process' group and those above it in the unified hierarchy, nearest first."""
+    """Return the directories of the process's group and of those above in the unified hierarchy, nearest first."""
     if "" not in paths:
         return ()
     group = PurePosixPath(paths[""].lstrip("/"))
@@ -105,7 +105,7 @@ def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def oom_kills(counter_file: str) -> OomKills | None:
-    """Return the OOM kills counted; None when they cannot be read (the group may be gone with its process)."""
+    """Return the counted OOM kills; None when unreadable (the group may be gone with its process)."""
     try:
         with open(counter_file, encoding="ascii", errors="replace") as file:
             counters = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
@@ -117,7 +117,7 @@ def oom_kills(counter_file: str) -> OomKills | None:
 
 
 def oomd_kills(directory: str) -> int | None:
-    """What systemd-oomd counted at a group; None where there is no group or another than root may write to it."""
+    """Return systemd-oomd's count at a group; None without the group, or if a user other than root may write to it."""
     try:
         status = os.stat(directory, follow_symlinks=False)
     except OSError:
@@ -128,7 +128,7 @@ def oomd_kills(directory: str) -> int | None:
 
 
 def oom_now(before: OomCount) -> OomNow:
-    """What the groups of a process that has left count now: the nearest one that is still there decides."""
+    """Return the present counts of an ended process's groups; the nearest existing group decides."""
     by_oomd = any((oomd_kills(directory) or 0) > kills for directory, kills in before.oomd)
     for file, known in before.counters:
         if known is not None and (kills := oom_kills(file)) is not None:
@@ -139,7 +139,7 @@ def oom_now(before: OomCount) -> OomNow:
 def _attribute(directory: str, name: str) -> int:
     try:
         value = os.getxattr(directory, name, follow_symlinks=False)
-    except OSError:  # never set, as a rule
+    except OSError:  # usually it was never set
         return 0
     return int(value) if _COUNT.fullmatch(value) else 0
 

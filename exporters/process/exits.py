@@ -1,9 +1,10 @@
-"""Waits for rank processes by pidfd on the event loop, tells the rank table at once, and learns how each ended.
+"""Waits for the exit of rank processes by pidfd on the event loop, and learns how each ended.
 
-Many may leave at once. A thread reads their exit statuses together, and their jobs are judged together: at once
-after a pause, then every JUDGE_PAUSE_SECONDS while more leave. A process that is not our child shows how it ended in
-two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) answers once the
-parent has reaped it; before that, field 52 of /proc/PID/stat answers while it is a zombie, with ptrace rights."""
+Many may exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses together, and
+the table judges their jobs together: at once after a pause, then every JUDGE_PAUSE_SECONDS while more exit. The status
+of a process that is not our child is readable in two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15,
+include/uapi/linux/pidfd.h) once the parent has reaped it; before that, as long as it is a zombie, field 52 of
+/proc/PID/stat, with ptrace rights."""
 
 import asyncio
 import contextlib
@@ -28,12 +29,12 @@ _EXIT_CODE_OFFSET = 60
 
 
 def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
-    """A pidfd of the process itself; None when it has left (its pid may be reused); the error where there is none."""
+    """Return a pidfd of the process; None when it has ended (its pid may be reused); the error if opening fails."""
     try:
         pidfd = os.pidfd_open(key.pid)
     except OSError as error:
         return error if _is_there(proc, key) else None
-    if _is_there(proc, key):  # only now is the pid held fast
+    if _is_there(proc, key):  # only a pidfd keeps the pid from being reused
         return pidfd
     os.close(pidfd)
     return None
@@ -42,18 +43,18 @@ def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
 def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
     try:
         stat = proc.stat(key.pid)
-    except OSError:  # out of descriptors: it is tried again with the next look
+    except OSError:  # out of descriptors: the next look tries again
         return False
     return stat is not None and stat.key == key
 
 
 def from_pidfd(pidfd: int) -> ExitStatus | None:
-    """The status by the kernel's own record; None while it is not reaped, or where the kernel has no such answer."""
+    """Return the status in the kernel's record; None while not reaped, or on a kernel without this record."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
         fcntl.ioctl(pidfd, _PIDFD_GET_INFO, info)
-    except OSError:  # not reaped yet, or no such ioctl; whatever else: the caller counts what it cannot learn
+    except OSError:  # not reaped yet, or no such ioctl; the caller counts statuses that stay unknown
         return None
     (mask,) = struct.unpack_from("Q", info, 0)
     if not mask & _PIDFD_INFO_EXIT:
@@ -65,13 +66,13 @@ def from_pidfd(pidfd: int) -> ExitStatus | None:
 def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
     """Return the exit status of a zombie; None when it is gone, or the agent may not read it.
 
-    ``may_ptrace`` must be False where its environment could not be read: the kernel then shows 0 for every status.
+    ``may_ptrace`` must be False if its environment was unreadable: the kernel then shows 0 for every status.
     """
     if not may_ptrace:
         return None
     try:
         stat = proc.stat(key.pid)
-    except OSError:  # out of descriptors: the caller asks again, and counts what it cannot learn
+    except OSError:  # out of descriptors: the caller tries again, and counts statuses that stay unknown
         return None
     if stat is None or stat.key != key or stat.state not in "ZX":
         return None
@@ -79,15 +80,15 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
 
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Pauses between tries to read a dead process' exit status: its parent may reap it late."""
-JUDGE_PAUSE_SECONDS = 0.05  # A job of 1,024 ranks takes some milliseconds to judge, and its ranks leave within seconds
+"""Pauses between tries to read an ended process's exit status: its parent may reap it late."""
+JUDGE_PAUSE_SECONDS = 0.05  # Judging a job of 1,024 ranks takes milliseconds, and its ranks end within seconds
 
 
 class _Exit(msgspec.Struct):
-    """A process that left and whose status is not known yet.
+    """An ended process whose status is not known yet.
 
-    ``early``: the status read when it left. ``may_ptrace``: whether a zombie's status may be believed. ``oom``: what
-    was known of its groups before. ``tries``: number of tries so far; ``due_at``: the next try (loop time).
+    ``early``: the status read at its end. ``may_ptrace``: whether a zombie's status is reliable. ``oom``: the counts of
+    its groups before. ``tries``: number of tries so far; ``due_at``: the next try (loop time).
     """
 
     key: ProcessKey
@@ -100,7 +101,7 @@ class _Exit(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What could be read of an exit: its status, and the OOM kills that its groups count now."""
+    """The readable parts of an exit: its status, and the OOM kills that its groups count now."""
 
     status: ExitStatus | None = None
     oom: OomNow | None = None
@@ -108,7 +109,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class ExitWatch:
-    """On the event loop, but for ``_read``, which blocks and runs on ``thread``. ``ioctl``: ask by PIDFD_GET_INFO."""
+    """Runs on the event loop, except ``_read``, which blocks, on ``thread``. ``ioctl``: use PIDFD_GET_INFO."""
 
     def __init__(self, ranks: RankWriter, proc: ProcFS, thread: OwnThread, log: Logger, *, ioctl: bool) -> None:
         self._ranks = ranks
@@ -127,11 +128,11 @@ class ExitWatch:
         self.unknown_exits = 0
 
     def watched(self) -> frozenset[ProcessKey]:
-        """Return the processes that are waited for."""
+        """Return the processes whose exit is awaited."""
         return frozenset(self._pidfds)
 
     def watch(self, pidfds: Mapping[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
-        """Wait for these processes; those that are not ``running`` any more are left alone, their pidfds closed."""
+        """Wait for the exit of these processes; close the pidfds of those that are no longer ``running``."""
         for key, pidfd in pidfds.items():
             if isinstance(pidfd, OSError):
                 self._log.warning(
@@ -146,15 +147,15 @@ class ExitWatch:
                 os.close(pidfd)
 
     def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
-        """Take what each running process' groups counted before any recent OOM kill."""
+        """Store the counts of each running process's groups from before any recent OOM kill."""
         self._counts = counts
         self._ledger.keep([*counts.values(), *(exited.oom for exited in self._left.values() if exited.oom is not None)])
 
     def note_exit(self, key: ProcessKey) -> None:
-        """Tell the table that a process has left; its status follows.
+        """Report to the rank table that a process has ended; its status follows.
 
-        A parent that reaps at once leaves a few microseconds for the zombie's status, so it is read here and now: the
-        kernel answers for a zombie without waiting for anything.
+        The zombie of a parent that reaps at once exists for microseconds, so its status is read here: for a zombie the
+        kernel answers without waiting.
         """
         process = self._ranks.process(key)
         may_ptrace = process is not None and process.environment_readable
@@ -172,7 +173,7 @@ class ExitWatch:
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
 
     async def stop(self) -> None:
-        """Stop waiting. Try each missing exit status once more; those that are still missing are unknown."""
+        """Stop waiting. Try once more for each missing exit status; those that stay missing are unknown."""
         for pidfd in self._pidfds.values():
             asyncio.get_running_loop().remove_reader(pidfd)
         if self._learning is not None:
@@ -209,7 +210,7 @@ class ExitWatch:
         self._judge_at = loop.time() + JUDGE_PAUSE_SECONDS
 
     async def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ask for the statuses that are due, all at once, until every one is known or given up."""
+        """Read the statuses that are due, all at once, until each is known or given up."""
         while self._left:
             self._news.clear()
             now = loop.time()
@@ -225,10 +226,10 @@ class ExitWatch:
                     await asyncio.wait_for(self._news.wait(), next_at - now)
 
     def _take(self, exited: _Exit, answer: _Answer, now: float) -> None:
-        """Take the answer, or plan the next try, if there is one: without a pidfd nothing more will be learnt."""
+        """Use the answer, or plan the next try if there is one: without a pidfd further tries are pointless."""
         if answer.error is not None:
-            who = self._who(exited.key)
-            self._log.error("exit status of process {pid} could not be read", **who, error=answer.error)
+            fields = self._log_fields(exited.key)
+            self._log.error("exit status of process {pid} could not be read", **fields, error=answer.error)
         status = answer.status
         if status is None and exited.pidfd is not None and exited.tries < len(EXIT_TRIES_SECONDS):
             exited.due_at = now + EXIT_TRIES_SECONDS[exited.tries]
@@ -237,7 +238,7 @@ class ExitWatch:
         self._settle(exited, status, answer.oom)
 
     def _settle(self, exited: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
-        """Give the table what is known of an exit: no more will be."""
+        """Report the final result of an exit to the table."""
         del self._left[exited.key]
         self._unwatch(exited.key)
         if status is None:
@@ -246,10 +247,10 @@ class ExitWatch:
         elif status.signal == SIGKILL:
             status = msgspec.structs.replace(status, oom=self._ledger.assign(exited.oom, oom))
         self._ranks.observe_exit(exited.key, status)
-        self._tell(exited.key, status)
+        self._log_exit(exited.key, status)
 
     def _read(self, exited: _Exit) -> _Answer:
-        """Ask in both ways, then the control group (blocking; on the exit thread)."""
+        """Read the status in both ways, then the control group (blocking; on the exit thread)."""
         try:
             status = exited.early
             if status is None and self._ioctl and exited.pidfd is not None:
@@ -258,17 +259,17 @@ class ExitWatch:
             if status is None or status.signal != SIGKILL or exited.oom is None:
                 return _Answer(status)
             return _Answer(status, oom_now(exited.oom))
-        except Exception as error:  # noqa: BLE001  # it costs one process' status, not those of the others; logged
+        except Exception as error:  # noqa: BLE001  # costs one process's status, not those of others; logged
             return _Answer(error=error)
 
-    def _who(self, key: ProcessKey) -> dict[str, object]:
-        """Return the fields of a line about a process: lines of one user hold back no other user's."""
+    def _log_fields(self, key: ProcessKey) -> dict[str, object]:
+        """Return the fields of a log line about a process; with the user, so that users' lines are limited apart."""
         process = self._ranks.process(key)
         labels, user = ((), "") if process is None else (process.labels, process.user)
         return {**label_fields(labels), "pid": key.pid, "user": user}
 
-    def _tell(self, key: ProcessKey, status: ExitStatus) -> None:
+    def _log_exit(self, key: ProcessKey, status: ExitStatus) -> None:
         reason, signal, code = ending(status)
-        how = in_words(reason, signal, code)  # in the message: ends of one kind hold back no line of another
+        how = in_words(reason, signal, code)  # in the message: the limit of repeats is per kind of end
         fields = {name: value for name, value in (("signal", signal), ("code", code)) if value}
-        self._log.info(f"rank {{rank}} of job {{job_id}} {how}, pid {{pid}}", **fields, **self._who(key))
+        self._log.info(f"rank {{rank}} of job {{job_id}} {how}, pid {{pid}}", **fields, **self._log_fields(key))

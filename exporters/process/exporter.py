@@ -1,4 +1,4 @@
-"""The exporter: looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
+"""Looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from agent.sdk.ranks import ProcessKey, RankLabel, proof_of
 from agent.sdk.system import ProcFS
 from exporters.process.exits import ExitWatch, open_pidfd
 from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render_gpu_users
-from exporters.process.scan import Found, Scanner, ScanRequest
+from exporters.process.scan import Scanner, ScanRequest, ScanResult
 from exporters.process.usage import families as usage_families
 from exporters.process.usage.groups import JobTotals
 from exporters.process.usage.look import Usages, unavailable
@@ -20,27 +20,27 @@ from exporters.process.users import UserNames
 PROCESS_STATES = dict.fromkeys("SI", "sleeping") | dict.fromkeys("ZX", "zombie") | {
     "R": "running", "D": "disk_sleep", "T": "stopped", "t": "traced",
 }  # fmt: skip
-REFUSED_SECONDS = 30.0  # A process that the full rank table refused is offered to it again after this time
+REFUSED_SECONDS = 30.0  # A process that the full rank table refused is offered again after this time
 
 # fmt: off
 PROCESS_STATE = Family("rankwatch_rank_process_state", "gauge",
-    "The state the kernel shows for the main thread of the rank's process: running, sleeping, disk_sleep, stopped, "
-    "traced or zombie; always 1. Unknown states count as sleeping. A rank that left has no series.",
+    "The kernel's state of the main thread of the rank's process: running, sleeping, disk_sleep, stopped, traced or "
+    "zombie; always 1. Unknown states count as sleeping. An ended rank has no series.",
     ("job_id", "rank", "state"), "1 per live rank", "max")
 WITHOUT_NCCL = Family("rankwatch_processes_without_nccl", "gauge",
-    "Processes whose environment names a rank (RANK, or that of an MPI) and that have loaded neither NCCL nor RCCL: "
+    "Processes whose environment names a rank (RANK, or an MPI's variable) and that have loaded neither NCCL nor RCCL: "
     "they use gloo or MPI, or have not initialised their process group yet.")
 EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "counter",
-    "Rank processes whose exit status could not be learnt: no Linux 6.15 or newer, and no ptrace right on a zombie.",
+    "Rank processes whose exit status stayed unknown: no Linux 6.15 or newer, and no ptrace right on a zombie.",
     aggregate="sum")
 # fmt: on
 
 
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``exit_status_ioctl`` False: do not ask the kernel by PIDFD_GET_INFO, as on kernels before 6.15.
+    """``exit_status_ioctl`` False: do not use PIDFD_GET_INFO, as on kernels before 6.15.
 
-    ``without_nccl``: processes whose environment names a rank are ranks after a minute although they have not loaded
-    NCCL, unless others of their job have. ``all_values``: the CPUs that each rank may run on, too: 1 more per rank.
+    ``without_nccl``: after a minute, processes whose environment names a rank are ranks even without NCCL, unless other
+    processes of their job have loaded it. ``all_values``: export the CPUs that each rank may run on: 1 more per rank.
     """
 
     exit_status_ioctl: bool = True
@@ -49,7 +49,7 @@ class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ProcessSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders: each live rank's label, the kernel's letter for its state, and what it uses."""
+    """The data to render: each live rank's label, the kernel's letter for its state, and its usage."""
 
     states: tuple[tuple[RankLabel, str], ...]
     usages: tuple[tuple[RankLabel, RankUsage], ...]
@@ -60,7 +60,7 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
 
 
 class ProcessExporter:
-    """See the module. Its evidence goes into the rank table."""
+    """Finds rank processes and watches them; its evidence goes into the rank table."""
 
     def __init__(self, config: ProcessConfig) -> None:
         self._config = config
@@ -72,7 +72,7 @@ class ProcessExporter:
         self._jobs = JobTotals()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the threads: for looks at /proc, for exit statuses, which must not wait for one, and for names."""
+        """Prepare the threads: for looks at /proc, for exit statuses (which must not wait for looks), for names."""
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._thread: OwnThread = ctx.thread("process")
@@ -84,7 +84,7 @@ class ProcessExporter:
         self._gpu_users = GpuUsers(ctx, self._thread, self._users.name)
 
     async def update(self) -> None:
-        """Look at /proc once; NoData when none is mounted there (we would at least see ourselves)."""
+        """Look at /proc once; NoData when it is not mounted (it would show at least this process)."""
         if self._scanner is None:
             try:
                 self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.guard))
@@ -108,7 +108,7 @@ class ProcessExporter:
             raise NoData
 
     def snapshot(self) -> ProcessSnapshot:
-        """Copy all that ``families`` renders."""
+        """Copy the data for ``families``."""
         views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
         states = tuple((view.label, view.process.state) for view in views)
         usages = tuple((v.label, self._usages[v.process.key]) for v in views if v.process.key in self._usages)
@@ -137,13 +137,13 @@ class ProcessExporter:
 
     def _look(
         self, scanner: Scanner, request: ScanRequest, watched: frozenset[ProcessKey]
-    ) -> tuple[Found, dict[ProcessKey, int | OSError | None]]:
-        """One look, and pidfds of those that run and are not ``watched`` (blocking; on the scanner's thread)."""
+    ) -> tuple[ScanResult, dict[ProcessKey, int | OSError | None]]:
+        """Look once, and open pidfds of running processes not yet ``watched`` (blocking; on the scanner's thread)."""
         scanned = scanner.look(request)
         return scanned, {key: open_pidfd(self._proc, key) for key in scanned.standing if key not in watched}
 
-    def _apply(self, scanned: Found, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
-        if self._drained:  # a look that hung until after the end: a successor has its own
+    def _apply(self, scanned: ScanResult, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
+        if self._drained:  # a look that hung until after the end: a successor has its own pidfds
             self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
@@ -178,7 +178,7 @@ class ProcessExporter:
         self._exits.note_counts({key: standing.oom for key, standing in scanned.standing.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
-        """Take what the ranks use, if it was looked at; groups of a process without a label count when it has one."""
+        """Store the ranks' usage, if this look has it; a process's groups count once it has a label."""
         if usages is None:
             return
         self._usages = usages.ranks
@@ -190,7 +190,7 @@ class ProcessExporter:
         self._jobs.note(groups, usages.groups)
 
     def _log_named(self) -> None:
-        """Log the ranks that have got their label since they were found."""
+        """Log the ranks that got their label since their discovery."""
         running = self._ctx.ranks.snapshot().running
         self._unnamed &= running.keys()
         for key in sorted(self._unnamed):

@@ -1,8 +1,8 @@
-"""Which processes on a rank's GPU are neither ranks of its job nor belong to it. Pure.
+"""Finds processes on a rank's GPU that do not belong to the rank's job. Pure.
 
-A process belongs to a job when it is of the same scheduler's job, pod or container, descends from one of its ranks, or
-is of the session of one. All else on the GPU takes time, memory and power from the rank: a notebook, another job, or
-what an earlier run of the job left behind.
+A process belongs to a job if it is in the same scheduler's job, pod or container, descends from one of its ranks, or
+is in a rank's session. Any other process on the GPU takes time, memory and power from the rank: a notebook, another
+job, or a leftover of an earlier run.
 """
 
 from collections import Counter
@@ -18,23 +18,23 @@ from agent.sdk.system import ProcFS, Stat
 from exporters.process.ownership import OwnerSearch
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""The name that the kernel shows of nvidia-cuda-mps-server; the clients that it computes for are listed as well."""
+"""The kernel's name for nvidia-cuda-mps-server. The clients that it computes for are listed as well."""
 ROOT_UID = 0
-MAX_USERS = 8  # Named of one GPU; the processes of all further ones are one series
+MAX_USERS = 8  # Named for one GPU; the processes of further users are one series
 
 # fmt: off
 FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
     "Processes that compute on a GPU that a rank uses and are not of that rank's job, by user (the uid while the name "
-    "is not known; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs those "
-    "of both count. Not of a GPU in parts (MIG), whose users do not share.",
+    "is unknown; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs those "
+    "of both count. GPUs in parts (MIG) have none, since their users do not share.",
     (*gpu_families.GPU_LABELS, "user"), "1 per GPU and user of such processes, up to 9 per GPU")
 # fmt: on
 
 
 class GpuUser(msgspec.Struct, frozen=True):
-    """A process that uses a GPU. ``job_ids``: of the ranks it is, none for what is no rank.
+    """A process that uses a GPU. ``job_ids``: of the ranks in the process, empty if it is not a rank.
 
-    ``session``: its session's id, 0 where that is not known. ``ancestors``: their pids.
+    ``session``: id of its session, 0 when unknown. ``ancestors``: their pids.
     """
 
     name: str
@@ -45,14 +45,13 @@ class GpuUser(msgspec.Struct, frozen=True):
     job_ids: frozenset[str] = frozenset()
 
 
-Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all further ones) and how many processes
+Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all further users), the number of processes
 
 
 def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]) -> tuple[Count, ...]:
     """Count foreign processes by GPU and user. ``users``: the GPUs (UUIDs) that each pid uses.
 
-    ``processes`` has what is known of these, and of the ancestors that are ranks; of one that is not in it nothing is
-    said.
+    ``processes``: facts about these pids, and about ancestors that are ranks; a pid without facts does not count.
     """
     by_gpu: dict[str, list[int]] = {}
     for pid, uuids in users.items():
@@ -71,7 +70,7 @@ def _is_foreign(pid: int, ranks: Iterable[int], processes: Mapping[int, GpuUser]
 
 
 def _belongs(process: GpuUser, rank: GpuUser, processes: Mapping[int, GpuUser]) -> bool:
-    """Return whether a process is of a rank's job."""
+    """Return True when a process is of a rank's job."""
     if process.name == MPS_SERVER and process.uid in (ROOT_UID, rank.uid):
         return True
     above = (processes[pid] for pid in process.ancestors if pid in processes)
@@ -93,24 +92,24 @@ def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
-    """Return the users with most processes by name, then all others together."""
+    """Return the users with the most processes by uid, then all others together."""
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
     rest = counts.total() - sum(count for _, count in named)
     return [*named, (None, rest)] if rest else named
 
 
 INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs
-MAX_PROCESSES = 512  # Maximum number of remembered processes; those beyond it are not shown
-MAX_NEW = 64  # Looked at in one turn; the others are in the next ones
+MAX_PROCESSES = 512  # Remembered processes; further ones are not shown
+MAX_NEW = 64  # New processes examined in one turn; the others follow in the next turns
 MAX_ANCESTORS = 64
 
 Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 
 
-class Strangers:
-    """What is known of processes that are no ranks; each is looked at once. Blocking, used from one thread.
+class OtherProcesses:
+    """Facts about processes that are not ranks; each is examined once. Blocking, used from one thread.
 
-    Ancestors are those of the first look: a child whose parent has left since still descends from it.
+    Ancestors are those of the first look: a child whose parent has ended since still descends from it.
     """
 
     def __init__(self, proc: ProcFS, owners: OwnerSearch) -> None:
@@ -119,7 +118,7 @@ class Strangers:
         self._known: dict[ProcessKey, GpuUser] = {}
 
     def look(self, pids: Iterable[int]) -> dict[int, GpuUser]:
-        """What is known of those that run, by pid."""
+        """Return the facts of the running processes, by pid."""
         users: dict[ProcessKey, GpuUser] = {}
         new = 0
         for pid in pids:
@@ -152,19 +151,19 @@ class Strangers:
 
 
 class GpuUsers:
-    """On the event loop, but for the looks themselves."""
+    """Finds foreign processes on GPUs. Runs on the event loop, except the looks themselves."""
 
     def __init__(self, ctx: Context, thread: OwnThread, name_of: Callable[[int], str]) -> None:
         self._ctx = ctx
         self._thread = thread
         self._name_of = name_of
         proc = ProcFS(ctx.roots.proc)
-        self._strangers = Strangers(proc, OwnerSearch(ctx.roots, proc))
+        self._others = OtherProcesses(proc, OwnerSearch(ctx.roots, proc))
         self._looked_at = float("-inf")
         self.shown: Shown = ()
 
     async def update(self) -> None:
-        """Look, if it is time to."""
+        """Look again if INTERVAL_SECONDS have passed."""
         now = self._ctx.clock.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return
@@ -172,11 +171,11 @@ class GpuUsers:
         users = self._ctx.hardware.gpu_users()
         ranks = self._ranks()
         pids = sorted(users.keys() - ranks.keys())
-        strangers = await self._thread.call(lambda: self._strangers.look(pids)) if pids else {}
+        others = await self._thread.call(lambda: self._others.look(pids)) if pids else {}
         names = {gpu.uuid: str(gpu.index) for gpu in self._ctx.hardware.gpus()}
         self.shown = tuple(
             (names.get(uuid, ""), uuid, "" if uid is None else self._name_of(uid), count)
-            for uuid, uid, count in foreign(users, {**strangers, **ranks})
+            for uuid, uid, count in foreign(users, {**others, **ranks})
         )
 
     def _ranks(self) -> dict[int, GpuUser]:

@@ -1,8 +1,8 @@
-"""Who owns a process, from what its user cannot forge: control groups that root made, and its ancestors. Blocking.
+"""Finds the owner of a process from facts that its user cannot forge: root's control groups, and ancestors. Blocking.
 
-A user may make control groups of any name below `user@N.service`, so a path says something only from the root of its
-hierarchy on, and only where the directory that it names belongs to root. Sources of the forms: Slurm's cgroup/v1 and
-cgroup/v2 plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
+A user may make control groups of any name below `user@N.service`. So a path counts only from the root of its hierarchy
+on, and only if the directory that it names belongs to root. Sources of the forms: Slurm's cgroup/v1 and cgroup/v2
+plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
 """
 
 import re
@@ -16,8 +16,8 @@ from agent.sdk.system import ProcFS, Stat
 
 MAX_ANCESTORS = 64
 ROOT_UID = 0
-MAX_NAME = 253  # Of a pod (RFC 1123, as Kubernetes bounds it)
-MAX_PODS = 4096  # Entries of the folder of pods' logs that are looked through for a pod's name
+MAX_NAME = 253  # Of a pod (RFC 1123, the limit of Kubernetes)
+MAX_PODS = 4096  # Entries of the folder of pods' logs that are searched for a pod's name
 
 _UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}"
 _ID = r"[0-9a-f]{64}"
@@ -25,7 +25,7 @@ _KUBEPODS = r"/(?:kubelet-)?kubepods(?:\.slice)?"
 _QUALITY = r"/(?:burstable|besteffort|(?:kubelet-)?kubepods-(?:burstable|besteffort)\.slice)"
 _POD = rf"/(?:(?:kubelet-)?kubepods-(?:[a-z]+-)?)?pod(?P<name>{_UID})(?:\.slice)?"
 
-# What a path names, by its form from the root of the hierarchy on; of a scheduler's job: the scheduler.
+# The kind of a path, by its form from the root of the hierarchy on; for a scheduler's job: the scheduler.
 _FORMS = [
     (names, re.compile(form + "(?=/|$)"))
     for names, form in (
@@ -39,7 +39,7 @@ _FORMS = [
         ("container", rf"/(?:system|machine)\.slice/[a-z]+(?:-[a-z]+)*-(?P<name>{_ID})\.scope"),
     )
 ]
-# The same from a group of the agent's own ancestors on: so the kernel shows paths to one in a cgroup namespace.
+# The same forms below a group of the agent's own ancestors: in a cgroup namespace the kernel shows such paths.
 _FORMS_BESIDE = [
     *_FORMS,
     ("pod", re.compile(rf"(?:{_KUBEPODS})?(?:{_QUALITY})?{_POD}(?=/|$)")),
@@ -55,9 +55,9 @@ _USERS_GROUP = re.compile(r"/user\.slice(/|$)")
 
 
 class Group(NamedTuple):
-    """A control group that a path names. ``directory``: below which root of the mounts; empty where that is not known.
+    """A control group that a path names. ``directory``: its path below the mount; empty when unknown.
 
-    ``container`` is that of a pod's group, empty where it has none.
+    ``container``: the container in a pod's group, empty without one.
     """
 
     names: str
@@ -67,7 +67,7 @@ class Group(NamedTuple):
 
 
 def group_of(path: str) -> Group | None:
-    """What a control group's path names; None when it names nothing that is known. Pure."""
+    """Return the group that a path names; None for an unknown form. Pure."""
     upwards = _UPWARDS.match(path)
     below = path[upwards.end() :] if upwards else path
     for names, form in _FORMS_BESIDE if upwards else _FORMS:
@@ -79,14 +79,14 @@ def group_of(path: str) -> Group | None:
 
 
 def _plain_name(names: str, written: str) -> str:
-    """A name as its owner gives it: kubelet's systemd driver writes a pod's uid with underscores, PBS' hook escapes."""
+    """Return a name as its owner writes it: kubelet's systemd driver puts underscores in a pod's uid; PBS escapes."""
     if names == "pod":
         return written.replace("_", "-")
     return _ESCAPED.sub(lambda byte: chr(int(byte[1], 16)), written) if names == "pbs" else written
 
 
 class OwnerSearch:
-    """Finds out who owns processes. Cost: a few small files for each new rank process; used from one thread."""
+    """Finds the owners of processes. Cost: a few small files for each new rank process; used from one thread."""
 
     def __init__(self, roots: Roots, proc: ProcFS) -> None:
         self._proc = proc
@@ -94,9 +94,9 @@ class OwnerSearch:
         self._pods = roots.log / "pods"
 
     def look(self, stat: Stat, uid: int | None, paths: Mapping[str, str]) -> tuple[Owner, str]:
-        """Return the owner of a process and the container it is in (empty: none is known).
+        """Return the owner of a process and its container (empty: unknown).
 
-        ``uid``: its real one, None where it is not known; ``paths``: its control groups by controllers.
+        ``uid``: its real uid, None when unknown; ``paths``: its control groups by controllers.
         """
         groups = {group.names: group for group in reversed(list(self._proven(paths)))}
         pod = groups.get("pod")
@@ -121,7 +121,7 @@ class OwnerSearch:
                 yield group
 
     def _is_roots(self, controllers: str, directory: str) -> bool:
-        """Return True when the group's directory belongs to root; of a mixed hierarchy, version 2 lies in `unified`."""
+        """Return True when the group's directory belongs to root; in a mixed hierarchy version 2 lies in `unified`."""
         mounts = [self._groups / controllers] if controllers else [self._groups, self._groups / "unified"]
         for mount in mounts:
             try:
@@ -131,17 +131,17 @@ class OwnerSearch:
         return False
 
     def _job(self, stat: Stat, groups: Mapping[str, Group]) -> tuple[str, str, Proof]:
-        """Return the scheduler and the job that a process is of, and what proves it."""
+        """Return the scheduler and the job of a process, and the proof."""
         for scheduler in _SCHEDULERS & groups.keys():
             return scheduler, groups[scheduler].name, "cgroup"
         job_id = self._job_of_parents(stat)
         return ("slurm", job_id, "parent") if job_id else ("", "", "none")
 
     def _job_of_parents(self, stat: Stat) -> str:
-        """Return the job of the slurmstepd that the process descends from; empty when there is none.
+        """Return the job of the slurmstepd that the process descends from; empty without one.
 
-        A user cannot have an ancestor's title so where it and all above it are root's, and it is of no login and in no
-        container: whose first process is root's and has the title that it gives itself.
+        Any user can set a process title, so the slurmstepd and all its ancestors must belong to root, and it must not
+        be in a login session or container: a container's first process may run as root with any title.
         """
         job_id = ""
         parent: Stat | None = stat
@@ -161,7 +161,7 @@ class OwnerSearch:
         return status is not None and status.root
 
     def _is_a_users(self, pid: int) -> bool:
-        """Return True for a process of a login or in a pod or container."""
+        """Return True for a process in a login session, pod or container."""
         for path in self._proc.cgroup(pid).values():
             upwards = _UPWARDS.match(path)
             group = group_of(path)
@@ -172,7 +172,7 @@ class OwnerSearch:
         return False
 
     def _named(self, uid: str) -> tuple[str, str]:
-        """The namespace and name of a pod, by kubelet's folder of its logs (`namespace_name_uid`); empty if none."""
+        """Return the namespace and name of a pod from kubelet's log folder (`namespace_name_uid`); empty if unknown."""
         try:
             for folder in islice(self._pods.iterdir(), MAX_PODS):
                 namespace, _, rest = folder.name.partition("_")

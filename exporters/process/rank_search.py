@@ -1,4 +1,4 @@
-"""Which processes are ranks (decision 0002), at the cost of a stat line for those looked at before. Blocking."""
+"""Finds the processes that are ranks (decision 0002); for known processes it reads only a stat line. Blocking."""
 
 import re
 import time
@@ -13,17 +13,17 @@ from agent.sdk.ranks import ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
-"""A process that was no rank is looked at again when its number of threads changed, and this often anyway."""
-NAMED_SECONDS = 2.0  # And once this long after its number of threads changed: a thread gets its name after its start
+"""A process that was no rank is examined again when its number of threads changed, and this often anyway."""
+NAMED_SECONDS = 2.0  # And again this long after its number of threads changed: threads get names after their start
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
-"""A process seen for longer than the first is looked at only this often: ranks initialise NCCL when they are young."""
+"""A process older than YOUNG_SECONDS is examined only every OLD_SECONDS: ranks initialise NCCL when they are young."""
 MAX_ANCESTORS = 64
 CLAIMS_SECONDS = 0.05
-"""CPU time per look for environments of processes without NCCL: a user chooses how many and how large they are."""
+"""CPU time per look to read environments of processes without NCCL: a user controls their number and size."""
 MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
-"""A process that has not loaded NCCL by then counts as a rank without it, where this is configured."""
+"""A process that has not loaded NCCL after this time counts as a rank without it, if that is configured."""
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
 """Programs between a launcher and a rank, which inherit the rank's environment."""
 SIZES = {
@@ -32,23 +32,23 @@ SIZES = {
     "PMIX_RANK": "SLURM_NTASKS",
     "PMI_RANK": "PMI_SIZE",
 }
-"""Variables of launchers for the rank, with that for the number of ranks: those of PyTorch and MPI."""
+"""Launchers' variables for the rank, each with the one for the number of ranks: those of PyTorch and MPI."""
 _JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 _NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 # NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0); PyTorch always names those of a
 # process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
-# Threads do not survive a fork: a child that has one made it itself.
+# Threads do not survive a fork: a child with such a thread has made it itself.
 _RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
 _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
 _GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
 
 FilesByPid = dict[int, dict[tuple[int, int], int | None]]
-"""Files (device, inode) and their uids by the pid that their records give, which is of the writer's pid namespace."""
+"""Files (device, inode) and their uids by the pid in their records, which is of the writer's pid namespace."""
 
 
 class ClaimedRank(NamedTuple):
-    """The rank that an environment names, and what tells its job from others."""
+    """The rank that an environment names, and the values that tell its job from others."""
 
     rank: str
     local_rank: str
@@ -56,7 +56,7 @@ class ClaimedRank(NamedTuple):
 
 
 def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
-    """Return the rank that a launcher's variables name, if they give its number of ranks too."""
+    """Return the rank in a launcher's variables; None unless they also have the number of ranks."""
     for rank, size in SIZES.items():
         number, ranks = environment.get(rank, ""), environment.get(size, "")
         if _NUMBER.fullmatch(number) and _NUMBER.fullmatch(ranks) and int(number) < int(ranks):
@@ -66,12 +66,11 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
 
 
 class _Seen(msgspec.Struct):
-    """A process looked at before: with how many threads, when it is looked at again at the latest, and what was found.
+    """The result of the last close look at a process: its number of threads, its evidence, and the next look's time.
 
-    ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
-    ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
-    ``claim``: the rank that the environment of ``program`` names; None for a wrapper such as a shell. ``is_unread``:
-    the environment was not read yet; not while its main thread is blocked: the read could wait for it.
+    ``inherited``: its GPU and library may be an ancestor's; this stays when the ancestor ends and init adopts it.
+    ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
+    environment is still to be read, but not while the main thread is blocked, for which the read could wait.
     """
 
     key: ProcessKey
@@ -92,7 +91,7 @@ class _Seen(msgspec.Struct):
 
 
 class RankSearch:
-    """Keeps of each process what was found, so that it is looked at closely only when that may have changed."""
+    """Remembers the result for each process, and looks at one closely only when it may have changed."""
 
     def __init__(self, proc: ProcFS, guard: Guard) -> None:
         self._proc = proc
@@ -102,10 +101,9 @@ class RankSearch:
     def stats(
         self, pids: list[int], known: set[int], now: float, *, everyone: bool
     ) -> tuple[dict[int, Stat], set[int]]:
-        """Read the stat lines of ranks, of young processes, and now and then of the others (but for kernel threads).
+        """Read the stat lines of ranks, of young processes, and at times of others (except kernel threads).
 
-        Returns them by pid, and the pids whose line could not be made sense of, or cannot be read now: such a process
-        has not left.
+        Return them by pid, and the pids with a malformed or currently unreadable line: such a process has not ended.
         """
         stats, unread = {}, set()
         for pid in pids:
@@ -128,22 +126,22 @@ class RankSearch:
         return stats, unread
 
     def _stat(self, pid: int) -> tuple[Stat | None]:
-        """Return a process' stat line, None when it has left; in a tuple, to differ from an unreadable line."""
+        """Return a process's stat line, None when it has ended; in a tuple, since None alone means unreadable."""
         return (self._proc.stat(pid),)
 
     def forget(self, present: set[int]) -> None:
-        """Forget the processes that are none of ``present``."""
+        """Forget the processes that are not in ``present``."""
         for pid in [pid for pid in self._seen if pid not in present]:
             del self._seen[pid]
 
     def count(self) -> int:
-        """Return how many processes are remembered, kernel threads not counted."""
+        """Return how many processes are remembered, without kernel threads."""
         return sum(not seen.kernel for seen in self._seen.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
-        """Return the processes below each of these, but for those below another of them; only of those that have any.
+        """Return the processes below each rank, except those below another of ``ranks``; ranks without any are missing.
 
-        By the parent that a process had when it was first seen: one that an ancestor's end leaves to init is lost.
+        The parent is the one at the first look: a process that init adopted before that is lost.
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
         by_rank: dict[ProcessKey, list[ProcessKey]] = {}
@@ -151,10 +149,10 @@ class RankSearch:
             path: list[ProcessKey] = []
             here: _Seen | None = seen
             while here is not None and here.key not in above:
-                above[here.key] = None  # until the way up is known, and for good where it goes in a ring
+                above[here.key] = None  # until the way up is known, or for good if it is a ring
                 path.append(here.key)
                 parent = self._seen.get(here.parent_pid)
-                # A parent that is younger has the pid of the real one, which is gone.
+                # If the parent is younger, its pid was reused: the real parent is gone.
                 here = parent if parent is not None and parent.key.start_ticks <= here.key.start_ticks else None
             rank = None if here is None else above[here.key]
             above.update(dict.fromkeys(path, rank))
@@ -164,27 +162,27 @@ class RankSearch:
 
     def proven(
         self,
-        strangers: Iterable[Stat],
+        others: Iterable[Stat],
         now: float,
         writer_keys: Mapping[WriterKey, int | None],
         ranks: Container[ProcessKey],
     ) -> list[tuple[ProcessKey, str]]:
-        """Return the ranks among ``strangers``, each with what proves it.
+        """Return the ranks among ``others``, each with its proof.
 
-        ``writer_keys``: writers to find; ``ranks``: the rank processes found before, whose children are none.
+        ``writer_keys``: writers to find; ``ranks``: known rank processes, whose children are not ranks.
         """
-        candidates = [(stat, self._seen[stat.pid]) for stat in strangers]
+        candidates = [(stat, self._seen[stat.pid]) for stat in others]
         files: FilesByPid = {}
         for writer_key, uid in writer_keys.items():
             files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
         for stat, seen in candidates:
             self._guard.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
-        # Only when all were looked at: a child may come before its parent.
+        # Only when all were examined: a child may come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in candidates]
         return [(key, reason) for key, reason in reasons if reason]
 
     def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
-        """Look at a process closely, when something may have changed since the last time."""
+        """Examine a process closely if anything may have changed since the last time."""
         seen.is_blocked = stat.state == "D"
         if files and self._wrote(stat.key, files):
             seen.evidence = "records"
@@ -200,10 +198,10 @@ class RankSearch:
             seen.program, seen.claim, seen.is_unread = stat.comm, None, stat.comm not in WRAPPERS
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
-        """Return the processes whose environment names a rank and that have no NCCL; and those ready to be ranks.
+        """Return the processes without NCCL whose environment names a rank, and those of them that are ready.
 
-        A child that inherits its parent's environment does not count, nor a launcher of such processes. Ready are
-        those seen for SETTLED_SECONDS, in jobs without a process that has NCCL.
+        Neither a child that inherits its parent's environment counts, nor a launcher of such processes. Ready are those
+        seen for SETTLED_SECONDS, in jobs where no process has NCCL.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
@@ -246,7 +244,7 @@ class RankSearch:
             yield pid
 
     def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
-        """Why a process is a rank, or nothing."""
+        """Return the proof that a process is a rank, or ""."""
         if seen.evidence or not seen.uses_gpu:
             return seen.evidence
         seen.inherited = seen.inherited or self._ancestor_uses_gpu(seen.parent_pid, ranks)
@@ -255,8 +253,8 @@ class RankSearch:
     def _wrote(self, key: ProcessKey, files: FilesByPid) -> bool:
         """Return True when the process is the writer of one of these files.
 
-        A forked child holds the file too, but has another pid. Where descriptors may not be read, the pid alone
-        decides, only outside containers and of files of the process' user.
+        A forked child holds the file too, but has another pid. If descriptors are unreadable, the pid alone decides,
+        and only outside containers and for files of the process's user.
         """
         status = self._proc.status(key.pid)
         if status is None:

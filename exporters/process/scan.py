@@ -1,4 +1,4 @@
-"""One look at /proc: which processes are ranks, the state of the known ones, who holds which record file. Blocking."""
+"""One look at /proc: new rank processes, the state of the known ones, and the record files they hold. Blocking."""
 
 import os
 from collections import Counter
@@ -18,18 +18,18 @@ from exporters.process.rank_search import RankSearch
 from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
 from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
-MAX_NEW = 256  # New rank processes of one look, by turns of their users; the others are found in the next
+MAX_NEW = 256  # New rank processes of one look, users in turn; the others follow in the next look
 
 T = TypeVar("T")
 
 
 class ScanRequest(msgspec.Struct, frozen=True):
-    """What a look needs of the rank table.
+    """The rank table's input to a look.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those
-    that the full table refused; ``writer_keys``: writers whose process is looked for, each with the uid of its file;
+    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those that the
+    full table refused; ``writer_keys``: writers whose process is to be found, each with the uid of its file;
     ``variables``: the environment variables to read of new ranks. ``without_nccl``: processes whose environment names
-    a rank are ranks although they have no NCCL.
+    a rank are ranks even without NCCL.
     """
 
     now: float
@@ -40,11 +40,11 @@ class ScanRequest(msgspec.Struct, frozen=True):
     without_nccl: bool = False
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What one look found. ``gone``: asked-for processes that are not there any more, or only as zombies.
+class ScanResult(msgspec.Struct, frozen=True):
+    """The result of one look. ``gone``: known processes that no longer exist, or only as zombies.
 
-    ``held``: the record files that ranks hold open, see ``held_files``.
-    ``restored``: known ones that this scanner sees for the first time. ``usages``: once in THREADS_SECONDS.
+    ``held``: the record files that ranks hold open, see ``held_files``. ``restored``: known processes that this scanner
+    sees for the first time. ``usages``: once in THREADS_SECONDS.
     """
 
     new: tuple[ProcessFacts, ...]
@@ -60,7 +60,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 class Scanner:
-    """Keeps between looks what makes the next one cheap; used from one thread.
+    """Keeps between looks the data that makes the next one cheap; used from one thread.
 
     Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """
@@ -80,21 +80,21 @@ class Scanner:
         self._ranks: dict[ProcessKey, KnownRank] = {}
         self._restored: list[ProcessFacts] = []
 
-    def look(self, request: ScanRequest) -> Found:
+    def look(self, request: ScanRequest) -> ScanResult:
         """Look once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
         self._restored = []
-        self._boot_seconds = None  # it moves with the clock when that is set
+        self._boot_seconds = None  # it moves when the clock is set
         pids = self._proc.pids()
         stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
         gone = {key for key in known if key.pid not in unread and not _runs(stats.get(key.pid), key)}
         self._search.forget(set(pids))
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
-        strangers = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
+        others = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
         new: list[ProcessFacts] = []
         proven = [
             candidate
-            for candidate in self._search.proven(strangers, now, writer_keys, known)
+            for candidate in self._search.proven(others, now, writer_keys, known)
             if candidate[0] not in request.refused
         ]
         without, ready = self._search.without_nccl(known, now)
@@ -109,7 +109,7 @@ class Scanner:
         is_due = now - self._threads_at >= THREADS_SECONDS
         self._threads = {}
         standings = self._standings([stats[key.pid] for key in running], now, threads_are_due=is_due)
-        return Found(
+        return ScanResult(
             new=tuple(new),
             restored=tuple(self._restored),
             standing=standings,
@@ -123,13 +123,13 @@ class Scanner:
         )
 
     def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
-        """Look at what the ranks use, as far as their threads could be read just now."""
+        """Measure the usage of the ranks whose threads this look read."""
         self._threads_at = now
         ranks, self._threads = self._threads, {}
         return self._usage.look(ranks, self._search.descendants(running))
 
     def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
-        """Have the record files of ranks that may be one of these writers listed in this look, not seconds later."""
+        """Make this look list the record files of ranks that may be one of these writers, instead of a later look."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
             rank = self._ranks.get(key)
@@ -137,7 +137,7 @@ class Scanner:
                 rank.logs_at = float("-inf")
 
     def _by_turns(self, proven: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
-        """Return the first of each user's, then the second of each: one user's many do not delay other users'."""
+        """Return the first process of each user, then the second of each, so that one user cannot delay others."""
         if len(proven) <= MAX_NEW:
             return proven
         turns: Counter[int | None] = Counter()
@@ -202,12 +202,12 @@ class Scanner:
     def _standing(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
     ) -> ProcessStanding:
-        """Return how one rank process stands; ``kills``: the counts of OOM kills read in this look, by file."""
+        """Return the state of one rank process; ``kills``: counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._facts(stat.key, ""))
         rank = self._ranks[stat.key]
         for file in rank.oom_files:
-            if file not in kills:  # the ranks of a job share groups as a rule
+            if file not in kills:  # ranks of a job usually share groups
                 kills[file] = oom_kills(file)
         threads = self._proc.threads(stat.pid) if threads_are_due or not rank.threads_seen else None
         rank.threads_seen = True
@@ -217,16 +217,16 @@ class Scanner:
         return standing(self._proc, rank, stat, now, counts, threads, self._searched)
 
     def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
-        """Look at one process; None when that failed: the others go on, and it is looked at again next time."""
+        """Examine one process; return None after a failure: the others go on, and the next look tries again."""
         return self._guard.attempt("a process", work, pid=key.pid)
 
     def _links(
         self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]
     ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
-        """Match writers with processes: the pid they give themselves, and the file held open for writing.
+        """Match writers with processes: by the pid that they write, and the file held open for writing.
 
-        Of several such processes (pids are alike in different namespaces) the user's whose file it is comes first.
-        Where descriptors may not be read, the pid must do, and the file be the process' user's.
+        Of several such processes (namespaces repeat pids) one of the file's user comes first. If descriptors are
+        unreadable, the pid suffices, and the file must be the process's user's.
         """
         if not writer_keys:
             return ()
@@ -251,7 +251,7 @@ class Scanner:
         return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
-        """Return True for a process outside containers whose descriptors may not be read: its pid alone must do."""
+        """Return True for a process outside containers with unreadable descriptors: its pid alone must suffice."""
         is_outside = self._ranks[key].namespace_pid == key.pid
         return is_outside and self._proc.open_files(key.pid, is_record_file) is None
 
@@ -261,9 +261,9 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
 
 
 def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
-    """Return the path of each record file that a rank holds, by device and inode: the first of each rank, then on.
+    """Return the path of each record file that a rank holds, by device and inode: first one file per rank, and so on.
 
-    Where ranks have several paths to a file, that of one who may write it counts: a user may read another's.
+    If ranks have several paths to a file, the path of one that may write it counts: any user may read another's.
     """
     held: dict[tuple[int, int], str] = {}
     for row in zip_longest(*([(key, file) for file in of_rank] for key, of_rank in files.items())):

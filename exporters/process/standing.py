@@ -11,11 +11,11 @@ from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""Time between two looks at the threads of ranks and at what they use, and between two searches for the record files
-of a rank that holds none."""
-NEW_RANK_SECONDS = 60.0  # How long after a rank was found each look searches for its first record file
-MAX_NEW_PER_USER = 64  # Ranks of one user for which each look does so; further ones wait THREADS_SECONDS, as others do
-LOGS_SECONDS = 30.0  # Time between two searches for further record files of a rank that holds one
+"""Between two looks at the threads and the usage of ranks, and between two searches for record files of a rank that
+holds none."""
+NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each look searches for its first record file
+MAX_NEW_PER_USER = 64  # Ranks of one user for which each look searches; further ones wait THREADS_SECONDS
+LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank that holds one
 
 # Threads without which no collective moves: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
@@ -32,10 +32,10 @@ class ProcessStanding(msgspec.Struct, frozen=True):
 
 
 class KnownRank(msgspec.Struct):
-    """What the scanner keeps of a rank process between looks.
+    """The scanner's memory of a rank process between looks.
 
-    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last look, ``oom_kills_before`` at the
-    one before; neither moves any more once it is dying. ``oomd``: see ``OomCount``.
+    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last look, ``oom_kills_before``: at the
+    one before; neither changes once the process is dying. ``oomd``: see ``OomCount``.
     """
 
     namespace_pid: int
@@ -63,11 +63,11 @@ def standing(
     threads: Sequence[Stat] | None = None,
     searched: Counter[int | None] | None = None,
 ) -> ProcessStanding:
-    """Look at a rank process that runs; ``rank`` keeps what the next look needs.
+    """Examine a running rank process; ``rank`` keeps the data for the next look.
 
-    ``stat``: its line of this look; ``oom_kills``: what its control groups count now, None where that is not known;
-    ``threads``: their lines, None where they are not looked at this time. ``searched``: new ranks by user whose
-    descriptors this look searched.
+    ``stat``: its stat line of this look; ``oom_kills``: present counts of its control groups, None when unknown;
+    ``threads``: their stat lines, None when not due. ``searched``: by user, the new ranks whose descriptors this look
+    searched.
     """
     key = stat.key
     status = proc.status(key.pid)
@@ -84,7 +84,7 @@ def standing(
 
 
 def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Sequence[Stat], now: float) -> None:
-    """Find since when a vital thread sits in D without a context switch."""
+    """Find since when any vital thread has been in state D without a context switch."""
     vital: dict[int, tuple[str, int, float | None]] = {}
     for stat in threads:
         tid = stat.pid
@@ -100,12 +100,12 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files it holds open; one that it closed while it runs means its communicators are gone."""
+    """Note the record files it holds open; closing one while it runs means that its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)
             if stat is None or stat.exiting or stat.state in "ZX" or stat.key != key:
-                return  # the kernel closed it: that is its death, not an orderly end
+                return  # the kernel closed the file at the process's death: no orderly end
             del rank.logs[fd]
             rank.finalized = not rank.logs
     rank.first_look_at = min(rank.first_look_at, now)

@@ -1,4 +1,4 @@
-"""Names of users by uid, looked up on a thread of their own: a directory service (LDAP, SSSD) may hang."""
+"""Looks up user names by uid on a thread of their own: a directory service (LDAP, SSSD) may hang."""
 
 import asyncio
 import pwd
@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from agent.sdk.exporter import Logger, OwnThread
 
-MAX_USERS = 1024  # Maximum number of remembered names, the oldest is dropped, and of uids whose names are pending
+MAX_USERS = 1024  # Of remembered names (the oldest is dropped), and of pending look-ups
 SINGLE_PASS_SECONDS = 2.0  # How long a single pass waits for names
 
 
 class UserNames:
-    """On the event loop, but for the look-ups themselves. ``learnt`` is called with a uid and its name."""
+    """Runs on the event loop, except the look-ups. It calls ``learnt`` with each new uid and name."""
 
     def __init__(self, thread: OwnThread, learnt: Callable[[int, str], None], log: Logger) -> None:
         self._thread = thread
@@ -21,7 +21,7 @@ class UserNames:
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     def name(self, uid: int) -> str:
-        """Return the user's name if it is known, else the uid as text; ``learnt`` then follows if there is a name."""
+        """Return the user's name if known, else the uid as text; then ``learnt`` is called if there is a name."""
         if uid in self._names:
             return self._names[uid]
         if uid not in self._waiting and len(self._waiting) < MAX_USERS:
@@ -29,12 +29,12 @@ class UserNames:
         return str(uid)
 
     async def settle(self) -> None:
-        """Wait SINGLE_PASS_SECONDS at most for the names asked for."""
+        """Wait at most SINGLE_PASS_SECONDS for the pending names."""
         if self._waiting:
             await asyncio.wait(self._waiting.values(), timeout=SINGLE_PASS_SECONDS)
 
     def stop(self) -> None:
-        """Wait for no name any more. A look-up that hangs keeps its thread."""
+        """Stop waiting for names. A look-up that hangs keeps its thread."""
         for task in self._waiting.values():
             task.cancel()
         self._thread.stop()
@@ -42,7 +42,7 @@ class UserNames:
     async def _look_up(self, uid: int) -> None:
         try:
             name = await self._thread.call(lambda: _name_of(uid))
-        except OSError as error:  # a directory service that fails, not one that says no
+        except OSError as error:  # the directory service fails; it does not deny the user
             self._log.warning("name of user {uid} could not be looked up, the uid is shown", uid=uid, error=error)
             name = None
         finally:
@@ -56,7 +56,7 @@ class UserNames:
 
 
 def _name_of(uid: int) -> str | None:
-    """Return the user's name (blocking); None where there is none."""
+    """Return the user's name (blocking); None without one."""
     try:
         return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
     except (KeyError, OverflowError):

@@ -7,7 +7,7 @@ from proc_tree import ProcTree
 from agent.ranks.rank.environment import KEPT_VARIABLES
 from agent.sdk.exporter import Guard, Logger, Roots
 from agent.sdk.ranks import ProcessKey, WriterKey
-from exporters.process.scan import Found, Scanner, ScanRequest
+from exporters.process.scan import Scanner, ScanRequest, ScanResult
 
 NCCL_MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7\n"
 GPU = {9: Path("/dev/nvidia0")}
@@ -30,7 +30,7 @@ class Node:
         self.roots = Roots(proc=self.proc.root, sys=self.sys)
         self.scanner = Scanner(self.roots, self.guard)
 
-    def look(self, *writer_keys: WriterKey, after: float = 1.0) -> Found:
+    def look(self, *writer_keys: WriterKey, after: float = 1.0) -> ScanResult:
         self.now += after
         known, refused, writers = tuple(self.known), frozenset(self.refused), dict.fromkeys(writer_keys, self.file_uid)
         request = ScanRequest(self.now, known, refused, writers, self.variables, self.without_nccl)

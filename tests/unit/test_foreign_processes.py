@@ -24,7 +24,7 @@ from exporters.process.foreign import (
     MAX_PROCESSES,
     MAX_USERS,
     GpuUser,
-    Strangers,
+    OtherProcesses,
     foreign,
 )
 from exporters.process.ownership import OwnerSearch
@@ -120,7 +120,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.proc = ProcTree(root / "proc")
         proc = ProcFS(self.proc.root)
-        self.strangers = Strangers(proc, OwnerSearch(Roots(self.proc.root, root / "sys"), proc))
+        self.strangers = OtherProcesses(proc, OwnerSearch(Roots(self.proc.root, root / "sys"), proc))
 
 
 def test_what_is_looked_at(tmp_path: Path) -> None:

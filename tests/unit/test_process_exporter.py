@@ -23,7 +23,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exits import open_pidfd
-from exporters.process.scan import Found
+from exporters.process.scan import ScanResult
 from exporters.process.standing import THREADS_SECONDS
 
 START = 5000
@@ -116,7 +116,7 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
     exporter = await node.start()
     apply = exporter._apply
 
-    def leave(found: Found, pidfds: Any) -> None:
+    def leave(found: ScanResult, pidfds: Any) -> None:
         node.ranks.observe_process(found.new[0])
         node.ranks.observe_exit(rank, None)
         apply(found, pidfds)

@@ -10,7 +10,7 @@ from scanned_node import GPU, NCCL_MAPS, Node
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, YOUNG_SECONDS
-from exporters.process.scan import Found
+from exporters.process.scan import ScanResult
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
         (home / "stat").unlink()
         os.mkfifo(home / "stat")  # who opens it waits
         (home / "statm").write_text("1 1 0 0 0 1 0\n")
-    found: list[Found] = []
+    found: list[ScanResult] = []
     look = threading.Thread(target=lambda: found.append(node.look()), daemon=True)
     look.start()
     look.join(20)

@@ -10,7 +10,7 @@ from scanned_node import Node
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process.cgroups import OomLedger, oom_now
-from exporters.process.scan import MAX_NEW, Found, held_files
+from exporters.process.scan import MAX_NEW, ScanResult, held_files
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ class Group:
         self.file.parent.mkdir(parents=True)
         self.kills(0)
         self.ledger = OomLedger()
-        self.found: Found | None = None
+        self.found: ScanResult | None = None
 
     def add(self, pid: int, **state: Any) -> None:
         """Add a rank, or change one."""

@@ -1,1 +1,1 @@
-"""What rank processes use of the node and wait for: CPU, memory, disks, their children, and their control groups."""
+"""Usage and waits of rank processes on the node: CPU, memory, disks, their children, and their control groups."""

@@ -1,4 +1,4 @@
-"""What rank processes use and wait for, as metric families; pure."""
+"""The metric families of usage and waits of rank processes. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,51 +12,50 @@ _ONCE = "Absent while 0."
 
 # fmt: off
 CPU = Family("rankwatch_rank_cpu_seconds_total", "counter",
-    "CPU time, user and system, of the rank's process, all its threads. Of a process of several ranks each has all.",
+    "CPU time, user and system, of all threads of the rank's process. If a process has several ranks, each has all.",
     _RANK, _PER_RANK, "max")
 RUN_QUEUE_WAIT = Family("rankwatch_rank_run_queue_wait_seconds_total", "counter",
-    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), of all its threads, since "
-    "the agent first looked at it; a thread's time is read when it has run since the last look. Absent where the "
-    "kernel does not count it.",
+    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), since the agent first saw "
+    "the process. A thread's time is read when it has run since the last look. Absent if the kernel does not count it.",
     _RANK, _PER_RANK, "max")
 RESIDENT_MEMORY = Family("rankwatch_rank_resident_memory_bytes", "gauge",
     "Resident memory of the rank's process.",
     _RANK, _PER_RANK, "max")
 CHILDREN_CPU = Family("rankwatch_rank_children_cpu_seconds_total", "counter",
-    "CPU time of what descends from the rank's process and is no rank (its data loaders), since the agent first looked "
-    "at it: of the 128 oldest at a time, and of those that ended and were waited for. Absent before it has children.",
+    "CPU time of descendants of the rank's process that are not ranks (its data loaders), since the agent first saw "
+    "it: of the 128 oldest at a time, and of those that ended and were waited for. Absent before it has children.",
     _RANK, "1 per live rank with children", "max")
 SWAP = Family("rankwatch_rank_swap_bytes", "gauge",
     f"Memory of the rank's process that is swapped out. {_ONCE}",
     _RANK, "1 per live rank with swapped memory", "max")
 IO_WAIT = Family("rankwatch_rank_io_wait_seconds_total", "counter",
     "Time that threads of the rank's process waited for disks, or for pages of any file system (delay accounting: "
-    f"kernel.task_delayacct), of all its threads, since the agent first looked at it. {_ONCE}",
+    f"kernel.task_delayacct), since the agent first saw the process. {_ONCE}",
     _RANK, "1 per live rank that waited", "max")
 MAJOR_FAULTS = Family("rankwatch_rank_major_page_faults_total", "counter",
     f"Page faults of the rank's process that had to read from a disk or from swap. {_ONCE}",
     _RANK, "1 per live rank with such faults", "max")
 BLOCKED_THREADS = Family("rankwatch_rank_blocked_threads", "gauge",
     "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
-    "look, by what they waited for: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another kind, or "
-    "of one not told) or other (also what may not be read). Absent while none.",
+    "look, by wait: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another or unknown kind) or other "
+    "(also if unreadable). Absent while none.",
     (*_RANK, "wait"), "up to 6 per live rank, 0 while none is blocked", "max")
 CHILDREN_STOPPED = Family("rankwatch_rank_children_stopped", "gauge",
     "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none.",
     _RANK, "1 per live rank with stopped children", "max")
 PRESSURE_WAITING = Family("rankwatch_job_pressure_waiting_seconds_total", "counter",
     "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "
-    "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first looked "
-    f"at them. {_ONCE}",
+    "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first saw "
+    f"them. {_ONCE}",
     ("job_id", "resource"), "up to 3 per job", "sum")
 THROTTLED = Family("rankwatch_job_cpu_throttled_seconds_total", "counter",
-    "Time that the control groups of the job's ranks on this node, and those above them, were kept off CPUs as their "
-    "quota of CPU time (cpu.max, cpu.cfs_quota_us) was used up. The sum over groups and CPUs, since the agent first "
-    f"looked at them. {_ONCE}",
+    "Time that the control groups of the job's ranks on this node, and those above them, were kept off CPUs because "
+    "their quota of CPU time (cpu.max, cpu.cfs_quota_us) was used up. The sum over groups and CPUs, since the agent "
+    f"first saw them. {_ONCE}",
     ("job_id",), "up to 1 per job", "sum")
 AFFINITY = Family("rankwatch_rank_affinity_info", "gauge",
-    "The CPUs that the main thread of the rank's process may run on, as a list (0-15,32), and the NUMA nodes that they "
-    "are of; always 1.",
+    "The CPUs that the main thread of the rank's process may run on, as a list (0-15,32), and their NUMA nodes; "
+    "always 1.",
     (*_RANK, "cpus", "numa_nodes"), "1 per live rank, only with all_values")
 # fmt: on
 FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
@@ -65,7 +64,7 @@ FAMILIES = tuple(family for family in globals().values() if isinstance(family, F
 def render(
     ranks: Sequence[tuple[RankLabel, RankUsage]], jobs: Mapping[str, GroupTotals], *, all_values: bool
 ) -> Iterable[Metric]:
-    """Render what each rank used and waited for, and the control groups of each job."""
+    """Return the families of each rank's usage and waits, and of each job's control groups."""
     page = {family: family.rows() for family in FAMILIES}
     for label, usage in ranks:
         _rank(page, label, usage)

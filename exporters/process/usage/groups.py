@@ -1,4 +1,4 @@
-"""What the control groups of rank processes waited for (PSI and throttling, of both versions), and each job's sum."""
+"""Waits of the control groups of rank processes (PSI and throttling, of both versions), and each job's sum."""
 
 import os
 import re
@@ -9,24 +9,24 @@ import msgspec
 
 from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8  # Of a process' group and those above it, the nearest, which may have a limit of CPU time
-MAX_GROUPS = 512  # Groups that are read in one look; of more, the next ones at the next look
+MAX_LEVELS = 8  # The nearest groups, from a process's own upwards, that may have a limit of CPU time
+MAX_GROUPS = 512  # Groups read in one look; the next look reads the next ones
 _READ_BYTES = 4096
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
 
 class GroupPaths(msgspec.Struct, frozen=True):
-    """A process' groups: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
+    """A process's groups: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
 
     own: str = ""
     throttling: tuple[str, ...] = ()
 
 
 def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
-    """Return the directories for the cgroup paths of a process (by controllers, '' is version 2).
+    """Return the directories of a process's cgroup paths (by controllers; '' is version 2).
 
-    A root is no group of a job, and a path that leaves our cgroup namespace names nothing here.
+    A root is not a job's group, and a path out of our cgroup namespace names nothing here.
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
@@ -36,7 +36,7 @@ def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
 
 
 def _levels(path: str, mount: Path) -> tuple[str, ...]:
-    """A group and those above it, the nearest first."""
+    """Return a group and those above it, nearest first."""
     group = PurePosixPath(path.lstrip("/"))
     if ".." in group.parts:
         return ()
@@ -52,7 +52,7 @@ class GroupReader:
         self._next = 0
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
-        """What these groups waited for by now, or when they were last read, by directory; the others are forgotten."""
+        """Return the waits of these groups at their last reading, by directory; the others are forgotten."""
         with_pressure: dict[str, bool] = {}
         for paths in wanted:
             for directory in paths.throttling:
@@ -77,7 +77,7 @@ class GroupReader:
 
 
 def _throttled(text: str) -> int:
-    """Microseconds of version 2, nanoseconds of version 1; 0 where a group has no limit."""
+    """Return throttled microseconds (version 1 has nanoseconds); 0 for a group without a limit."""
     match = _THROTTLED.search(text)
     if match is None:
         return 0
@@ -85,26 +85,26 @@ def _throttled(text: str) -> int:
 
 
 def _text(path: str) -> str:
-    """A small file of a group; empty where it is not there or the kernel refuses it (PSI that was switched off)."""
+    """Return a small file of a group; "" if it is missing or the kernel refuses it (PSI switched off)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             return os.read(fd, _READ_BYTES).decode("ascii", "replace")
         finally:
             os.close(fd)
-    except (OSError, ValueError):  # the latter: a path that cannot be one
+    except (OSError, ValueError):  # ValueError: a path that is invalid
         return ""
 
 
 class JobTotals:
-    """What each job with live ranks on the node ``waited`` for. Totals begin at 0 with the first look at a group."""
+    """The waits of each job with live ranks on the node. Totals begin at 0 with the first look at a group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, GroupTotals]] = {}
         self.waited: dict[str, GroupTotals] = {}
 
     def note(self, directories: Mapping[str, Collection[str]], totals: Mapping[str, GroupTotals]) -> None:
-        """Take a look: the groups of each job's live ranks, and what each waited for; other jobs are forgotten."""
+        """Add a look: the groups of each job's live ranks, and the groups' totals; other jobs are forgotten."""
         groups = {
             job_id: {directory: totals[directory] for directory in of_job if directory in totals}
             for job_id, of_job in directories.items()
@@ -120,9 +120,9 @@ class JobTotals:
 
 
 def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
-    """Return the total and the increase; a smaller number belongs to a new group with the old name.
+    """Return the total plus the increase; a smaller number is a new group with the old name.
 
-    Add nothing after a 0, which also stands for a missing value: else a group's whole past would count as new.
+    After a 0, which also stands for a missing value, nothing is added: a group's whole past would count as new.
     """
     increases = ((new - old if new >= old else new) if old else 0 for old, new in zip(before, now, strict=True))
     return GroupTotals(*(sum(pair) for pair in zip(total, increases, strict=True)))

@@ -1,4 +1,4 @@
-"""One look at what the rank processes use and wait for. Blocking; a failure costs the one rank."""
+"""One look at the usage and waits of the rank processes. Blocking; a failure costs one rank."""
 
 import os
 from collections import Counter
@@ -17,7 +17,7 @@ from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, 
 from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait_of, wait_on
 
 MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
-UNINTERRUPTIBLE = "DI"  # Letters of such sleeps: the second does not count as load, as Lustre's waits for its servers
+UNINTERRUPTIBLE = "DI"  # States of such sleeps: I does not count as load, for example Lustre's waits for its servers
 
 T = TypeVar("T")
 
@@ -30,21 +30,21 @@ class SeenRank(msgspec.Struct, frozen=True):
 
 
 class Usages(msgspec.Struct, frozen=True):
-    """What one look found: by rank process, and by directory what their control groups waited for."""
+    """The result of one look: usage by rank process, and the waits of control groups by directory."""
 
     ranks: dict[ProcessKey, RankUsage]
     groups: dict[str, GroupTotals]
 
 
 class _Kept(msgspec.Struct):
-    """What is kept of a rank process between two looks."""
+    """The memory of a rank process between two looks."""
 
     threads: ThreadTotals
     children: ChildrenCpu
 
 
 def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
-    """Return what this kernel does not count of processes, each with the remedy. Blocking."""
+    """Return log lines on values that this kernel does not count, each with the remedy. Blocking."""
     pid = os.getpid()
     has_pressure = (roots.proc / "pressure").exists() and (roots.sys / "fs/cgroup/cgroup.controllers").exists()
     counted = {
@@ -57,7 +57,7 @@ def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
 
 
 class UsageLook:
-    """Used from one thread, once every few seconds.
+    """Looks at all ranks once every few seconds; used from one thread.
 
     Cost at 8 ranks: a schedstat line for each thread that runs, a stat line for each child, six files for each rank.
     """
@@ -73,7 +73,7 @@ class UsageLook:
         self._numa_nodes = read_nodes(sys_root)
 
     def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
-        """Look at all ranks that run; ``children``: their descendants."""
+        """Look at all running ranks; ``children``: their descendants."""
         self._kept = {key: self._kept.get(key) or _Kept(ThreadTotals(), ChildrenCpu()) for key in ranks}
         chosen = shares(children)
         paths = {}
@@ -99,7 +99,7 @@ class UsageLook:
         stat, pid, kept = rank.stat, rank.stat.pid, self._kept[rank.stat.key]
         kept.threads.note(rank.threads, pid, partial(self._proc.run_queue_wait, pid))
         children = [child for key in chosen if (child := self._proc.stat(key.pid)) is not None and child.key == key]
-        if len(children) == len(chosen):  # else one ended just now, and its time is in no line, or in two
+        if len(children) == len(chosen):  # otherwise a child ended just now: its time is in no line, or in two
             kept.children.note(stat, children)
         status = self._proc.status(pid)
         ticks, children_ticks = self._ticks_per_second, kept.children.ticks
@@ -119,11 +119,11 @@ class UsageLook:
         )
 
     def _blocked(self, pid: int, threads: Sequence[Stat], children: Sequence[Stat]) -> tuple[tuple[str, int], ...]:
-        """Return the threads in uninterruptible sleep by what they wait for."""
+        """Return the number of threads in uninterruptible sleep by kind of wait."""
         waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
         waiting = [(owner, thread) for owner, thread in waiting if thread.state in UNINTERRUPTIBLE]
         waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
-        mounts: dict[int, str] | None = None  # the rank's, for its children too
+        mounts: dict[int, str] | None = None  # of the rank, also for its children
         for owner, thread in waiting[:MAX_WAITS_READ]:
             frames = self._proc.kernel_frames(owner, thread.pid)
             if not frames:

@@ -1,4 +1,4 @@
-"""What a rank process and its descendants used and waited for, added up since it was first looked at; pure."""
+"""Sums of usage and waits of a rank process and its descendants since the first look. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
@@ -11,10 +11,10 @@ from agent.sdk.system import Stat
 
 
 class RankUsage(msgspec.Struct, frozen=True):
-    """What a rank process used and waited for; totals are since its start or since the agent first looked at it.
+    """Usage and waits of a rank process; totals are since its start or since the agent first saw it.
 
-    ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by what they wait for.
-    ``groups``: the directories of its control groups. ``cpus``: a list of those that its main thread may run on,
+    ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by kind of wait.
+    ``groups``: directories of its control groups. ``cpus``: list of the CPUs that its main thread may run on,
     ``numa_nodes``: their NUMA nodes.
     """
 
@@ -33,7 +33,7 @@ class RankUsage(msgspec.Struct, frozen=True):
 
 
 class GroupTotals(NamedTuple):
-    """What a control group's processes waited for by now, in microseconds; 0 where it does not tell."""
+    """Waits of a control group's processes until now, in microseconds; 0 for a value that it lacks."""
 
     cpu: int = 0
     memory: int = 0
@@ -42,7 +42,7 @@ class GroupTotals(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A thread at the last look: CPU time and wait for disks in ticks, wait for a CPU in nanoseconds if known."""
+    """A thread at the last look: CPU time and disk wait in ticks, wait for a CPU in nanoseconds if known."""
 
     cpu_ticks: int
     io_wait_ticks: int
@@ -50,10 +50,10 @@ class _Seen(NamedTuple):
 
 
 class ThreadTotals:
-    """Adds up what each thread waited between two looks, so that no thread's end takes any of it back.
+    """Adds up the waits of each thread between two looks, so that no thread's end lowers the sum.
 
-    ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first look: the kernel has no sum over a process' threads
-    that would outlive a restart of the agent. ``counts_run_queue``: the kernel has the main thread's wait.
+    ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first look: the kernel has no sum over a process's
+    threads that would outlive a restart of the agent. ``counts_run_queue``: the kernel has the main thread's wait.
     """
 
     def __init__(self) -> None:
@@ -63,9 +63,9 @@ class ThreadTotals:
         self.counts_run_queue = False
 
     def note(self, threads: Sequence[Stat], main_tid: int, run_queue_wait: Callable[[int], int | None]) -> None:
-        """Take a look at all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
+        """Add a look at all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
-        It is read for the main thread, for new ones, and for those that are ready or ran since the last look. A
+        It is read for the main thread, for new threads, and for those that are ready or ran since the last look. A
         thread that did not run has hardly waited for a CPU; its wait is counted when it runs.
         """
         is_first, before = self._seen is None, self._seen or {}
@@ -76,7 +76,7 @@ class ThreadTotals:
             if known is None or stat.state == "R" or stat.cpu_ticks != known.cpu_ticks or stat.pid == main_tid:
                 wait = run_queue_wait(stat.pid)
             if known is None:
-                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # else it is new
+                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # later ones are new
             if wait is not None and known.run_queue_ns is not None:
                 self.run_queue_ns += max(wait - known.run_queue_ns, 0)
             self.io_wait_ticks += max(stat.io_wait_ticks - known.io_wait_ticks, 0)
@@ -86,12 +86,12 @@ class ThreadTotals:
         self._seen = seen
 
 
-MAX_PER_RANK = 128  # Descendants of one rank that are looked at, the oldest: data loaders are some 4 to 32
-MAX_IN_ALL = 2048  # Descendants of all ranks that are looked at, in equal shares
+MAX_PER_RANK = 128  # Descendants of one rank to look at, the oldest: there are some 4 to 32 data loaders
+MAX_IN_ALL = 2048  # Descendants of all ranks to look at, in equal shares
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
-    """Return the oldest descendants of each rank: no rank's many take the place of another's."""
+    """Return the oldest descendants of each rank, in equal shares so that no rank takes another's."""
     share = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
     return {rank: nsmallest(share, keys, key=_age) for rank, keys in list(children.items())[:MAX_IN_ALL]}
 
@@ -101,10 +101,10 @@ def _age(key: ProcessKey) -> tuple[int, int]:
 
 
 class ChildrenCpu:
-    """The CPU time of one rank's descendants since it was first looked at; ``ticks`` None while it has had none.
+    """The CPU time of one rank's descendants since the first look; ``ticks`` is None before the first child.
 
-    What its live descendants used and what was added for those that it waited for is one sum, which no child's end
-    changes. Only a child without a wait() (or an adopted one) takes its time out of the sum: that is no increase.
+    The sum has what live descendants used and what the kernel added for those waited for, so no child's end changes it.
+    Only a child without a wait() (or an adopted one) takes its time out of the sum: that is no increase.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class ChildrenCpu:
         self.ticks: int | None = None
 
     def note(self, rank: Stat, children: Sequence[Stat]) -> None:
-        """Take a look at the rank and its descendants."""
+        """Add a look at the rank and its descendants."""
         now = rank.waited_cpu_ticks + sum(child.cpu_ticks + child.waited_cpu_ticks for child in children)
         if children and self.ticks is None:
             self.ticks = 0

@@ -1,4 +1,4 @@
-"""What a blocked thread waits for, by functions of the kernel; which CPUs and NUMA nodes a process may use."""
+"""The wait of a blocked thread, by functions of the kernel; CPUs and NUMA nodes that a process may use."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from agent.sdk.system import sysfs
 
 Wait = Literal["nfs", "lustre", "fuse", "disk", "gpu", "other"]
 
-# Above a wait for pages there may be the function of the file system: that one tells more.
+# A file system's function may stand above a wait for pages: it tells more.
 _KINDS: tuple[tuple[Wait, re.Pattern[str]], ...] = (
     ("nfs", re.compile(r"nfs\d?_|rpc_|xprt_")),
     ("lustre", re.compile(r"ll_(?!back_merge)|cl_(sync|io|lock|page)_|(osc|lov|mdc|lmv|vvp|ldlm|ptlrpc|lnet)_")),
@@ -37,20 +37,20 @@ def wait_on(file_system: str) -> Wait:
 
 
 def wait_of(frames: Sequence[str]) -> Wait:
-    """Return the kind of wait; ``frames``: the functions, the innermost first, or that one alone."""
+    """Return the kind of wait; ``frames``: kernel functions, innermost first, or only the innermost."""
     for wait, names in _KINDS:
         if any(names.match(frame) for frame in frames):
             return wait
     return "other"
 
 
-MAX_CPUS = 8192  # As many as Linux can have (NR_CPUS)
+MAX_CPUS = 8192  # The most that Linux can have (NR_CPUS)
 _NODE = re.compile(r"node(\d{1,4})")
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as `0-3,8` (cpuset(7)); none of what is no list, or beyond MAX_CPUS."""
+    """Return the CPUs below MAX_CPUS of a list such as `0-3,8` (cpuset(7)); none if the text is no list."""
     if _LIST.fullmatch(text) is None:
         return frozenset()
     cpus: set[int] = set()
@@ -61,7 +61,7 @@ def parse_cpus(text: str) -> frozenset[int]:
 
 
 def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:
-    """Return the CPUs of each NUMA node (blocking); empty where the kernel has no such folder."""
+    """Return the CPUs of each NUMA node (blocking); empty if the kernel lacks that folder."""
     nodes = {}
     for name in sysfs.entries(sys_root / "devices/system/node"):
         if (match := _NODE.fullmatch(name)) is not None:
@@ -71,5 +71,5 @@ def read_nodes(sys_root: Path) -> dict[int, frozenset[int]]:
 
 
 def nodes_of(cpus: frozenset[int], nodes: Mapping[int, frozenset[int]]) -> str:
-    """Return the NUMA nodes that have some of these CPUs, with commas."""
+    """Return the NUMA nodes that have any of these CPUs, separated by commas."""
     return ",".join(str(node) for node, of_node in sorted(nodes.items()) if cpus & of_node)
