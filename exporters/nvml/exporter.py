@@ -1,4 +1,4 @@
-"""The exporter: the helper reads the GPUs; the exporter writes devices, users, checks and faults to the agent."""
+"""Reads the GPUs through the helper, and reports devices, users, checks and faults to the agent."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -54,7 +54,7 @@ class NvmlFailed(Exception):  # noqa: N818  # named like NVML's own errors
 
 
 class NvmlExporter:
-    """See the module."""
+    """Exports GPUs with their checks and faults."""
 
     def __init__(self, config: NvmlConfig) -> None:
         self._config = config

@@ -76,7 +76,7 @@ class _Watched:
 
 
 class Gpus:
-    """See the module. ``changed``: the checkpoint must be written. ``errors``: bad values and GPUs, by error."""
+    """State of all GPUs. ``changed``: the checkpoint must be written. ``errors``: bad values and GPUs, by error."""
 
     def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
         self._hot_celsius = hot_celsius

@@ -1,8 +1,8 @@
 """The health of a GPU: checks of one reading (levels), and checks over the last looks (votes, windows). Pure.
 
 A level is a fault that the driver itself reports. A vote is a condition that may be temporary: it fails a check when
-more than FLAGGED_LOOKS of the last LOOKS have it. Also why the driver lowers a GPU's clocks (nvml.h: clocks event
-reasons): the reasons now, and the seconds of each.
+more than FLAGGED_LOOKS of the last LOOKS have it. The module also adds up why the driver lowers a GPU's clocks (nvml.h:
+clocks event reasons): the seconds of each reason.
 """
 
 from collections import Counter
