@@ -50,7 +50,7 @@ class _Entry(msgspec.Struct):
 
 
 class DumpBook:
-    """Entries by rank; ``admit`` has the room for their series."""
+    """Entries by rank; ``admit`` is the budget of their series."""
 
     def __init__(self, admit: Admission) -> None:
         self._entries: dict[RankLabel, _Entry] = {}
@@ -98,8 +98,8 @@ class DumpBook:
             progress = None if view is None else view.process.progress_seconds
             is_other = facts is not None and facts.key != entry.process
             went_on = progress is not None and progress > entry.identity[3] / 1e9 + GOES_ON_SECONDS
-            begun_anew = entry.shown is not None and entry.shown.written < started.get(label.job_id, 0.0)
-            if now - entry.read_at > KEEP_SECONDS or is_other or went_on or begun_anew:
+            is_restarted = entry.shown is not None and entry.shown.written < started.get(label.job_id, 0.0)
+            if now - entry.read_at > KEEP_SECONDS or is_other or went_on or is_restarted:
                 self._hide(entry)
             if entry.shown is None and (view is None or is_other):
                 del self._entries[label]

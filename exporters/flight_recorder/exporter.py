@@ -1,4 +1,4 @@
-"""The exporter: a helper reads the dumps of ranks that may hang or have exited; the exporter shows them."""
+"""Lets a helper read the dumps of ranks that may hang or have exited, and shows them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tr
 
 
 class FlightRecorderExporter:
-    """See the package."""
+    """Exports the dumps of this node's ranks, and triggers dumps of silent ranks if configured."""
 
     def __init__(self, config: FlightRecorderConfig) -> None:
         self._config = config
@@ -112,7 +112,7 @@ class FlightRecorderExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Nothing is under way; what was lent ends with the lease."""
+        """Do nothing: threads and helpers end with the lease."""
 
     async def _part(self, wanted: Wanted) -> Offered:
         return part(self._book.shown(), wanted.job_id)

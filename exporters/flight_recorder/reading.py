@@ -61,7 +61,7 @@ class DumpAnswer(msgspec.Struct, frozen=True):
     summary: DumpSummary | None = None
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _DumpFile(msgspec.Struct, frozen=True):
     """The newest dump file of a rank."""
 
     path: str
@@ -92,7 +92,7 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
     return answers
 
 
-def _judge(request: DumpRequest, file: _Found, jobs: int) -> Result:
+def _judge(request: DumpRequest, file: _DumpFile, jobs: int) -> Result:
     """Return the result for a file without reading it. ``jobs``: number of its owner's jobs that name the file."""
     if file.uid != request.uid:
         return "other_user"
@@ -103,7 +103,7 @@ def _judge(request: DumpRequest, file: _Found, jobs: int) -> Result:
     return "unchanged" if file.identity == request.known else "pending"
 
 
-def _look(request: DumpRequest) -> list[_Found]:
+def _look(request: DumpRequest) -> list[_DumpFile]:
     """Return at most one file: the newest file of the rank's user, else the newest file of another user."""
     files = []
     for path in request.paths:
@@ -116,7 +116,7 @@ def _look(request: DumpRequest) -> list[_Found]:
         finally:
             os.close(fd)
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        files.append(_Found(path, identity, status.st_uid))
+        files.append(_DumpFile(path, identity, status.st_uid))
     return sorted(files, key=lambda file: (file.uid == request.uid, file.identity[3]))[-1:]
 
 
@@ -154,9 +154,9 @@ def _believed(request: DumpRequest, summary: DumpSummary | None, identity: FileP
 
 
 def _content(request: DumpRequest) -> bytes:
-    """Return at most MAX_DUMP_BYTES + 1 bytes of its one known file; empty if another file replaced it.
+    """Return at most MAX_DUMP_BYTES + 1 bytes of the request's one file; b"" if another file replaced it.
 
-    The next look finds that one.
+    The next look finds the new file.
     """
     try:
         fd = _open(request, request.paths[0])
@@ -173,5 +173,5 @@ def _content(request: DumpRequest) -> bytes:
         os.close(fd)
 
 
-_lookers: ByUser[DumpRequest, list[_Found]] = ByUser(_look)
+_lookers: ByUser[DumpRequest, list[_DumpFile]] = ByUser(_look)
 _readers: ByUser[DumpRequest, bytes] = ByUser(_content)
