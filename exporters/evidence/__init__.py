@@ -1,8 +1,8 @@
 """Evidence: a bundle of what this node knew when a rank died or hung, on the node's own disk.
 
-Triggers are local: a rank here is dead or unresponsive, completes nothing for longer than ever, or root requests one
-(`rankwatch evidence take`); if configured, the agent queries Prometheus for open pages. The job itself is not queried:
-the data come from the kernel and from the agent.
+Triggers are local: a rank here is dead or unresponsive, completes nothing for longer than ever before, or root requests
+a bundle (`rankwatch evidence take`). If configured, open pages in Prometheus are triggers too. The job itself is not
+queried: the data come from the kernel and from the agent.
 """
 
 from exporters.evidence.config import EvidenceConfig

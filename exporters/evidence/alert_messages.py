@@ -1,8 +1,8 @@
-"""The helper's requests about open alerts, and its answers."""
+"""The requests to the helper about open alerts, and its answers."""
 
 import msgspec
 
-MAX_JOBS = 64  # Asked about at once: a node has a few
+MAX_JOBS = 64  # In one query: a node has a few
 MAX_ALERTS = 256
 MAX_LABEL = 200
 
@@ -16,7 +16,7 @@ class AlertsRequest(msgspec.Struct, frozen=True):
 
 
 class OpenAlert(msgspec.Struct, frozen=True):
-    """An open page; ``rank`` is empty where its alert names none."""
+    """An open page; ``rank`` is empty if its alert names none."""
 
     job_id: str
     name: str
@@ -24,7 +24,7 @@ class OpenAlert(msgspec.Struct, frozen=True):
 
 
 class AlertsAnswer(msgspec.Struct, frozen=True):
-    """The open pages on the jobs, or why they are not known."""
+    """The open pages on the jobs, or the error."""
 
     alerts: list[OpenAlert] = []
     error: str = ""

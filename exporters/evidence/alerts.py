@@ -1,4 +1,4 @@
-"""Asks Prometheus which pages are open on jobs; the helper's side. Plain HTTP or TLS, as its address says."""
+"""Queries Prometheus for open pages on jobs, in the helper. Plain HTTP or TLS, as the address says."""
 
 import re
 
@@ -8,7 +8,7 @@ from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, A
 
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
-    """Return the open pages on the jobs, or why Prometheus does not answer; no body comes with the request."""
+    """Return the open pages on the jobs, or the reason for no answer; the request has no body."""
     jobs = "|".join(re.escape(job_id) for job_id in request.job_ids[:MAX_JOBS])
     matchers = [f"cluster={_quoted(request.cluster)}"] if request.cluster else []
     matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_quoted(jobs)}"]
@@ -22,6 +22,6 @@ def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
 
 
 def _quoted(text: str) -> str:
-    """Return the text as PromQL has it, in double quotes."""
+    """Return the text as a PromQL string, in double quotes."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

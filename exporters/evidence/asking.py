@@ -1,4 +1,4 @@
-"""Asks now and then, in a helper, which pages are open on this node's jobs; never waits for the answer."""
+"""Queries open pages on this node's jobs from time to time, through a helper, without waiting for the answer."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
-ASK_SECONDS = 60.0  # Between two questions of one node: 1,250 nodes with jobs ask 21 times a second
+ASK_SECONDS = 60.0  # Between two queries of one node: 1,250 nodes with jobs query 21 times a second
 PATIENCE_SECONDS = 15.0  # Longer than the helper waits for Prometheus
 ASKER = HelperSpec(
     "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
@@ -21,10 +21,10 @@ ASKER = HelperSpec(
 
 
 class AlertWatch:
-    """Remembers the jobs with a due bundle: each job's alerts are an occasion once, until it has none any more.
+    """Remembers which jobs had their bundle: a job's alerts make one due, and again only after all have ended.
 
-    A rank can be blamed minutes after the job's first alert: a node that had none to take one for then looks again.
-    ``open_jobs``: all jobs with alerts at the last look.
+    If this node has no rank to take a bundle for, it looks again: a rank can be blamed minutes after a job's first
+    alert. ``open_jobs``: all jobs with alerts at the last look.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class AlertWatch:
         self._known: frozenset[str] = frozenset()
 
     def look(self, alerts: Collection[OpenAlert], views: Sequence[RankView]) -> list[Occasion]:
-        """Return the bundles that are due by all alerts that are open now."""
+        """Return the bundles that the open alerts make due."""
         self.open_jobs = jobs = frozenset(alert.job_id for alert in alerts)
         self._known &= jobs
         occasions = []
@@ -46,10 +46,10 @@ class AlertWatch:
 
 
 def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
-    """Return the rank for which this node, with ``views`` of one job, takes a bundle; empty where it takes none.
+    """Return the rank for which this node, with ``views`` of one job, takes a bundle; empty if it takes none.
 
-    That is a blamed one; else the job's lowest or highest rank that is not blamed: two nodes that wait show what all
-    wait in, and a job of a thousand nodes is not read on all of them.
+    It is a blamed rank; else the job's lowest or highest rank that is not blamed. Two waiting nodes show what all wait
+    in, so a job of a thousand nodes is not read on all of them.
     """
     here, size = [], 0
     for view in views:
@@ -63,7 +63,7 @@ def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
 
 
 class AlertAsker:
-    """See the module. ``watch``: what the answers said. ``failures``: questions without one, since the start."""
+    """Sends the queries. ``watch``: state from their answers; ``failures``: queries without one since the start."""
 
     def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
         self._config = config
@@ -71,13 +71,13 @@ class AlertAsker:
         self._helper = ctx.helper(ASKER)
         self.watch = AlertWatch()
         self._task: asyncio.Task[AlertsAnswer] | None = None
-        spread = random.Random()  # noqa: S311  # spreads questions over time; no secret
+        spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._due_at = ctx.clock.monotonic() + spread.uniform(0.0, ASK_SECONDS)
         self._failing = False
         self.failures = 0
 
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
-        """Return the bundles that are due by an answer that came, and ask if it is time; ``views``: all ranks here."""
+        """Return the bundles that an answer makes due, and start a query if it is time; ``views``: all ranks here."""
         occasions = self._taken_in(views)
         jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:
@@ -87,7 +87,7 @@ class AlertAsker:
         return occasions
 
     async def close(self) -> None:
-        """Give up a question under way."""
+        """Cancel a running query."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -102,7 +102,7 @@ class AlertAsker:
             answer = AlertsAnswer(error=str(error))
         self.failures += bool(answer.error)
         if answer.error and not self._failing:
-            self._ctx.log.warning("which pages are open is not known", error=answer.error)
+            self._ctx.log.warning("Prometheus cannot be queried for open pages", error=answer.error)
         self._failing = bool(answer.error)
         return [] if answer.error else self.watch.look(answer.alerts, views)
 

@@ -15,19 +15,19 @@ import msgspec
 from agent.sdk.evidence import folder as bundle_files, summary as summaries
 from exporters.evidence.places import Held, evicted
 
-MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; what is longer keeps its end
+MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; only the end of a longer one is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf"\..+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.part")
 
 
 def bundle_name(job_id: str, taken_at: float, node: str) -> str:
-    """Return a bundle's name without suffix; ids and nodes are users' and sites' texts."""
+    """Return a bundle's name without suffix; users choose job ids and sites node names, so both are cleaned."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken_at))
     return f"{_UNSAFE.sub('_', job_id)[:64]}-{when}-{_UNSAFE.sub('_', node)[:64]}"
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, the shortest first, long ones with their end alone; and the names of the others."""
+    """Return the files that fit, the shortest first and long ones cut to their end; and the names of the others."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
@@ -42,7 +42,7 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
 
 
 class NoPlaceError(Exception):
-    """Every place is taken by the only bundle of a user on whose job a page is open."""
+    """Every place has the only bundle of a user with an open page."""
 
 
 def write(
@@ -53,10 +53,10 @@ def write(
     keep: int,
     open_jobs: Container[str] = frozenset(),
 ) -> str:
-    """Write both files, whole or not at all, readable by their owner alone; which older ones stay: ``places``.
+    """Write both files, whole or not at all, readable only by their owner; evict older bundles (see ``places``).
 
-    The name gets a number where there is such a bundle: names of two jobs can differ in what a file's name cannot have.
-    ``open_jobs``: those on which a page may be open. Returns the name; raises OSError (no room, read-only) or
+    An existing name gets a number: two job ids may differ only in characters that a file name cannot have.
+    ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError (no space, read-only) or
     NoPlaceError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def write(
         del held[number]
     packed = _packed(files, summary)
     summary_text = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
-    try:  # the bundle last: who sees it finds its summary, too
+    try:  # the bundle last, so that a visible bundle has its summary
         _write_whole(folder / f"{name}{bundle_files.SUMMARY_SUFFIX}", summary_text)
         _write_whole(folder / f"{name}{bundle_files.SUFFIX}", packed)
     except OSError:
@@ -110,14 +110,14 @@ def _remove(folder: Path, name: str) -> None:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove what was being written when the agent was killed."""
+    """Remove the unfinished files of a killed agent."""
     for path in [draft for draft in folder.iterdir() if _DRAFT.fullmatch(draft.name)]:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
 def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is whole under its name, also after the node's power has failed."""
+    """Write a file that is complete under its name, even after a power failure."""
     draft = path.with_name(f".{path.name}.part")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""What a site may say of evidence."""
+"""The configuration of evidence."""
 
 from typing import Annotated
 
@@ -11,16 +11,15 @@ Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
 
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``path``: the directory of bundles, made if need be. ``keep_bundles``: how many of the newest stay.
+    """``path``: the directory of bundles, made if missing. ``keep_bundles``: how many of the newest stay.
     Users' only bundles and those of open pages stay too, up to four times as many.
 
-    ``seconds_per_bundle``: how long collecting may take; a part that is not there by then is left out.
-    ``megabytes_per_bundle``: of its files, unpacked. ``minutes_between``: no second bundle of a job sooner.
-    ``silence_seconds``: a rank that had completed operations and completes none for this long, and for longer than ever
-    before, has fallen silent. ``alerts_url``: of a Prometheus, queried once a minute for open pages on jobs here, so
-    that nodes whose ranks wait take a bundle, too; empty: no queries. ``alerts_cluster``: this cluster's name in
-    the alerts' label ``cluster``, where that Prometheus has several clusters'.
-    ``serve``: give files of bundles at /evidence/FILE, over TLS and with a password alone.
+    ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of its
+    unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had
+    completed operations is silent if it completes none for this long and for longer than ever before. ``alerts_url``:
+    a Prometheus, queried once a minute for open pages on jobs here, so that nodes of waiting ranks take a bundle too;
+    empty: no queries. ``alerts_cluster``: this cluster's name in the alerts' label ``cluster``, if that Prometheus
+    has several clusters. ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH

@@ -1,4 +1,4 @@
-"""The exporter: watches the rank table, collects the parts of a bundle, and has it written."""
+"""Watches the rank table, collects the parts of a bundle, and lets a thread write it."""
 
 import asyncio
 import contextlib
@@ -14,23 +14,23 @@ from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.places import gives_way
+from exporters.evidence.places import oldest_of_largest
 from exporters.evidence.processes import ProcessLooks
 from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # How long that may take: the rank table is not watched meanwhile
+FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit: the rank table is not watched meanwhile
 FROZEN_SECONDS = 120.0
-"""How long what was read at a first abnormal exit waits for a verdict: longer than the slowest takes (45 s)."""
-MAX_FROZEN = 8  # Jobs with waiting files; beyond it the user with most loses the oldest
+"""How long files read at a first abnormal exit wait for a verdict: longer than the slowest verdict takes (45 s)."""
+MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
-"""Bundles that wait for one under way; with more the newest goes, of the user with most."""
+"""Bundles that wait for the one being made; at a limit the user with the most loses the newest."""
 PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
 # fmt: off
 FAILURES = Family("rankwatch_evidence_failures_total", "counter",
     "Parts that are missing in bundles, by part: an exporter's name, or processes; bundle: it could not be written; "
-    "places: it had no place among those of other users.",
+    "places: there was no place for it among bundles of other users.",
     ("part",), "1 per part that failed", "sum")
 # fmt: on
 
@@ -47,7 +47,7 @@ class _Due(NamedTuple):
 
 
 class EvidenceExporter:
-    """See the package."""
+    """Takes the bundles of evidence."""
 
     def __init__(self, config: EvidenceConfig) -> None:
         self._config = config
@@ -61,7 +61,7 @@ class EvidenceExporter:
         self._has_begun = False
 
     async def start(self, ctx: Context) -> None:
-        """Ask for the variables that a bundle may hold."""
+        """Request the environment variables that a bundle may hold, and prepare the threads."""
         self._ctx = ctx
         self._looks = ProcessLooks(ctx.thread)
         self._writer = ctx.thread("evidence-write")
@@ -71,7 +71,7 @@ class EvidenceExporter:
         self._asker = AlertAsker(self._config, ctx) if self._config.alerts_url else None
 
     async def update(self) -> None:
-        """Look for what a bundle is due of; NoData where there is no directory for them and none can be made."""
+        """Start the bundles that are due; NoData if their directory does not exist and cannot be made."""
         if not await self._writer.call(self._has_room_for_bundles):
             raise NoData
         if self._ctx.once:
@@ -92,13 +92,13 @@ class EvidenceExporter:
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: bundle_files.asked_for(self._folder)):
-            if _of_job(views, job_id):  # a name that is misspelt must not cost another job's bundle its place
+            if _of_job(views, job_id):  # a misspelt name must not cost another job's bundle its place
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
-        """Have a bundle taken, unless the job has had one in the last minutes, or more wait than may."""
+        """Queue a bundle, unless the job had one in the last minutes or too many are waiting."""
         begun = self._begun.get(occasion.job_id, float("-inf"))
         if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between:
             return
@@ -110,7 +110,7 @@ class EvidenceExporter:
         self._waiting.append(_Due(occasion, user))
 
     def _has_place_for(self, user: str, counts: Counter[str]) -> bool:
-        """Whether another bundle of the user may wait; where all places are taken, the user with most loses one."""
+        """Return True if another bundle of the user may wait; at the limit the user with the most loses one."""
         if len(self._waiting) < MAX_WAITING:
             return True
         most = max(counts.values(), default=0)
@@ -196,7 +196,7 @@ class EvidenceExporter:
         )
 
     async def _timed(self, name: str, work: Awaitable[Offered], seconds: float) -> tuple[Offered, str, float]:
-        """A part, why it failed (or nothing), and how long it took; it is given up after ``seconds``."""
+        """Return a part, its error (or ""), and the seconds that it took; cancel it after ``seconds``."""
         began = self._ctx.clock.monotonic()
         offered, failed = Offered({}), ""
         try:
@@ -213,14 +213,14 @@ class EvidenceExporter:
         return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
-        """Keep what the job's processes look like now: after a death its launcher ends the others within a second."""
+        """Keep the present state of the job's processes: after a death its launcher ends the others within a second."""
         ranks = _of_job(views, job_id)
         user, pids = user_of(ranks), live_pids(ranks)
         made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ())), FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
         if len(self._frozen) > MAX_FROZEN:
-            del self._frozen[list(self._frozen)[gives_way([frozen.user for frozen in self._frozen.values()])]]
+            del self._frozen[list(self._frozen)[oldest_of_largest([frozen.user for frozen in self._frozen.values()])]]
 
     def _drop_frozen(self) -> None:
         now = self._ctx.clock.monotonic()
@@ -232,21 +232,21 @@ class EvidenceExporter:
     async def _file(self, name: str) -> bytes | None:
         data = await self._writer.call(lambda: bundle_files.read_file(self._folder, name))
         if data is not None:
-            self._ctx.log.info("a file of evidence was given over HTTP", file=name)
+            self._ctx.log.info("a file of evidence was served over HTTP", file=name)
         return data
 
     def _has_room_for_bundles(self) -> bool:
-        """Return whether there are processes, and a directory for bundles or one that it can be made in. Blocking."""
+        """Return True when /proc exists, and the directory for bundles exists or can be made. Blocking."""
         return self._ctx.roots.proc.is_dir() and (self._folder.is_dir() or self._folder.parent.is_dir())
 
     def _existing(self) -> list[tuple[str, summaries.Summary]]:
-        """Make the directory, in which requests are left, if that is possible; return the bundles there. Blocking."""
+        """Make the directory for bundles and requests, if possible, and return the existing bundles. Blocking."""
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         return list(bundle_files.summaries(self._folder))
 
     def _learn(self, bundles: Iterable[tuple[str, summaries.Summary]]) -> None:
-        """Learn from the existing bundles: a restart of the agent takes none of them again."""
+        """Note the times of existing bundles, so that a restarted agent takes none of them again."""
         clock = self._ctx.clock
         for _, summary in bundles:
             if summary.trigger != "asked":
@@ -254,7 +254,7 @@ class EvidenceExporter:
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)
 
     def snapshot(self) -> Mapping[str, int]:
-        """Return what failed, by part."""
+        """Return the failures by part."""
         if self._asker is not None:
             self._failures[ALERTS] = self._asker.failures
         return {WRITING: 0, **+self._failures}
@@ -264,7 +264,7 @@ class EvidenceExporter:
         yield FAILURES.by_label(snapshot)
 
     async def drain(self) -> None:
-        """Give up the bundle under way: a restart must not wait for it."""
+        """Cancel the bundle being made: a restart must not wait for it."""
         if self._asker is not None:
             await self._asker.close()
         if self._task is not None:

@@ -1,4 +1,4 @@
-"""Room for several users: who loses an entry, who gets one, and which bundle a new one evicts. Pure."""
+"""Shares room among users: which entry is dropped, and which bundle a new one evicts. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +10,10 @@ MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
 
 
-def gives_way(users: Sequence[str]) -> int:
-    """Return which makes room of what there is, the oldest first, by its users: the oldest of the user with most.
+def oldest_of_largest(users: Sequence[str]) -> int:
+    """Return the index of the entry to drop, the oldest of the user with the most; ``users``: oldest entry first.
 
-    The last one is the newcomer, which never does: of its user there is an older one, or others have as many.
+    The last entry is new and is never dropped: its user has an older one, or another user has as many.
     """
     counts = Counter(users)
     most = max(counts.values())
@@ -35,9 +35,9 @@ def most_kept(keep: int) -> int:
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` all stay. Beyond it the oldest of the user with most is evicted, but no user's only one, and none of
-    an open page. Beyond the node's limit that may be one of an open page. If each user has one bundle, the oldest
-    without an open page is evicted; if there is none, the new one is.
+    Up to ``keep`` all stay. Beyond it the oldest of the user with the most is evicted, but no user's only one, and none
+    of an open page. Beyond the node's limit bundles of open pages are evicted too. If each user has one bundle, the
+    oldest without an open page is evicted; if there is none, the new one is.
     """
     if len(held) <= keep:
         return None

@@ -1,8 +1,8 @@
-"""What the kernel shows of ranks' processes, as files of a bundle. The reads block, so threads of their own make them.
+"""Reads the kernel's files on ranks' processes for a bundle. The reads block, so they have threads of their own.
 
-They take no lock of the process' memory: not its environment, command line or maps, which can hang with it. A process
-that waits in exec, for a file system to close a file, holds a lock that reading most of its files waits for: it costs
-its own rank, and takes the thread with it.
+They avoid files that need the lock of the process's memory (environment, command line, maps): those can hang with the
+process. A process that waits in exec for a file system holds a lock that most of its files need: then its rank has no
+files, and the thread stays blocked.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ GROUP_FILES = (
 )
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
-MAX_RANK_THREADS = 512  # Maximum number of a rank's threads, the first ones: NCCL's and PyTorch's are made early
-MAX_THREADS = 4  # Of looks at the same time, those included that do not come back; none is begun beyond these
+MAX_RANK_THREADS = 512  # Threads of a rank, the first ones: NCCL and PyTorch make theirs early
+MAX_THREADS = 4  # Simultaneous looks, including those that hang; none starts beyond these
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are looked at
 RANK_SECONDS = 1.0
 """For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
@@ -29,10 +29,9 @@ _Files = dict[str, bytes]
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
-    """Return what there is of a rank's process, by name in the bundle.
+    """Return the files on a rank's process, by name in the bundle; missing and unreadable ones are left out.
 
-    ``proc``, ``cgroups``: /proc and where version 2 of control groups is mounted. What is gone, or may not be read, is
-    left out.
+    ``proc``, ``cgroups``: /proc and the mount of version 2 of control groups.
     """
     files: dict[str, bytes] = {}
     home = proc / str(pid)
@@ -48,7 +47,7 @@ def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, byte
 
 
 def node_files(proc: Path) -> dict[str, bytes]:
-    """Return what there is of the node, by name in the bundle."""
+    """Return the files on the node, by name in the bundle."""
     files: dict[str, bytes] = {}
     for name in PRESSURE:
         _put(files, f"node/pressure/{name}", proc / "pressure" / name)
@@ -58,7 +57,7 @@ def node_files(proc: Path) -> dict[str, bytes]:
 
 
 def _threads(tasks: Path) -> bytes:
-    """A line for each thread: id, name, state, what it waits for in the kernel, CPU time and switches."""
+    """Return a line for each thread: id, name, state, wait channel in the kernel, CPU ticks in user and system mode."""
     lines = []
     try:
         ids = sorted((task.name for task in tasks.iterdir()), key=int)[:MAX_RANK_THREADS]
@@ -75,7 +74,7 @@ def _threads(tasks: Path) -> bytes:
 
 
 def _group(cgroup: bytes) -> str:
-    """Return the path of a process' group of version 2, without the leading slash; empty where it has none."""
+    """Return the path of a process's group of version 2, without the leading slash; empty without one."""
     for line in cgroup.decode(errors="replace").splitlines():
         number, _, path = line.partition("::")
         if number == "0" and path.startswith("/") and ".." not in path.split("/"):
@@ -97,7 +96,7 @@ def _read(path: Path) -> bytes:
 
 
 class ProcessLooks:
-    """Looks at processes in threads. ``thread`` makes one of the exporter's by its name. Used on the event loop."""
+    """Reads files on processes in threads. ``thread`` makes one by its name. Used on the event loop."""
 
     def __init__(self, thread: Callable[[str], OwnThread]) -> None:
         self._thread = thread
@@ -105,10 +104,10 @@ class ProcessLooks:
         self._made = 0
 
     async def look(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> _Files:
-        """Return what there is of the node and of these ranks' processes, by name in the bundle.
+        """Return the files on the node and on these ranks' processes, by name in the bundle.
 
-        ``pids``: by rank. Ranks about which the kernel does not answer are named in UNREAD. RuntimeError where too
-        many looks have not come back.
+        ``pids``: by rank. Ranks for which the kernel does not answer are named in UNREAD. RuntimeError if too many
+        looks hang.
         """
         files = await self._on_a_thread(partial(node_files, proc))
         unread = []
@@ -134,7 +133,7 @@ class ProcessLooks:
         return await thread.call(partial(self._look, thread, look))
 
     def _look(self, thread: OwnThread, look: Callable[[], _Files]) -> _Files:
-        """Run ``look`` in ``thread``, which is free again afterwards, also when its caller has given up."""
+        """Run ``look`` in ``thread``, and free the thread afterwards, also if the caller has stopped waiting."""
         try:
             return look()
         finally:

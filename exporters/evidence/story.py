@@ -1,4 +1,4 @@
-"""What a bundle says: its summary (ranks, words of witnesses, suspects, time line) and its table of ranks. Pure."""
+"""The texts of a bundle: its summary (ranks, witnesses' statements, suspects, time line) and its rank table. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,15 +32,15 @@ NAMES = frozenset(
         *("TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC", "TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL"),
     }
 )
-"""The environment variables of a rank that a bundle may hold: these names and no others."""
+"""The only environment variables of a rank that a bundle may hold."""
 
 
-COMPLETED = "last completed "  # What the records' word about a rank's last operation begins with
+COMPLETED = "last completed "  # The beginning of the records' statement about a rank's last operation
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
 def of_rank(view: RankView, now_seconds: float, words: Iterable[summary.Word]) -> summary.RankAtTime:
-    """Return a rank as the summary has it; what it did last is what its records say among ``words``."""
+    """Return a rank for the summary; its last operation comes from the records' statements in ``words``."""
     said = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
     last = next((says for says in said if says.startswith(COMPLETED)), "")
     process = view.process
@@ -68,7 +68,7 @@ def how_ended(view: RankView) -> str:
 
 
 def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
-    """Return what the verdicts say of ranks in trouble; a rank that others took along is not blamed."""
+    """Return the verdicts' statements about ranks in trouble; a rank that ended because of others is not blamed."""
     words = []
     for view in views:
         verdict = view.process.verdict
@@ -80,7 +80,7 @@ def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
 
 
 def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> list[str]:
-    """Return the ranks that are blamed: those by most witnesses first, then the first to leave (s since the epoch)."""
+    """Return the blamed ranks: most witnesses first, then by the time of exit (``left_at``: s since the epoch)."""
     blames = Counter(word.rank for word in {(word.rank, word.witness): word for word in words if word.blames}.values())
     never = float("inf")
     return sorted(blames, key=lambda rank: (-blames[rank], left_at.get(rank, never), len(rank), rank))
@@ -89,7 +89,7 @@ def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> lis
 def time_line(
     views: Iterable[RankView], changes: Iterable[Change], events: Iterable[summary.Event]
 ) -> list[summary.Event]:
-    """Return what happened, in order: ends, changes of states, and what the parts tell."""
+    """Return the events in order: exits, changes of state, and those of the parts."""
     line = [
         summary.Event(view.process.exited_seconds, view.label.rank, how_ended(view), "process")
         for view in views
@@ -111,7 +111,7 @@ def live_pids(views: Iterable[RankView]) -> dict[str, int]:
 
 
 def because(occasion: Occasion) -> str:
-    """Why a bundle is taken, in words."""
+    """Return in words why a bundle is taken."""
     words = {
         "dead": f"rank {occasion.rank} is dead",
         "unresponsive": f"rank {occasion.rank} does not respond",
@@ -125,7 +125,7 @@ def because(occasion: Occasion) -> str:
 
 
 def ranks_file(views: Iterable[RankView]) -> bytes:
-    """Return the rank table's part of the job, as JSON: what is known of each rank, and the listed variables."""
+    """Return the rank table's facts about the job's ranks as JSON, with the listed variables."""
     return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
 
 
@@ -158,5 +158,5 @@ def _facts(view: RankView) -> dict[str, object]:
 
 
 def user_of(views: Iterable[RankView]) -> str:
-    """Return the user of a job with these ranks; empty where that is not known."""
+    """Return the user of a job with these ranks; empty when unknown."""
     return next((view.process.user for view in views), "")

@@ -1,4 +1,4 @@
-"""Which jobs a bundle is to be taken of, from the rank table as it is from one look to the next. Pure."""
+"""Decides for which jobs a bundle is due, by comparing two looks at the rank table. Pure."""
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -6,14 +6,14 @@ from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
-MAX_CHANGES_PER_JOB = 512  # Changes of states that are remembered for the time line, the newest
+MAX_CHANGES_PER_JOB = 512  # Remembered changes of state for the time line, the newest
 MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
 
 Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
 
 
 class Occasion(NamedTuple):
-    """A bundle is due: its job, the reason, and the rank that it is about."""
+    """A due bundle: its job, the reason, and the rank that it is about."""
 
     job_id: str
     trigger: Reason
@@ -21,7 +21,7 @@ class Occasion(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rank's state from then on (s since the epoch), and the verdict's reason."""
+    """A rank's state from a time on (s since the epoch), and the verdict's reason."""
 
     at: float
     rank: str
@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class WatchedTrouble(NamedTuple):
-    """What a look found: bundles that are due, and jobs with a rank that has just ended abnormally."""
+    """The result of a look: due bundles, and jobs with a rank that has just ended abnormally."""
 
     occasions: tuple[Occasion, ...]
     failing: frozenset[str]
@@ -50,10 +50,10 @@ class _Seen:
 
 
 class TroubleWatch:
-    """See the module. ``silence_seconds``: see the configuration; times are the caller's.
+    """Finds occasions for bundles. ``silence_seconds``: see the configuration; the caller gives all times.
 
-    ``troubled``: jobs on which a page may be open by the last look: a rank is or was dead, does not respond, is silent
-    or on failed hardware.
+    ``troubled``: jobs that may have an open page after the last look: a rank is or was dead, does not respond, is
+    silent, or is on failed hardware.
     """
 
     def __init__(self, silence_seconds: float) -> None:
@@ -65,7 +65,7 @@ class TroubleWatch:
 
     @property
     def troubled(self) -> frozenset[str]:
-        """See the class."""
+        """Return the jobs that may have an open page; see the class."""
         return self._ill | self._stalled
 
     def look(
@@ -73,10 +73,10 @@ class TroubleWatch:
     ) -> WatchedTrouble:
         """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
 
-        ``struck``: those on failed hardware; one that was never seen on well hardware is no occasion.
+        ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
 
-        A state and a silence are an occasion once. A rank that is in trouble at the first look counts, too: the agent
-        may have restarted, and the existing bundles show what it took before.
+        Each state and each silence is an occasion once. A rank in trouble at the first look counts too: the agent may
+        have restarted, and the existing bundles show what it took before.
         """
         here = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}
@@ -110,7 +110,7 @@ class TroubleWatch:
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
-        """The jobs that by ``stalls`` (seconds, by job id) stood still for the time of a silence; each time once."""
+        """Return, each once, the jobs that stand still for longer than ``silence_seconds``; ``stalls``: s by job id."""
         due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]
