@@ -1,4 +1,4 @@
-"""The exporter: reads sysfs in a thread of its own, compares with the baseline, and writes to the agent's tables."""
+"""Reads sysfs in a thread of its own, compares with the baseline, and writes to the agent's tables."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,7 +24,7 @@ class AmdgpuConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
-    """See the package."""
+    """Exports AMD GPUs with their checks and faults."""
 
     def __init__(self, config: AmdgpuConfig) -> None:
         super().__init__(config)

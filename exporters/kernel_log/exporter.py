@@ -1,4 +1,4 @@
-"""The exporter: follows the log in its own thread, counts events, and writes checks, faults and events of ranks."""
+"""Follows the log in its own thread, counts events, and writes checks, faults and events of ranks."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -85,7 +85,7 @@ class Past(msgspec.Struct):
 
 
 class KernelLogExporter:
-    """See the package."""
+    """Exports the kernel's events, and fails or clears checks by them."""
 
     def __init__(self, config: KernelLogConfig) -> None:
         self._config = config
@@ -171,11 +171,11 @@ class KernelLogExporter:
         if error is None or event.gpu_error is None or not event.pci:
             return
         errors = self._past.gpu_errors
-        errors.see(event.pci, error.fault, seconds)
+        errors.note(event.pci, error.fault, seconds)
         again = errors.repeats(event.pci, event.gpu_error, event.user, seconds)
         if again is not None:
             error = gpu_faults.judge("nvidia", again)
-            errors.see(event.pci, error.fault, seconds)
+            errors.note(event.pci, error.fault, seconds)
             self._ctx.checks.latch(self._named("gpu", event.pci), error.check)
 
     def _report(self, event: KernelEvent, check: str) -> None:

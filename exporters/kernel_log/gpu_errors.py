@@ -35,7 +35,7 @@ class GpuErrors(msgspec.Struct):
     faults: dict[str, Annotated[list[FaultSeen], msgspec.Meta(max_length=fault_table.MAX_FAULTS)]] = {}
     places: dict[tuple[str, str, str], _Users] = {}
 
-    def see(self, pci: str, fault: Fault, seconds: float) -> None:
+    def note(self, pci: str, fault: Fault, seconds: float) -> None:
         """Add an error of the time ``seconds`` (epoch)."""
         if pci in self.faults or len(self.faults) < MAX_GPUS:
             self.faults[pci] = fault_table.add(self.faults.get(pci, ()), fault, seconds)

@@ -24,7 +24,7 @@ class BlockDevice(NamedTuple):
 def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
     """Return the devices that have not recovered, with whether mountinfo showed each as read-only.
 
-    ``read_only``: the devices so far, likewise. ``mounted``: mounted devices, with whether each is read-only now.
+    ``read_only``: the devices so far, with the same value. ``mounted``: mounted devices, and whether each is read-only.
     A device has recovered when it was read-only and is writable now, or when it is not mounted. A device that
     mountinfo never showed as read-only (xfs after a shutdown; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
     """

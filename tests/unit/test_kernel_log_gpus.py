@@ -125,7 +125,7 @@ def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     error = judged(event)
     assert error is not None
     for pci in (PCI, "0000:18:00.0", PCI):
-        errors.see(pci, error.fault, 5.0)
+        errors.note(pci, error.fault, 5.0)
     assert list(errors.faults) == [PCI]
 
 
