@@ -16,7 +16,7 @@ from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
 from exporters.nvrx.launchers import JobLauncher, launcher_above
-from exporters.nvrx.reading import Cycle, CycleRequest, FoundCycle
+from exporters.nvrx.reading import Cycle, CycleRequest, OwnedCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
@@ -27,7 +27,7 @@ LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that ha
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
 READER = HelperSpec(
-    "nvrx", "exporters.nvrx.reading:read_cycles", list[list[FoundCycle] | None], memory_bytes=64 * 1024 * 1024
+    "nvrx", "exporters.nvrx.reading:read_cycles", list[list[OwnedCycle] | None], memory_bytes=64 * 1024 * 1024
 )
 
 _Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]

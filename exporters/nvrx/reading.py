@@ -104,14 +104,14 @@ class CycleRequest(msgspec.Struct, frozen=True):
     uid: int = -1
 
 
-class FoundCycle(msgspec.Struct, frozen=True):
+class OwnedCycle(msgspec.Struct, frozen=True):
     """A cycle and the owner (uid) of its file."""
 
     uid: int
     cycle: Cycle
 
 
-def read_one(request: CycleRequest) -> list[FoundCycle]:
+def read_one(request: CycleRequest) -> list[OwnedCycle]:
     """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
         if request.pid:
@@ -122,15 +122,15 @@ def read_one(request: CycleRequest) -> list[FoundCycle]:
         return []
 
 
-_readers: ByUser[CycleRequest, list[FoundCycle]] = ByUser(read_one)
+_readers: ByUser[CycleRequest, list[OwnedCycle]] = ByUser(read_one)
 
 
-def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[FoundCycle] | None]:
+def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[OwnedCycle] | None]:
     """Return one answer per request; None if the file system did not answer in time."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
-def _read_directory(path: str) -> list[FoundCycle]:
+def _read_directory(path: str) -> list[OwnedCycle]:
     """Return the newest cycle of each job, or the previous one while the newest file is half written."""
     newest: dict[str, list[CycleName]] = {}
     with os.scandir(path) as entries:
@@ -142,7 +142,7 @@ def _read_directory(path: str) -> list[FoundCycle]:
     return [cycle for cycle in cycles if cycle is not None]
 
 
-def _readable(directory: str, names: list[CycleName]) -> Iterator[FoundCycle]:
+def _readable(directory: str, names: list[CycleName]) -> Iterator[OwnedCycle]:
     for name in names:
         try:
             cycle = _read(open_named(f"{directory}/cycle_info.{name.job_id}.{name.attempt}.{name.cycle}"))
@@ -152,10 +152,10 @@ def _readable(directory: str, names: list[CycleName]) -> Iterator[FoundCycle]:
             yield cycle
 
 
-def _read(fd: int) -> FoundCycle | None:
+def _read(fd: int) -> OwnedCycle | None:
     """Return the cycle in an open file, and close the file."""
     try:
         cycle = read_cycle(read_bounded(fd, MAX_CYCLE_BYTES))
-        return None if cycle is None else FoundCycle(os.fstat(fd).st_uid, cycle)
+        return None if cycle is None else OwnedCycle(os.fstat(fd).st_uid, cycle)
     finally:
         os.close(fd)

@@ -221,7 +221,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
     """While a read hangs its user gets no answer, others do; above so many hanging reads nobody does."""
     hangs = threading.Event()
 
-    def read(request: CycleRequest) -> list[reading.FoundCycle]:
+    def read(request: CycleRequest) -> list[reading.OwnedCycle]:
         if request.uid < 3:
             hangs.wait(30.0)
         return []

@@ -180,7 +180,7 @@ class _Reading:
                 self.members.append(model.CommunicatorMember(place, communicator.hash, communicator.size, rank.rank))
         missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
         present = ((place, rank.rank) for place, rank in zip(places, communicator.ranks, strict=True))
-        self.world.see(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+        self.world.add(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
         stages = _stages(communicator.ranks)
         return model.Communicator(
             hash=communicator.hash,

@@ -105,7 +105,7 @@ class World:
         self._size = 0
         self._ranks: dict[model.Place, int] = {}
 
-    def see(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
+    def add(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
         """Add a communicator. If two of the largest size number a place differently, that place gets no rank."""
         if size < self._size:
             return

@@ -244,7 +244,7 @@ def _name_ranks(
         return
     world = World()
     for widest in (communicator for communicator in communicators if communicator.size == largest):
-        world.see(largest, [(rank.place, rank.comm_rank) for rank in widest.ranks()])
+        world.add(largest, [(rank.place, rank.comm_rank) for rank in widest.ranks()])
     world.name(communicators)
     for rank in (
         rank for communicator in communicators if communicator.size == largest for rank in communicator.ranks()
