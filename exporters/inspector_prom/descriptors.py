@@ -1,6 +1,6 @@
-"""Which of the plugin's files rank processes hold open for writing: the proof of who writes them. Blocking.
+"""The plugin's files that rank processes hold open for writing: this proves which process writes them. Blocking.
 
-Only links are read, which waits for no file system."""
+Only links are read, which no file system can block."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ PROM_DUMP = "NCCL_INSPECTOR_PROM_DUMP"
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 VARIABLES = frozenset({PLUGIN, ENABLE, THREAD, PROM_DUMP, INTERVAL})
 LEAST_INTERVAL_SECONDS = 30.0
-"""The plugin writes no more often, whatever its setting. Also used for a setting in nccl.conf, which is not read."""
-MOST_INTERVAL_SECONDS = 3600.0  # A longer one is taken for this: values that are hours old are useless
+"""The plugin never writes more often. The value also stands for a setting in nccl.conf, which is not read."""
+MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that are hours old are useless
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:
-    """Whether the plugin is to write such files; False too where the environment does not say (nccl.conf may)."""
+    """Return True when the environment makes the plugin write such files; nccl.conf may do so too, unseen here."""
     settings = environment or {}
     return bool(atoi(settings.get(ENABLE, "0"))) and bool(atoi(settings.get(PROM_DUMP, "0")))
 
 
 def will_write(environment: Mapping[str, str] | None) -> bool:
-    """Whether it surely will, once there was an operation. Without an interval 2.30 never does, and 2.29 does."""
+    """Return True when the plugin will surely write after an operation: 2.30 needs an interval, 2.29 does not."""
     settings = environment or {}
     has_thread = bool(settings.get(PLUGIN)) and bool(atoi(settings.get(THREAD, "1")))
     return asks_for_means(settings) and has_thread and strtoll(settings.get(INTERVAL, "-1")) >= 0
 
 
 def interval_seconds(environment: Mapping[str, str] | None) -> float:
-    """Return how far apart the plugin writes, at least."""
+    """Return the least time between two writes of the plugin."""
     seconds = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
     return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
 
 
-MAX_PROCESSES = 256  # Rank processes looked at in one look
+MAX_PROCESSES = 256  # Rank processes examined in one look
 MAX_FILES = 256  # Of a node
 
 _NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
@@ -51,7 +51,7 @@ FileKey = tuple[ProcessKey, str]
 
 
 class HeldMeans(NamedTuple):
-    """A file that a process holds: its descriptor there, the path by its own words, and the GPU's UUID in its name."""
+    """A file that a process holds: its descriptor, the path as the process sees it, and the GPU's UUID in its name."""
 
     key: ProcessKey
     fd: int
@@ -65,7 +65,7 @@ class HeldMeans(NamedTuple):
 
 
 def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
-    """Return the files of one process; None where its descriptors may not be read, or it is gone."""
+    """Return the files of one process; None if its descriptors are unreadable or it has ended."""
     files = proc.open_files(key.pid, lambda _target: False)
     stat = proc.stat(key.pid)
     if files is None or stat is None or stat.key != key:
@@ -79,7 +79,7 @@ def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
 
 
 def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
-    """What each of these processes holds."""
+    """Return the files of each of these processes."""
     return {key: held_by(proc, key) for key in keys}
 
 
@@ -89,9 +89,9 @@ MeansHolder = tuple[ProcessKey, int]  # A process that holds a file, and its use
 def writers(
     holders: Mapping[tuple[int, int], Iterable[MeansHolder]], owners: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], ProcessKey]:
-    """Which process writes each file (device and inode): the only one that holds it, of its owner's if there are any.
+    """Return the process that writes each file (device and inode): the only holder, if possible of the file's owner.
 
-    None of a file that several processes hold: two on one GPU write over each other. ``owners``: uids.
+    A file with several holders has none: two processes on one GPU write over each other. ``owners``: uids.
     """
     by_file = {}
     for identity, holding in holders.items():

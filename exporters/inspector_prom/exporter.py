@@ -1,4 +1,4 @@
-"""The exporter: finds the files by the ranks' descriptors, has a helper read them, and says whose they are."""
+"""Finds the files through the ranks' descriptors, lets a helper read them, and maps them to ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors
 from exporters.inspector_prom.descriptors import HeldMeans
 from exporters.inspector_prom.families import FAMILIES, MeansFile, MeansSnapshot, MeansState, RankMeans, render
-from exporters.inspector_prom.reading import FoundMeans, MeansRequest
+from exporters.inspector_prom.reading import FileMeans, MeansRequest
 from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
-"""How often descriptors are looked at of ranks that were not seen to be in this mode: nccl.conf may ask for it, too."""
-HELPER_SECONDS = 5.0  # The helper waits for no file system; it answers within its grace
-MAX_READ = 16  # Files read in one look: with all that they hold an answer of the helper's stays below its bound
+"""How often descriptors of ranks are examined that are not known to be in this mode: nccl.conf may enable it, too."""
+HELPER_SECONDS = 5.0  # The helper waits for no file system and answers within its grace
+MAX_READ = 16  # Files read in one look: with these, full, the helper's answer stays below its bound
 READER = HelperSpec(
-    "inspector_prom", "exporters.inspector_prom.reading:look", list[FoundMeans | None], memory_bytes=64 * 1024 * 1024
+    "inspector_prom", "exporters.inspector_prom.reading:look", list[FileMeans | None], memory_bytes=64 * 1024 * 1024
 )
 
 
@@ -33,22 +33,22 @@ class InspectorPromConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tru
 
 
 Ranks = dict[ProcessKey, list[RankView]]
-"""The running rank processes without records, which this mode replaces, each with the ranks that it is."""
+"""The running rank processes without records, which this mode replaces, each with its ranks."""
 
 
 class InspectorPromExporter:
-    """See the package."""
+    """Exports the means in the files of ranks whose Inspector is in Prometheus mode."""
 
     def __init__(self, config: InspectorPromConfig) -> None:
         del config
         self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
         self._files: dict[descriptors.FileKey, MeansFile] = {}
-        self._found: dict[HeldMeans, FoundMeans] = {}
+        self._means: dict[HeldMeans, FileMeans] = {}
         self._shown = MeansSnapshot()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; nothing is looked at yet."""
+        """Prepare the thread and the helper; nothing is read yet."""
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._thread = ctx.thread("inspector_prom")
@@ -56,7 +56,7 @@ class InspectorPromExporter:
         ctx.ranks.keep_variables(descriptors.VARIABLES)
 
     async def update(self) -> None:
-        """Look once; NoData where no rank is in this mode."""
+        """Look once; NoData if no rank is in this mode."""
         here = ranks_here(self._ctx.ranks.snapshot().ranks)
         now = self._ctx.clock.monotonic()
         await self._look_for_files(here, now)
@@ -66,7 +66,7 @@ class InspectorPromExporter:
             raise NoData
 
     def snapshot(self) -> MeansSnapshot:
-        """What the last look gave."""
+        """Return the result of the last look."""
         return self._shown
 
     def families(self, snapshot: MeansSnapshot) -> Iterable[Metric]:
@@ -74,10 +74,10 @@ class InspectorPromExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Nothing is under way; what was lent ends with the lease."""
+        """Do nothing: the thread and the helper end with the lease."""
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
-        """Find what ranks hold: of those in this mode at each look, of the others now and then."""
+        """Find the files that ranks hold: of ranks in this mode at each look, of others every OTHERS_SECONDS."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
         looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
@@ -91,7 +91,7 @@ class InspectorPromExporter:
         self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
     async def _look_at_files(self, here: Ranks, now: float) -> None:
-        """Have the files looked at, and those read that stood still since the last look."""
+        """Check the files, and read those that have not changed since the last look."""
 
         def user(held: HeldMeans) -> int:
             return _uid(here[held.key])
@@ -99,7 +99,7 @@ class InspectorPromExporter:
         every = [held for files in self._held.values() for held in files or ()]
         chosen = in_turns(every, user, descriptors.MAX_FILES)
         if len(every) > len(chosen):
-            self._ctx.log.warning("more files of means than are read", files=len(every), most=len(chosen))
+            self._ctx.log.warning("more files of means exist than are read", files=len(every), most=len(chosen))
         for file in self._files.keys() - {held.file for held in chosen}:
             del self._files[file]
             self._ctx.admit.release(file)
@@ -114,10 +114,10 @@ class InspectorPromExporter:
             for held, file in files.items()
         ]
         answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
-        self._found = {held: means for held, means in zip(chosen, answers, strict=True) if means is not None}
-        for held, means in self._found.items():
+        self._means = {held: means for held, means in zip(chosen, answers, strict=True) if means is not None}
+        for held, means in self._means.items():
             files[held].note(means.identity, now, self._ctx.clock.time())
-        raw = {held: means.raw for held, means in self._found.items() if means.raw is not None}
+        raw = {held: means.raw for held, means in self._means.items() if means.raw is not None}
 
         def parsed() -> dict[HeldMeans, MeansText]:
             return {held: parse(text) for held, text in raw.items()}
@@ -131,10 +131,10 @@ class InspectorPromExporter:
                 self._ctx.log.warning("lines of means were left out", uid=group[0], job_id=group[1], reasons=said)
 
     def _show(self, here: Ranks, now: float) -> None:
-        """Say of each rank how it stands, and show what is proven to be its own."""
+        """Set the state of each rank, and show the rows that provably are its own."""
         holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
-        for held, means in self._found.items():
+        for held, means in self._means.items():
             holders[means.identity[:2]].append((held.key, _uid(here[held.key])))
             owners[means.identity[:2]] = means.owner_uid
         proven = descriptors.writers(holders, owners)
@@ -165,12 +165,12 @@ class InspectorPromExporter:
     def _state(
         self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
     ) -> tuple[MeansState, MeansFile | None]:
-        """Return how it stands with one rank, and its file."""
+        """Return the state of one rank, and its file."""
         files = self._held.get(key, [])
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
         held = own_file(view, files)
-        means = None if held is None else self._found.get(held)
+        means = None if held is None else self._means.get(held)
         if held is None or (means is not None and proven.get(means.identity[:2]) != key):
             return MeansState.UNPROVEN, None
         if means is None:
@@ -190,7 +190,7 @@ def ranks_here(views: Iterable[RankView]) -> Ranks:
 
 
 def _uid(views: list[RankView]) -> int:
-    """Return the user of a process; -1 where that is not known."""
+    """Return the user of a process; -1 when unknown."""
     uid = views[0].uid
     return -1 if uid is None else uid
 
@@ -204,7 +204,7 @@ def _asks(views: list[RankView]) -> bool:
 
 
 def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
-    """The file of one rank of a process: its only one, or that of the rank's own GPU; None where that is unknown."""
+    """Return the file of one rank of a process: its only one, or that of the rank's own GPU; None when unknown."""
     if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}

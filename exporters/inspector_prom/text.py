@@ -1,7 +1,7 @@
-"""What one of the plugin's files says: a row for each kind of operation, with a bandwidth and a time. Pure.
+"""Parses one of the plugin's files: a row for each kind of operation, with a bandwidth and a time. Pure.
 
-Labels are not escaped there: a communicator's name with a quote in it makes a file that Prometheus' own parsers refuse.
-So each line is read by itself, its labels apart where `",name="` stands, and what makes no sense is counted."""
+The plugin does not escape labels: a quote in a communicator's name makes a file that Prometheus' own parsers refuse. So
+each line is parsed by itself, its labels are split at `",name="`, and malformed lines are counted."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import msgspec
 
 MAX_TEXT_BYTES = 128 * 1024
-"""Of a file, about 280 rows; the plugin writes one for each kind of operation and each mebibyte of message size."""
-MAX_LINE_BYTES = 2048  # As the plugin's own
-MAX_NAME_CHARACTERS = 255  # Of a communicator's name, as the plugin takes them
+"""Of a file, about 280 rows; the plugin writes one per kind of operation and mebibyte of message size."""
+MAX_LINE_BYTES = 2048  # The plugin's own limit
+MAX_NAME_CHARACTERS = 255  # Of a communicator's name; the plugin's own limit
 MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
 MAX_MICROSECONDS = 1e12  # Eleven days: no operation takes this long; a longer time is a clock error
 BANDWIDTHS = frozenset({"nccl_bus_bandwidth_gbs", "nccl_p2p_bus_bandwidth_gbs"})
@@ -27,8 +27,8 @@ COUNTERS = {
     "nccl_p2p_total": "p2p",
     "nccl_p2p_dropped_total": "p2p_dropped",
 }
-"""Operations of the GPU since its process began, where NCCL_INSPECTOR_PROM_DUMP_STATS=1 (Inspector's README)."""
-MAX_COUNT = 1 << 53  # Beyond this a float does not count
+"""Operations of the GPU since its process began; only with NCCL_INSPECTOR_PROM_DUMP_STATS=1 (Inspector's README)."""
+MAX_COUNT = 1 << 53  # Beyond this a float skips integers
 
 _LINE = re.compile(r"(nccl_[a-z0-9_]{1,60})\{(.*)\} (\S{1,32})", re.DOTALL)
 _LABEL = re.compile(r'(?:^|",)([a-z0-9_]{1,32})="')
@@ -42,10 +42,10 @@ _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 
 
 class MeansKind(NamedTuple):
-    """A kind of operation. ``comm_id``: the communicator's hash, which 2.29 alone writes; ``comm_name``: as 2.30 does.
+    """A kind of operation. ``comm_id``: the communicator's hash, only in 2.29; ``comm_name``: its name, from 2.30 on.
 
     ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size`` and ``algo_proto`` are the plugin's
-    words.
+    texts.
     """
 
     comm_id: str
@@ -63,14 +63,14 @@ class MeansKind(NamedTuple):
 
 
 class MeansRow(msgspec.Struct):
-    """Bus bandwidth in bytes per second and time in seconds; None where the file has none that is plausible."""
+    """Bus bandwidth in bytes per second and time in seconds; None without a plausible value in the file."""
 
     bytes_per_second: float | None = None
     seconds: float | None = None
 
 
 class MeansText(msgspec.Struct):
-    """``rows``: those of the largest messages first. ``skipped``: lines that were not taken, by reason.
+    """``rows``: those of the largest messages first. ``skipped``: lines left out, by reason.
 
     ``counters``: by the values of COUNTERS.
     """
@@ -81,7 +81,7 @@ class MeansText(msgspec.Struct):
 
 
 def parse(raw: bytes) -> MeansText:
-    """Read a file's first MAX_TEXT_BYTES, whole lines alone."""
+    """Parse a file's first MAX_TEXT_BYTES, only whole lines."""
     text = MeansText({}, Counter())
     seen: Counter[tuple[MeansKind | None, str]] = Counter()
     if len(raw) > MAX_TEXT_BYTES:
@@ -99,7 +99,7 @@ def parse(raw: bytes) -> MeansText:
 
 
 def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
-    """Take one line in; why it could not be, or nothing."""
+    """Add one line; return why it is left out, or ""."""
     if not line or line.startswith(b"#"):
         return ""
     if len(line) > MAX_LINE_BYTES:
@@ -111,14 +111,14 @@ def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, st
     if name in COUNTERS:
         return _take_counter(COUNTERS[name], value, text, seen)
     if name not in BANDWIDTHS | TIMES:
-        return ""  # what follows from the others
+        return ""  # a value that follows from others
     key = _key(_labels(match[2]))
     if key is None:
         return "malformed"
     kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
     row = text.rows.setdefault(key, MeansRow())
     seen[key, kind] += 1
-    if seen[key, kind] > 1:  # it is unknown which one is true
+    if seen[key, kind] > 1:  # either may be the true one
         setattr(row, kind, None)
         return "twice"
     if not 0 < value <= most:
@@ -128,7 +128,7 @@ def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, st
 
 
 def _take_counter(name: str, value: float, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
-    """Take one of the GPU's counters in; why it could not be, or nothing."""
+    """Add one of the GPU's counters; return why it is left out, or ""."""
     seen[None, name] += 1
     if seen[None, name] > 1:
         text.counters.pop(name, None)
@@ -140,7 +140,7 @@ def _take_counter(name: str, value: float, text: MeansText, seen: Counter[tuple[
 
 
 def _labels(text: str) -> dict[str, str]:
-    """Return the labels of a line; empty where they make no sense."""
+    """Return the labels of a line; empty if they are malformed."""
     matches = list(_LABEL.finditer(text))
     if not matches or matches[0].start() or not text.endswith('"'):
         return {}
@@ -160,7 +160,7 @@ def _key(labels: Mapping[str, str]) -> MeansKind | None:
 
 
 def _number(text: str) -> float:
-    """Return the number, NaN for what is none."""
+    """Return the number; NaN for other text."""
     try:
         return float(text)
     except ValueError:

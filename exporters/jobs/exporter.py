@@ -1,4 +1,4 @@
-"""The exporter: looks at the directories once a second and tells the rank table how jobs ended."""
+"""Reads the directories once a second, and reports to the rank table how jobs ended."""
 
 import os
 from collections import Counter
@@ -22,20 +22,20 @@ _ENDED = "1 per job that ended here in the last hour"
 # fmt: off
 ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
     "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
-    "name of the cluster, nodes how many the job has; labels are empty where the scheduler's files do not say it.",
+    "name of the cluster, nodes the job's number of nodes; a label is empty if the scheduler's files lack it.",
     ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
     _RUNNING, "max")
 GPU = Family("rankwatch_job_gpu_info", "gauge",
-    "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a job which runs; always 1.",
+    "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a running job; always 1.",
     ("job_id", "gpu"), "1 per GPU given to a job")
 DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
-    "1 for a job for whose records of Inspector Slurm's prolog could not make the directory as it should. taken: "
-    "another user's file had its name, and was moved away. none: it made none; the TaskProlog then tries, and says in "
-    "the job's output where it cannot either.",
+    "1 for a job if Slurm's prolog could not properly make the directory for its Inspector records. taken: another "
+    "user's file had its name, and was moved away. none: the prolog made none; then the TaskProlog tries, and the "
+    "job's output says if that fails too.",
     ("job_id", "trouble"), "1 per job in trouble", "max")
 END = Family("rankwatch_job_end_info", "gauge",
     "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
-    "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN where only a status of 0 is "
+    "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN if only an exit status of 0 is "
     "known, which a cancelled job has too. One node of the job exports the scheduler's state: combine by job_id.",
     ("job_id", "state", "reason", "code", "signal"), _ENDED)
 END_TIME = Family("rankwatch_job_end_timestamp_seconds", "gauge",
@@ -46,7 +46,7 @@ FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END, END_TIM
 
 
 def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
-    """Render the jobs."""
+    """Return the families of the jobs."""
     allocation, gpus, trouble = ALLOCATION.rows(), GPU.rows(), DIRECTORY_TROUBLE.rows()
     end, end_time = END.rows(), END_TIME.rows()
     for job in jobs:
@@ -73,11 +73,11 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 
 
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: where they are by default.
+    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: the default place.
 
-    There is no default for dcgm-exporter's. ``write_dcgm_mapping``: a directory where the exporter writes such files
-    from what it knows of ranks; empty: nowhere. ``owner_uids``: whose files are believed, with root's and the agent's
-    own.
+    dcgm-exporter's files have no default place. ``write_dcgm_mapping``: a directory for such files, which the exporter
+    then writes from the rank table; empty: it writes none. ``owner_uids``: users whose files are trusted, besides root
+    and the agent's own user.
     """
 
     directory: _Path = ""
@@ -88,7 +88,7 @@ class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class JobsExporter:
-    """See the package."""
+    """Exports the scheduler's jobs on this node."""
 
     def __init__(self, config: JobsConfig) -> None:
         self._config = config
@@ -97,7 +97,7 @@ class JobsExporter:
         self._mapping = GpuMapping(Path(config.write_dcgm_mapping)) if config.write_dcgm_mapping else None
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; no file is touched yet."""
+        """Prepare the thread and the sources; no file is read yet."""
         self._ctx = ctx
         self._thread = ctx.thread("jobs")
         config, run = self._config, ctx.roots.run
@@ -109,7 +109,7 @@ class JobsExporter:
         )
 
     async def update(self) -> None:
-        """Look once; NoData where none of the directories is there."""
+        """Look once; NoData if none of the directories exists."""
         now = self._ctx.clock.time()
         self._jobs = ()
         if self._mapping is not None:
@@ -126,7 +126,7 @@ class JobsExporter:
         self._ctx.ranks.observe_job_ends(ends(self._jobs))
 
     def snapshot(self) -> tuple[ScheduledJob, ...]:
-        """What the last look gave."""
+        """Return the jobs of the last look."""
         return self._jobs
 
     def families(self, snapshot: tuple[ScheduledJob, ...]) -> Iterable[Metric]:
@@ -134,11 +134,11 @@ class JobsExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Nothing is under way; the thread ends with the lease."""
+        """Do nothing: the thread ends with the lease."""
 
 
 def ends(jobs: Iterable[ScheduledJob]) -> list[JobEnd]:
-    """What the rank table must know of the jobs that ended."""
+    """Return the ends of jobs for the rank table."""
     return [
         JobEnd(job.file.job_id, job.file.started, job.file.ended, job.ending.state)
         for job in jobs

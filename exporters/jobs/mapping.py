@@ -1,7 +1,7 @@
-"""Writes which jobs use which GPU, in the files that dcgm-exporter reads (DCGM_HPC_JOB_MAPPING_DIR). Blocking.
+"""Writes the jobs of each GPU to the files that dcgm-exporter reads (DCGM_HPC_JOB_MAPPING_DIR). Blocking.
 
-A file's name is the GPU's index, its lines are ids of jobs. A list of the own files lies beside them, so that the agent
-removes them after a restart, too, and touches no file of another program.
+A file's name is the GPU's index, its lines are job ids. A list of the agent's own files lies beside them. So the agent
+removes its files even after a restart, and touches no file of another program.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agent.sdk.ranks import RankView
 
-OWN = ".rankwatch"  # The list of own files. dcgm-exporter passes over names that are no number.
+OWN = ".rankwatch"  # The list of own files. dcgm-exporter ignores names that are not numbers.
 MAX_GPUS = 1024
 MAX_LIST_BYTES = 16 * 1024
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -19,7 +19,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def jobs_of_gpus(views: Iterable[RankView]) -> dict[str, str]:
-    """Return what each GPU's file holds, by name: the jobs whose ranks run on the GPU, for MAX_GPUS GPUs."""
+    """Return the content of each GPU's file by name: the jobs whose ranks run on the GPU, for at most MAX_GPUS GPUs."""
     jobs: dict[int, set[str]] = {}
     for view in views:
         for gpu in view.gpus() if view.process.exited_at is None else ():
@@ -37,7 +37,7 @@ class GpuMapping:
         self._written: dict[str, str] = {}
 
     def write(self, contents: Mapping[str, str]) -> None:
-        """Write the files that changed, and remove own ones without content here. OSError: it is tried again."""
+        """Write the files that changed, and remove own files without content here. After an OSError call it again."""
         fd = os.open(self._directory, _DIRECTORY)
         try:
             if self._own is None:

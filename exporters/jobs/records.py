@@ -1,4 +1,4 @@
-"""What the files say, typed and bounded, and what follows from it. Pure."""
+"""The contents of the files, with types and bounds, and the jobs that follow from them. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 
 MAX_TEXT = 256
-MAX_GPUS = 64  # That one job has on a node
+MAX_GPUS = 64  # Of one job on a node
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""Those that ended last: of more than that in an hour, short jobs, the word on the others has been heard."""
+"""The jobs that ended last. If more end in an hour they are short, and the earlier ones were scraped."""
 
 STATES = frozenset(
     {
@@ -22,7 +22,7 @@ STATES = frozenset(
         *("REQUEUED", "TIMEOUT"),
     }
 )
-"""How a job ends, in Slurm's words; REQUEUED: it will run again; the reason is unknown."""
+"""Slurm's words for the end of a job; REQUEUED: it will run again, for an unknown reason."""
 OTHER, UNKNOWN = "OTHER", "UNKNOWN"
 REASONS = frozenset(
     {
@@ -30,10 +30,10 @@ REASONS = frozenset(
         *("Preempted", "RaisedSignal", "Requeue", "SystemFailure", "TimeLimit"),
     }
 )
-"""Those of Slurm's reasons that say something of an end."""
+"""Slurm's reasons that explain an end."""
 
 DIRECTORY_TROUBLES = frozenset({"taken", "none"})
-"""What can go wrong with the directory for a job's records of Inspector."""
+"""The problems with the directory for a job's Inspector records."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
@@ -43,10 +43,10 @@ _GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 
 
 class JobFile(msgspec.Struct, frozen=True):
-    """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 where they are not known.
+    """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 when unknown.
 
-    ``ended`` None: it runs. ``state``: the scheduler's word, empty where it is not known. ``records``: what went
-    wrong with the directory for the job's records. The files have more.
+    ``ended`` None: the job runs. ``state``: the scheduler's word, empty when unknown. ``records``: the problem with the
+    directory for the job's records. The files have further keys.
     """
 
     job_id: _JobId
@@ -79,7 +79,7 @@ class AmdFile(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a job ended: ``state`` of STATES, OTHER or UNKNOWN; the rest empty where it is not known."""
+    """How a job ended: ``state`` of STATES, OTHER or UNKNOWN; other fields are empty when unknown."""
 
     state: str
     reason: str = ""
@@ -88,7 +88,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True):
-    """One job of this node. ``gpus``: the driver's numbers; empty where they are not known."""
+    """One job of this node. ``gpus``: the driver's numbers; empty when unknown."""
 
     file: JobFile
     gpus: tuple[str, ...] = ()
@@ -96,17 +96,17 @@ class ScheduledJob(msgspec.Struct, frozen=True):
 
 
 def job_of(file: JobFile) -> ScheduledJob:
-    """What one file says."""
+    """Return the job of one file."""
     return ScheduledJob(file, gpu_numbers(file.gpus), None if file.ended is None else ending(file))
 
 
 def is_over(file: JobFile, now: float) -> bool:
-    """Return True for a job that ended too long ago to be shown, at ``now`` in epoch seconds."""
+    """Return True when a job ended more than KEPT_SECONDS before ``now`` (epoch seconds)."""
     return file.ended is not None and now - file.ended > KEPT_SECONDS
 
 
 def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int]:
-    """MAX_RUNNING jobs that run and the MAX_ENDED that ended last; and how many that run are left out."""
+    """Return MAX_RUNNING running jobs and the MAX_ENDED that ended last, and the number of running ones left out."""
     all_jobs = list(jobs)
     running = [job for job in all_jobs if job.file.ended is None]
     ended = [job for job in all_jobs if job.file.ended is not None]
@@ -117,8 +117,8 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 def ending(file: JobFile) -> Ending:
     """Return how the job of this file ended.
 
-    Without the scheduler's word a status says that it failed, and one of 0 says nothing: a job that was cancelled has
-    it too.
+    Without the scheduler's word a nonzero exit status means that it failed; a status of 0 means nothing, since a
+    cancelled job has it too.
     """
     state = file.state
     if not state:
@@ -131,7 +131,7 @@ def ending(file: JobFile) -> Ending:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, its number where it has none, empty for 0."""
+    """Return the name of a signal, or its number if it has no name; empty for 0."""
     if not number:
         return ""
     try:
@@ -141,7 +141,7 @@ def signal_name(number: int) -> str:
 
 
 def gpu_numbers(text: str) -> tuple[str, ...]:
-    """Read a list of GPUs as Slurm writes it ("0,1", "0-3"), MAX_GPUS at most; what is no number is left out."""
+    """Return the GPUs in a list as Slurm writes it ("0,1", "0-3"), at most MAX_GPUS; skip words that are no number."""
     numbers: dict[str, None] = {}
     for word in text.split(","):
         if among := _GPU_RANGE.fullmatch(word):
@@ -158,9 +158,9 @@ def is_gpu(name: str) -> bool:
 
 
 def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdFile]]) -> tuple[ScheduledJob, ...]:
-    """Add what the mappings of GPUs to jobs (GPU, what its file says) know: GPUs of jobs, and jobs that have no file.
+    """Add the facts in the mappings (GPU, content of its file): the GPUs of jobs, and jobs without a file of their own.
 
-    What a job's own file says of its GPUs comes first.
+    If a job's own file names its GPUs, those count.
     """
     known = {job.file.job_id: job for job in jobs}
     gpus: dict[str, dict[str, None]] = {}

@@ -1,4 +1,4 @@
-"""The directories with files of jobs: only those that root alone may write to count. Blocking; for one thread."""
+"""Reads the directories with files of jobs; only files that root alone may write count. Blocking; for one thread."""
 
 import os
 import re
@@ -14,7 +14,7 @@ import msgspec
 from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_gpu, is_over, job_of, with_mappings
 
 MAX_FILES = 4096
-MAX_ENTRIES = 8192  # Names that are looked at in one look
+MAX_ENTRIES = 8192  # Names read in one look
 MAX_FILE_BYTES = 16 * 1024
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,19 +24,19 @@ T = TypeVar("T")
 _Version = tuple[int, int, int, int]
 
 
-class NotBelieved(Exception):  # noqa: N818  # an answer, not an error
-    """Why a file or a directory is passed over; its text is the reason, of REASONS."""
+class NotTrusted(Exception):  # noqa: N818  # an answer, not an error
+    """A file or a directory is ignored; the text is the reason, of REASONS."""
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
-"""directory: others may write to it. owner: it is another user's, or others may write to it. kind: no regular file.
-count: beyond MAX_FILES or MAX_ENTRIES."""
+"""directory: others may write to it. owner: it is another user's, or others may write to it. kind: it is no regular
+file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files of ``path`` whose names ``is_wanted``, each read by ``parse`` (ValueError: no record) when it changes.
+    """Files of ``path`` whose names ``is_wanted``; ``parse`` (ValueError: no record) reads each when it changes.
 
-    ``owners``: the users whose files are believed. ``refused``: what was passed over at the last look, by reason.
+    ``owners``: the users whose files are trusted. ``refused``: files ignored at the last look, by reason.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class TrustedDirectory(Generic[T]):
         self._owners = frozenset(owners)
         self._is_wanted = is_wanted
         self._parse = parse
-        self._known: dict[str, tuple[_Version, T | NotBelieved]] = {}
+        self._known: dict[str, tuple[_Version, T | NotTrusted]] = {}
         self.refused: Counter[str] = Counter()
 
     def look(self) -> Mapping[str, T] | None:
-        """What each file says, by name; None where there is no such directory."""
+        """Return the record of each file, by name; None without such a directory."""
         self.refused.clear()
         try:
             directory = os.open(self._path, _DIRECTORY_FLAGS)
@@ -76,62 +76,62 @@ class TrustedDirectory(Generic[T]):
         for name in wanted[:MAX_FILES]:
             try:
                 files[name] = self._file(directory, name, before)
-            except NotBelieved as why:
+            except NotTrusted as why:
                 self.refused[str(why)] += 1
             except FileNotFoundError:
-                continue  # it has gone since the names were read
+                continue  # removed since the names were read
         return files
 
-    def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotBelieved]]) -> T:
+    def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotTrusted]]) -> T:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = before.get(name)
         if known is None or known[0] != version:
             known = (version, self._read(directory, name))
         self._known[name] = known
-        if isinstance(known[1], NotBelieved):
+        if isinstance(known[1], NotTrusted):
             raise known[1]
         return known[1]
 
-    def _read(self, directory: int, name: str) -> T | NotBelieved:
+    def _read(self, directory: int, name: str) -> T | NotTrusted:
         try:
             file = os.open(name, _FILE_FLAGS, dir_fd=directory)
         except FileNotFoundError:
             raise
         except OSError:
-            return NotBelieved("kind")  # a symbolic link, a socket, one that may not be read
+            return NotTrusted("kind")  # a symbolic link, a socket, or an unreadable file
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                return NotBelieved("kind")
+                return NotTrusted("kind")
             if not self._is_theirs(status):
-                return NotBelieved("owner")
+                return NotTrusted("owner")
             content = os.read(file, MAX_FILE_BYTES + 1)
         except OSError:
-            return NotBelieved("content")
+            return NotTrusted("content")
         finally:
             os.close(file)
         if len(content) > MAX_FILE_BYTES:
-            return NotBelieved("size")
+            return NotTrusted("size")
         try:
             return self._parse(name, content)
         except (ValueError, RecursionError):
-            return NotBelieved("content")
+            return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if one of the owners has it and only the owner, root's group and ours may write to it."""
+        """Return True if an owner has it, and only that user, root's group and the agent's group may write to it."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 
 
 MAX_JOBS_PER_GPU = 16  # Of one GPU in dcgm-exporter's mapping
-CLOCK_SLACK_SECONDS = 5.0  # An end so far in the future was written by a clock that was wrong
+CLOCK_SLACK_SECONDS = 5.0  # An end further in the future comes from a wrong clock
 
 _JOB_FILE = re.compile(r"[^.].{0,140}\.json", re.DOTALL)
 
 
 class JobSources:
-    """``jobs``: files of jobs by id; ``dcgm`` and ``amd``: files of GPUs (None: there is none such)."""
+    """``jobs``: files of jobs by id; ``dcgm`` and ``amd``: files of GPUs (None: not configured)."""
 
     def __init__(self, jobs: Path, dcgm: Path | None, amd: Path | None, owners: Iterable[int]) -> None:
         owners = frozenset(owners)
@@ -141,7 +141,7 @@ class JobSources:
         self._untimely: set[JobFile] = set()
 
     def look(self, now: float) -> tuple[tuple[ScheduledJob, ...], Counter[str]] | None:
-        """The jobs at ``now`` (epoch seconds) and what was refused by reason; None where no directory is there."""
+        """Return the jobs at ``now`` (epoch seconds) and the refusals by reason; None without any directory."""
         jobs = self._jobs.look()
         dcgm = None if self._dcgm is None else self._dcgm.look()
         amd = None if self._amd is None else self._amd.look()
@@ -164,7 +164,7 @@ class JobSources:
         return shown, +refused
 
     def _note_untimely(self, files: Iterable[JobFile], now: float) -> None:
-        """Note the files with an end in the future: that end is not shown when its time comes either."""
+        """Note the files with an end in the future: that end is never shown, even when its time has come."""
         self._untimely = {
             file
             for file in files
@@ -173,7 +173,7 @@ class JobSources:
 
 
 def read_job(name: str, content: bytes) -> JobFile:
-    """Read a job's file; it must be of the job in its name."""
+    """Parse a job's file; ValueError if its name is another job's."""
     file = msgspec.json.decode(content, type=JobFile)
     if name != f"{file.job_id}.json":
         raise ValueError("another job's")
@@ -181,11 +181,11 @@ def read_job(name: str, content: bytes) -> JobFile:
 
 
 def read_dcgm(_name: str, content: bytes) -> list[AmdFile]:
-    """Read a GPU's file of dcgm-exporter's mapping: an id of a job on each line."""
+    """Parse a GPU's file of dcgm-exporter's mapping: a job id on each line."""
     ids = content.decode("ascii").split()  # UnicodeDecodeError is a ValueError
     return [msgspec.convert({"SLURM_JOB_ID": job_id}, AmdFile) for job_id in ids[:MAX_JOBS_PER_GPU]]
 
 
 def read_amd(_name: str, content: bytes) -> AmdFile:
-    """Read a GPU's file of AMD's exporter."""
+    """Parse a GPU's file of AMD's exporter."""
     return msgspec.json.decode(content, type=AmdFile)

@@ -45,7 +45,7 @@ class SavedTasks(SavedTexts):
 
 
 class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
-    """See the package."""
+    """Exports madengine's tasks and results, and its wrong verdicts."""
 
     def __init__(self, config: MadengineConfig) -> None:
         super().__init__("madengine", config.paths, SavedTasks, MadSnapshot(), render)

@@ -1,10 +1,10 @@
-"""Marks: what users say of their own jobs (`rankwatch mark`), for the time lines of dashboards.
+"""Marks: users' notes on their own jobs (`rankwatch mark`), for the time lines of dashboards.
 
-A socket that every user of the node may open; the kernel says who did. Users mark the jobs that they have ranks of here
-and no other; root marks all.
+Every user of the node may open the socket, and the kernel identifies the user. Users may mark only jobs in which
+they have ranks here; root may mark all.
 
-Needs socket: to make the one that it listens on, and to ask who is at the other end.
-Needs asyncio.start_unix_server: it is the one that listens.
+Needs socket: to make the socket that it listens on, and to identify the peer.
+Needs asyncio.start_unix_server: to listen.
 """
 
 from exporters.marks.exporter import SPEC, MarksConfig, MarksExporter

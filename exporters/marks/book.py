@@ -1,4 +1,4 @@
-"""The marks that are shown: who may set one, and how many there are at most. Pure."""
+"""The shown marks: which users may set one, and the limits. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import MarkRequest
 
 MAX_MARKS = 256
-"""Maximum of all users of a node; beyond it the user with most loses the oldest."""
+"""Of all users of a node; at the limit the user with the most loses the oldest."""
 MAX_MARKS_PER_JOB = 8
 MARKS_PER_MINUTE = 6
 """Of one user."""
 MINUTE_SECONDS = 60.0
 SHOWN_SECONDS = 3600.0
-"""A mark is a point in time: it is shown long enough for every scrape."""
+"""A mark is a point in time: it is shown for this long, enough for every scrape."""
 ROOT = 0
 
 MARK = Family(
@@ -42,14 +42,14 @@ class _Set(NamedTuple):
 
 
 class MarkBook:
-    """The marks of the last hour; times are the caller's."""
+    """The marks of the last hour; the caller gives all times."""
 
     def __init__(self) -> None:
         self._marks: FairTable[Mark, _Set] = FairTable()
         self._recent: dict[int, deque[float]] = {}
 
     def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
-        """Set a mark at time ``at`` since the epoch; return why not, or nothing.
+        """Set a mark at epoch time ``at``; return why it was refused, or "".
 
         ``owners``: the users of each job with ranks here. ``now``: monotonic.
         """
@@ -68,7 +68,7 @@ class MarkBook:
         return ""
 
     def expire(self, now: float) -> None:
-        """Forget what was shown for long enough."""
+        """Forget the marks that were shown for SHOWN_SECONDS."""
         for mark in [mark for mark, when in self._marks.items() if when.expires_at <= now]:
             self._marks.pop(mark)
         self._recent = {uid: times for uid, times in self._recent.items() if now - times[-1] < MINUTE_SECONDS}
@@ -85,7 +85,7 @@ class MarkBook:
         if len(self._marks) >= MAX_MARKS:
             of_loser = iter(self._marks.of(self._marks.gives_way_to(share)))
             oldest, _ = self._marks.items()[0]
-            self._marks.pop(next(of_loser, oldest))  # the oldest where each user has one
+            self._marks.pop(next(of_loser, oldest))  # the oldest if each user has one
         self._marks.put(mark, when, share)
 
 

@@ -1,4 +1,4 @@
-"""The exporter: listens on a socket of the node's users, and shows what they marked."""
+"""Listens on a socket for the node's users, and shows their marks."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from agent.sdk.ranks import MarkAnswer, MarkRequest, mark as mark_socket
 from exporters.marks.book import MARK, Mark, MarkBook, render
 
 MAX_CONNECTIONS = 8
-"""At once; one more takes the place of the oldest of the user with most."""
+"""At once; at the limit the user with the most loses the oldest."""
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
 MAX_ASKS = 120
-"""Of one user from one look to the next; who asks more often is closed unheard: an ask costs a line of log."""
+"""Of one user between two looks; further requests are closed unread, since each costs a log line."""
 MAX_ASKING = 1024
-"""Users from one look to the next: one may have 65,536 numbers (subuid(5))."""
+"""Users between two looks: one person may have 65,536 uids (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
-"""Pid, uid and gid of who opened the socket (SO_PEERCRED, unix(7))."""
+"""Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
 
 
 class MarksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Nothing to set."""
+    """The exporter has no options of its own."""
 
 
 class MarksExporter:
-    """See the package."""
+    """Takes marks over the socket and exports them."""
 
     def __init__(self, _config: MarksConfig) -> None:
         self._book = MarkBook()
@@ -41,13 +41,13 @@ class MarksExporter:
         self._asks: Counter[int] = Counter()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; the socket is opened with the first look."""
+        """Prepare the thread; the first look opens the socket."""
         self._ctx = ctx
         self._path = ctx.roots.run / mark_socket.SOCKET
         self._thread = ctx.thread("marks")
 
     async def update(self) -> None:
-        """Listen, and forget old marks; NoData where the service has no directory for the socket."""
+        """Listen, and forget old marks; NoData if the service has no directory for the socket."""
         if self._server is None:
             if not await self._thread.call(self._path.parent.is_dir):
                 raise NoData
@@ -60,8 +60,8 @@ class MarksExporter:
         self._book.expire(self._ctx.clock.monotonic())
 
     def _listener(self) -> socket.socket:
-        """Return the socket, every user's: the kernel says who it is that opens it. Blocking."""
-        self._path.unlink(missing_ok=True)  # of an agent that was killed
+        """Return the socket, open to every user: the kernel identifies the user. Blocking."""
+        self._path.unlink(missing_ok=True)  # left by a killed agent
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             listener.bind(str(self._path))
@@ -81,17 +81,17 @@ class MarksExporter:
         self._open[writer] = uid
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                if line := await reader.readline():  # none of a connection that was closed for another
+                if line := await reader.readline():  # b"" from a connection closed for another
                     writer.write(msgspec.json.encode(MarkAnswer(self._take(line, uid))) + b"\n")
                     await writer.drain()
-        except (TimeoutError, OSError, ValueError):  # too slow, gone, or a line too long
+        except (TimeoutError, OSError, ValueError):  # the peer is too slow, gone, or sends too long a line
             pass
         finally:
             self._open.pop(writer, None)
             writer.close()
 
     def _close_one(self, uid: int) -> None:
-        """Close the oldest connection of a user with most, one more of this user's counted."""
+        """Close the oldest connection of the user with the most, where ``uid`` counts as having one more."""
         counts = Counter((uid, *self._open.values()))
         most = max(counts.values())
         oldest = next(writer for writer, owner in self._open.items() if counts[owner] == most)
@@ -111,8 +111,8 @@ class MarksExporter:
             return str(error)
         clock = self._ctx.clock
         refused = self._book.add(request, uid, self._owners(), clock.monotonic(), clock.time())
-        said = "a mark was refused: {why}" if refused else "a mark was set"
-        self._ctx.log.info(said, job_id=request.job_id, uid=uid, why=refused)
+        message = "a mark was refused: {why}" if refused else "a mark was set"
+        self._ctx.log.info(message, job_id=request.job_id, uid=uid, why=refused)
         return refused
 
     def _owners(self) -> dict[str, frozenset[int]]:
@@ -141,7 +141,7 @@ class MarksExporter:
 
 
 def _uid(writer: asyncio.StreamWriter) -> int:
-    """Who opened the connection, as the kernel says."""
+    """Return the user who opened the connection, as the kernel identifies it."""
     connected = writer.get_extra_info("socket")
     _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)

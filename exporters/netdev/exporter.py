@@ -1,4 +1,4 @@
-"""The exporter: reads devices in sysfs (/sys/class/net), in its own thread."""
+"""Reads network devices in sysfs (/sys/class/net), in its own thread."""
 
 import re
 from collections.abc import Iterable
@@ -65,15 +65,15 @@ class NetdevConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
     """The exporter has no options of its own."""
 
 
-class NetdevFound(msgspec.Struct, frozen=True):
+class NetdevSnapshot(msgspec.Struct, frozen=True):
     """The devices, and their pause frames by device name."""
 
     devices: tuple[NetworkDevice, ...]
     pauses: dict[str, tuple[Count, ...]]
 
 
-class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
-    """See the package."""
+class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
+    """Exports network devices and their pause frames."""
 
     _pauses: PauseReader | None = None
 
@@ -83,12 +83,12 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
         if ctx.roots.sys == Path("/sys"):
             self._pauses = PauseReader()
 
-    def read(self, roots: Roots) -> NetdevFound:
+    def read(self, roots: Roots) -> NetdevSnapshot:
         """Read every device. Raise NoData without any device."""
         devices = read_devices(roots.sys)
         if not devices:
             raise NoData
-        return NetdevFound(devices, self._read_pauses({device.name: device.driver for device in devices}))
+        return NetdevSnapshot(devices, self._read_pauses({device.name: device.driver for device in devices}))
 
     def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
         """Return the pause frames by device. If netlink is refused, return none and set the note of the front page."""
@@ -102,7 +102,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevFound]):
             self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 
-    def render(self, snapshot: NetdevFound) -> Iterable[Metric]:
+    def render(self, snapshot: NetdevSnapshot) -> Iterable[Metric]:
         """Return the families, with one series for each value that was read."""
         rows = {family: family.rows() for family in FAMILIES}
         for device in snapshot.devices:

@@ -17,7 +17,7 @@ UNSUPPORTED_SECONDS = 3600.0
 FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
 REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})
-"""Counts by priority of these drivers are as old as the last read of all statistics, if there ever was one."""
+"""Drivers whose counts by priority are only as new as the last read of all statistics, if there was one."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 
@@ -87,7 +87,7 @@ def _shown(direction: str, priority: str, number: int, *, is_on: bool) -> Iterab
     return [(direction, priority, number)] if number < MAX_COUNT and (is_on or number) else []
 
 
-class _Question(NamedTuple):
+class _PauseQuery(NamedTuple):
     """A query about a device: the protocol, the function that returns the message type, request and answer."""
 
     protocol: int
@@ -98,14 +98,14 @@ class _Question(NamedTuple):
 
 def _ethtool(kernel: netlink.Netlink) -> int:
     """Return the kernel's number of the netlink family ethtool."""
-    question = _GENERIC_HEADER.pack(_GET_FAMILY, 1, 0) + netlink.attribute(_FAMILY_NAME, _ETHTOOL)
-    answer = dict(netlink.attributes(kernel.ask(_CONTROL, question)[_GENERIC_HEADER.size :]))
+    query = _GENERIC_HEADER.pack(_GET_FAMILY, 1, 0) + netlink.attribute(_FAMILY_NAME, _ETHTOOL)
+    answer = dict(netlink.attributes(kernel.ask(_CONTROL, query)[_GENERIC_HEADER.size :]))
     return int.from_bytes(answer.get(_FAMILY_ID, b""), sys.byteorder)
 
 
-_QUESTIONS = (
-    _Question(netlink.GENERIC, _ethtool, pause_request, pause_counts),
-    _Question(netlink.ROUTE, lambda _: _GET_DCB, priority_request, priority_counts),
+_QUERIES = (
+    _PauseQuery(netlink.GENERIC, _ethtool, pause_request, pause_counts),
+    _PauseQuery(netlink.ROUTE, lambda _: _GET_DCB, priority_request, priority_counts),
 )
 
 
@@ -122,7 +122,7 @@ class PauseReader:
     ) -> None:
         self._open = open_channel
         self._refresh = refresh
-        self._asked_again_at: dict[tuple[str, int], float] = {}
+        self._queried_again_at: dict[tuple[str, int], float] = {}
         self._refreshed_at: dict[str, float] = {}
 
     def read(self, drivers: Mapping[str, str], now: float) -> dict[str, tuple[Count, ...]]:
@@ -130,29 +130,29 @@ class PauseReader:
 
         ``drivers``: the driver of each device, by device name. ``now``: monotonic seconds.
         """
-        waiting, fresh = self._asked_again_at.items(), self._refreshed_at.items()
-        self._asked_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}
+        waiting, fresh = self._queried_again_at.items(), self._refreshed_at.items()
+        self._queried_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}
         self._refreshed_at = {name: at for name, at in fresh if name in drivers}
         pauses: dict[str, tuple[Count, ...]] = {}
-        for question in _QUESTIONS:
-            due = [name for name in drivers if (name, question.protocol) not in self._asked_again_at]
+        for query in _QUERIES:
+            due = [name for name in drivers if (name, query.protocol) not in self._queried_again_at]
             if due:
-                with self._open(question.protocol) as kernel:
+                with self._open(query.protocol) as kernel:
                     for name in due:
-                        caches = question.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
-                        counts = self._counts(kernel, question, name, now, is_cached=caches)
+                        caches = query.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
+                        counts = self._counts(kernel, query, name, now, is_cached=caches)
                         pauses[name] = (*pauses.get(name, ()), *counts)
         return pauses
 
     def _counts(
-        self, kernel: netlink.Netlink, question: _Question, device: str, now: float, *, is_cached: bool
+        self, kernel: netlink.Netlink, query: _PauseQuery, device: str, now: float, *, is_cached: bool
     ) -> tuple[Count, ...]:
         try:
             if is_cached and now - self._refreshed_at.get(device, float("-inf")) >= REFRESH_SECONDS:
                 self._refresh(device)
                 self._refreshed_at[device] = now
-            return tuple(question.counts(kernel.ask(question.kind(kernel), question.request(device))))
+            return tuple(query.counts(kernel.ask(query.kind(kernel), query.request(device))))
         except OSError as error:
             wait = UNSUPPORTED_SECONDS if error.errno in _UNSUPPORTED else FAILED_SECONDS
-            self._asked_again_at[device, question.protocol] = now + wait
+            self._queried_again_at[device, query.protocol] = now + wait
             return ()

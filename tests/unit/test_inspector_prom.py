@@ -36,7 +36,7 @@ from exporters.inspector_prom.descriptors import (
     writers,
 )
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
-from exporters.inspector_prom.reading import FoundMeans, MeansRequest, look_at
+from exporters.inspector_prom.reading import FileMeans, MeansRequest, look_at
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
 ME = os.getuid()
@@ -330,8 +330,8 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
         request = MeansRequest("/proc", me, ME, file.fileno(), str(path))
         status = os.stat(path)
         place = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
-        assert look_at(request) == FoundMeans(place, status.st_uid)
-        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FoundMeans(place, status.st_uid, b"x\n")
+        assert look_at(request) == FileMeans(place, status.st_uid)
+        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FileMeans(place, status.st_uid, b"x\n")
         assert look_at(msgspec.structs.replace(request, target="/another")) is None
     assert held_by(proc, key) == []
     assert held_by(proc, ProcessKey(me, 0)) is None
