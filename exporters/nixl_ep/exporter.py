@@ -107,7 +107,7 @@ def numbers_of(launches: Sequence[Launch], of_job: Sequence[RankView]) -> dict[P
 
 
 class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
-    """See the package."""
+    """Exports NIXL-EP runs and the ranks that leave as planned."""
 
     def __init__(self, config: NixlEpConfig) -> None:
         super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render)

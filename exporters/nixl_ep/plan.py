@@ -11,7 +11,7 @@ import msgspec
 
 MAX_PLAN_BYTES = 1024 * 1024
 MAX_PHASES = 4096
-MAX_RANK = 1 << 20
+RANK_LIMIT = 1 << 20  # Rank numbers are below this
 MAX_RANKS = 65_536  # Limit of ranks per phase
 MAX_ENTRIES = 1 << 16  # Limit of ranks over all phases of a plan: about 6 MB
 
@@ -73,7 +73,7 @@ def _ranks(phase: list[int] | _NamedPhase) -> tuple[frozenset[int], frozenset[in
         named, killed = phase.ranks, [*phase.killed, *(-rank for rank in phase.ranks if rank < 0)]
     else:
         named, killed = phase, [-rank for rank in phase if rank < 0]
-    if len(named) + len(killed) > 2 * MAX_RANKS or any(abs(rank) >= MAX_RANK for rank in (*named, *killed)):
+    if len(named) + len(killed) > 2 * MAX_RANKS or any(abs(rank) >= RANK_LIMIT for rank in (*named, *killed)):
         raise ValueError("a phase is out of bounds")
     gone = frozenset(abs(rank) for rank in killed)
     return frozenset(rank for rank in named if rank >= 0) - gone, gone

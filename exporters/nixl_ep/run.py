@@ -19,7 +19,7 @@ from exporters.nixl_ep.plan import Plan
 
 MAX_LINE_CHARACTERS = 65_536  # The parser ignores the rest of a longer line
 MAX_RECORDS = 256  # Limit of records per line
-MAX_RANK = 1 << 20
+RANK_LIMIT = 1 << 20  # Rank numbers are below this
 MAX_PHASE = 1 << 20
 MAX_NUMBER = 1e12
 _GB = 1e9
@@ -41,7 +41,7 @@ def _bounded(text: str, limit: int) -> int:
 
 
 def _rank(text: str) -> int:
-    return _bounded(text, MAX_RANK - 1)
+    return _bounded(text, RANK_LIMIT - 1)
 
 
 class StageTimes(msgspec.Struct, frozen=True):
@@ -102,13 +102,13 @@ class NodeRun(msgspec.Struct):
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
 
     def _rank(self, number: int) -> RankRun:
-        """Return the state of a rank; ValueError where there is no room for one more."""
+        """Return the state of a rank; ValueError if the limit of ranks is reached."""
         if number not in self.ranks and len(self.ranks) >= MAX_RANKS:
             raise ValueError("there are too many ranks")
         return self.ranks.setdefault(number, RankRun())
 
     def take_identity(self, match: re.Match[str], seconds: float, _plan: Plan | None) -> None:
-        """A repeated process number starts another launch. A repeated rank is a new process, so its state restarts."""
+        """Add a rank's process number. A repeated number starts another launch, a repeated rank a new state."""
         process, number = _rank(match[1]), _rank(match[2])
         if not self.launches or process in self.launches[-1].ranks:
             self.launches = [*self.launches, Launch(seconds)][-MAX_LAUNCHES:]
@@ -118,7 +118,7 @@ class NodeRun(msgspec.Struct):
         self.ranks[number] = RankRun()
 
     def take_phase(self, match: re.Match[str], seconds: float, _plan: Plan | None) -> None:
-        """A rank began or ended a phase."""
+        """Note the beginning or the end of a rank's phase."""
         number, phase = _rank(match[1]), _bounded(match[4], MAX_PHASE)
         rank = self._rank(number)
         rank.said_seconds = seconds
@@ -130,14 +130,14 @@ class NodeRun(msgspec.Struct):
             rank.phase_seconds = seconds - rank.began_seconds
 
     def take_bandwidths(self, match: re.Match[str], _seconds: float, _plan: Plan | None) -> None:
-        """A rank measured its bandwidth, of its stages together or of each."""
+        """Store the bandwidth that a rank measured, of its stages together or of each."""
         measured = {stage: float(text) for stage, text in match.groupdict().items()}
         if all(0 <= number <= MAX_NUMBER for number in measured.values()):  # NaN is not
             stages = {stage: StageTimes(number * _GB) for stage, number in measured.items()}
             self._rank(_rank(match[1])).stages.update(stages)
 
     def take_failures(self, match: re.Match[str], _seconds: float, plan: Plan | None) -> None:
-        """A rank reports failed ranks. A report by an assertion is of failures that are not in the plan."""
+        """Count reports of failed ranks. A report by an assertion is about failures that are not in the plan."""
         reporter = self.ranks.get(_rank(match[1]))
         phase = None if reporter is None else reporter.phase
         for rank in sorted({_rank(number) for number in match["failed"].replace(",", " ").split()}):
@@ -151,7 +151,7 @@ class NodeRun(msgspec.Struct):
                 self.failures[key] = saved_sum(self.failures.get(key, 0))
 
     def take_leave(self, match: re.Match[str], seconds: float, why: str) -> None:
-        """A rank logs that it leaves. ``why``: removed, killed (by the plan), done, or no_phase (no further work)."""
+        """Note that a rank leaves. ``why``: removed, killed (by the plan), done, or no_phase (no further work)."""
         rank = self._rank(_rank(match[1]))
         rank.said_seconds, rank.left = seconds, why
 

@@ -68,8 +68,8 @@ def test_bounds_of_plans() -> None:
     """Phases, ranks and bytes at their bounds are read, and one more is not; half a plan and other text are none."""
     assert read_plan(json.dumps([[0]] * plan.MAX_PHASES).encode()) is not None
     assert read_plan(json.dumps([[0]] * (plan.MAX_PHASES + 1)).encode()) is None
-    assert read_plan(json.dumps([[plan.MAX_RANK - 1]]).encode()) is not None
-    assert read_plan(json.dumps([[plan.MAX_RANK]]).encode()) is None
+    assert read_plan(json.dumps([[plan.RANK_LIMIT - 1]]).encode()) is not None
+    assert read_plan(json.dumps([[plan.RANK_LIMIT]]).encode()) is None
     assert read_plan(b"[[0]]".ljust(plan.MAX_PLAN_BYTES)) is not None
     assert read_plan(b"[[0]]".ljust(plan.MAX_PLAN_BYTES + 1)) is None
     assert read_plan(json.dumps([[*range(plan.MAX_RANKS)]] * 17).encode()) is None
@@ -138,7 +138,7 @@ def test_bounds_of_lines() -> None:
     assert len(taken([f"{ME}detected rank failures: {{{names}}}, cleaning up..."]).failures) == run.MAX_RANKS
     for line in (
         " " * run.MAX_LINE_CHARACTERS + edge,
-        f"global_rank={run.MAX_RANK}, local_rank=1 -> start phase 1",
+        f"global_rank={run.RANK_LIMIT}, local_rank=1 -> start phase 1",
         f"global_rank=1, local_rank=1 -> start phase {run.MAX_PHASE + 1}",
     ):
         assert taken([line]) == NodeRun()
