@@ -1,1 +1,1 @@
-"""What each source means: one module or package per source, found by name; see CONTRIBUTING.md."""
+"""The exporters: one module or package per source, discovered by name; see CONTRIBUTING.md."""

@@ -1,4 +1,4 @@
-"""The exporter: reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
+"""Reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -46,7 +46,7 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
-    """See the package. Only the exporter's thread uses the baseline and the site's files."""
+    """Exports RDMA devices and checks them. Only the exporter's thread uses the baseline and the site's files."""
 
     def __init__(self, config: RdmaConfig) -> None:
         super().__init__(config)
@@ -117,7 +117,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
                 self.ctx.log.warning("invalid lines of switch_ports are ignored: {lines}", lines=lines)
 
     def _changed(self, key: str, path: str, max_bytes: int, read: Callable[[bytes], T]) -> T | None:
-        """Return the content of a file that changed, else None. One that cannot be read is logged once."""
+        """Return the content of a changed file, else None. Log an unreadable file once."""
         try:
             changed = read_changed(path, max_bytes, self._places.get(key)) if path else None
             self._unread.discard(key)

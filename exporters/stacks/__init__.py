@@ -1,9 +1,9 @@
-"""Stacks: where the Python code of a hanging job's ranks is, read from outside by py-spy. Off unless it is switched on.
+"""Stacks: the calls of the Python code in a hanging job's ranks, read from outside by py-spy. Off by default.
 
-While ranks of a job here complete nothing for longer than ever, each rank's main thread is looked at once in ten
-minutes, without stopping it. A rank whose code is elsewhere than that of most others may be the one they wait for.
+While ranks of a job here complete nothing for longer than ever before, py-spy reads each rank's main thread once in ten
+minutes, without stopping it. The other ranks may wait for a rank whose code is not where that of most others is.
 
-Needs subprocess: py-spy is a program, which root installs; it is run in a helper process.
+Needs subprocess: py-spy is a program, which root installs; a helper process runs it.
 """
 
 from exporters.stacks.exporter import SPEC, StacksConfig, StacksExporter

@@ -1,8 +1,8 @@
-"""The helper's side: runs py-spy on one process, and reads what it prints. Blocking.
+"""Runs py-spy on one process and parses its output. In the helper; blocking.
 
-`py-spy dump --nonblocking` reads the process' memory (/proc/PID/mem, where the service's filter
-refuses process_vm_readv) and stops nothing. It is not run on a process
-with a thread in uninterruptible sleep: reading its maps could wait for that thread.
+`py-spy dump --nonblocking` reads the process's memory and stops nothing (through /proc/PID/mem where the service's
+filter refuses process_vm_readv). It does not run on a process with a thread in uninterruptible sleep: reading its maps
+could wait for that thread.
 """
 
 import os
@@ -19,14 +19,14 @@ MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 MAX_ERROR_BYTES = 4096
 CPU_SECONDS = 5
 DUMP_SECONDS = 5.0
-MAX_LOOKED_AT = 1024  # Threads whose state is read
+MAX_LOOKED_AT = 1024  # Threads of one process whose state is read
 
 Result = Literal["read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed"]
 RESULTS: tuple[Result, ...] = ("read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed")
 
 
 class StackRequest(msgspec.Struct, frozen=True):
-    """Which process below ``proc_root`` is looked at: its pid, and when it started (ticks since boot)."""
+    """The process to read below ``proc_root``: its pid, and its start (ticks since boot)."""
 
     program: str
     proc_root: str
@@ -35,7 +35,7 @@ class StackRequest(msgspec.Struct, frozen=True):
 
 
 class StackAnswer(msgspec.Struct, frozen=True):
-    """``stack`` is there where it was read; ``error``: what py-spy says else."""
+    """``stack``: only if it was read; ``error``: otherwise py-spy's message."""
 
     result: Result
     stack: Stack | None = None
@@ -43,7 +43,7 @@ class StackAnswer(msgspec.Struct, frozen=True):
 
 
 def take_stack(request: StackRequest, _body: bytes) -> StackAnswer:
-    """Answer the helper's call."""
+    """Return the stack of the requested process, or the reason for none."""
     states = _states(request)
     if states is None:
         return StackAnswer("gone")
@@ -63,17 +63,17 @@ def take_stack(request: StackRequest, _body: bytes) -> StackAnswer:
 
 
 def _refused(error: str) -> StackAnswer:
-    """What py-spy's words mean when it prints no stacks."""
-    said = error.lower()
-    if "permission denied" in said or "operation not permitted" in said:
+    """Return the result for a message of py-spy that has no stacks."""
+    message = error.lower()
+    if "permission denied" in message or "operation not permitted" in message:
         return StackAnswer("not_permitted", error=error)
-    if "python version" in said or "python interpreter" in said:
+    if "python version" in message or "python interpreter" in message:
         return StackAnswer("no_python", error=error)
     return StackAnswer("failed", error=error or "no answer in time")
 
 
 def _run(command: list[str]) -> tuple[bytes, str]:
-    """Run a program within its time limit; return its output, cut one byte after the bound, and its first error."""
+    """Run a program within its time limit; return at most MAX_OUTPUT_BYTES + 1 of output, and the first error line."""
     with subprocess.Popen(  # noqa: S603  # root configured it
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, close_fds=True
     ) as process:
@@ -93,7 +93,7 @@ def _run(command: list[str]) -> tuple[bytes, str]:
 
 
 def _states(request: StackRequest) -> str | None:
-    """Return the states of its threads; None where it is not there any more."""
+    """Return the states of the process's threads; None if it has ended."""
     home = f"{request.proc_root}/{request.pid}"
     fields = _stat(f"{home}/stat")
     if len(fields) < 20 or fields[19] != str(request.start_ticks):
@@ -106,7 +106,7 @@ def _states(request: StackRequest) -> str | None:
 
 
 def _stat(path: str) -> list[str]:
-    """Return the fields of a stat file from the third on (proc(5)); none where there is no such file."""
+    """Return the fields of a stat file from the third on (proc(5)); none without the file."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(4096).rpartition(b")")[2].decode().split()
@@ -115,7 +115,7 @@ def _stat(path: str) -> list[str]:
 
 
 def _ids(request: StackRequest) -> set[int]:
-    """Its main thread's ids: of our pid namespace and of its own."""
+    """Return the ids of the process's main thread: in our pid namespace and in its own."""
     pids = {request.pid}
     try:
         with open(f"{request.proc_root}/{request.pid}/status", "rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""The exporter: has the ranks of a job looked at that completes nothing, one rank after the other."""
+"""Lets a helper read the stacks of ranks whose job completes nothing, one rank after the other."""
 
 import os
 from collections import Counter
@@ -18,26 +18,26 @@ from exporters.stacks.frames import Stack, others
 
 # fmt: off
 STACK = Family("rankwatch_rank_stack_info", "gauge",
-    "Where the rank's Python code is while its job completes nothing: the five innermost calls of its main thread and "
-    "a hash of them; always 1. The names are those of the user's program.",
+    "The calls in which the rank's Python code is while its job completes nothing: the five innermost of its main "
+    "thread and a hash of them; always 1. The names are those of the user's program.",
     ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
 DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
-    "Looks at ranks' Python stacks, by result: read, gone, uninterruptible (a thread waits in the kernel: not looked "
-    "at), not_permitted, no_python, too_large, failed, unanswered.",
+    "Reads of ranks' Python stacks, by result: read, gone, uninterruptible (not read, as a thread waits in the "
+    "kernel), not_permitted, no_python, too_large, failed, unanswered.",
     ("result",), "1 per result", "sum")
 # fmt: on
 FAMILIES = (STACK, DUMPS)
 
 
 class StacksSnapshot(NamedTuple):
-    """What is shown."""
+    """The stacks to show by rank, and the reads by result."""
 
     stacks: Mapping[RankLabel, str]
     counts: Mapping[str, int]
 
 
 def render(snapshot: StacksSnapshot) -> Iterable[Metric]:
-    """Return the series."""
+    """Return the families of a snapshot."""
     stacks, dumps = STACK.rows(), DUMPS.rows()
     for label, stack in snapshot.stacks.items():
         stacks.add((label.job_id, label.rank, stack), 1)
@@ -47,14 +47,14 @@ def render(snapshot: StacksSnapshot) -> Iterable[Metric]:
 
 
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0  # The program is given 5 s of these
-LOOK_SECONDS = 2.0  # An update begins no further look after this long
-PART_SECONDS = 8.0  # Likewise of a bundle's part, which has 20 s in all by default
-AGAIN_SECONDS = 600.0  # Time between two looks at a rank, and until any look after one that did not come back
+HELPER_SECONDS = 10.0  # Of these, py-spy gets 5 s
+LOOK_SECONDS = 2.0  # After this an update starts no further read
+PART_SECONDS = 8.0  # After this a bundle's part starts no further read; a part has 20 s by default
+AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after one without an answer
 MAX_RANKS_PER_JOB = 32
-MAX_RANKS = 128  # Stacks that are held, of all jobs of the node
+MAX_RANKS = 128  # Stacks that are kept, over all jobs of the node
 WAITING = 2
-"""Ranks that a bundle has besides its suspects; of all, where none is known: most of them show who is elsewhere."""
+"""Ranks in a bundle besides its suspects. Without suspects it has all ranks: most of them show which is elsewhere."""
 UNANSWERED = "unanswered"
 TAKER = HelperSpec(
     "stacks", f"{take_stack.__module__}:{take_stack.__name__}", StackAnswer, memory_bytes=256 * 1024 * 1024
@@ -62,10 +62,10 @@ TAKER = HelperSpec(
 
 
 class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``py_spy``: the program, which the site installs; it must belong to root and be writable by root alone.
+    """``py_spy``: the program, which the site installs; it must belong to root and be writable only by root.
 
-    ``silence_seconds``: a rank that had completed operations and completes none for this long, and for longer than ever
-    before, has fallen silent: then its job is looked at.
+    ``silence_seconds``: a rank that had completed operations is silent if it completes none for this long and for
+    longer than ever before; then the stacks of its job are read.
     """
 
     enabled: bool | Literal["auto"] = False
@@ -74,7 +74,7 @@ class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class _Held(NamedTuple):
-    """A rank's stack; ``progress_seconds``: what it had last completed then."""
+    """A rank's stack; ``progress_seconds``: time of its last completed operation then."""
 
     key: ProcessKey
     stack: Stack
@@ -82,7 +82,7 @@ class _Held(NamedTuple):
 
 
 class StacksExporter:
-    """See the package."""
+    """Exports the stacks of silent jobs' ranks."""
 
     def __init__(self, config: StacksConfig) -> None:
         self._config = config
@@ -101,7 +101,7 @@ class StacksExporter:
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Look at the ranks of silent jobs; NoData where there are no processes or, unless it must be, no program."""
+        """Read the ranks of silent jobs; NoData without /proc, or without py-spy unless ``enabled`` is true."""
         if not await self._thread.call(self._is_there):
             raise NoData
         views = self._ctx.ranks.snapshot().ranks
@@ -114,7 +114,7 @@ class StacksExporter:
             await self._look_at(view)
 
     def _is_there(self) -> bool:
-        """Whether there are processes and the program; OSError where it must be there, or is not root's. Blocking."""
+        """Return True if /proc and py-spy exist; OSError if py-spy is required and missing, or not root's. Blocking."""
         if not self._ctx.roots.proc.is_dir():
             return False
         try:
@@ -124,7 +124,7 @@ class StacksExporter:
                 raise
             return False
         if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
-            raise PermissionError(f"{self._config.py_spy} may be changed by others than root")
+            raise PermissionError(f"{self._config.py_spy} may be changed by users other than root")
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
@@ -143,7 +143,7 @@ class StacksExporter:
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:
-        """Drop the stacks of ranks that have left, restarted or went on, and old ones of jobs that go on."""
+        """Drop the stacks of ranks that ended, restarted or made progress, and old stacks of jobs that go on."""
         running = {view.label: view for view in _running(views)}
         now, live = self._ctx.clock.monotonic(), {view.process.key for view in running.values()}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
@@ -157,7 +157,7 @@ class StacksExporter:
                 self._drop(label)
 
     def _due(self, views: Iterable[RankView]) -> list[RankView]:
-        """Return the ranks to look at now, at most MAX_RANKS_PER_JOB of a job: each user's jobs in turn."""
+        """Return the ranks to read now, at most MAX_RANKS_PER_JOB of a job, with the users in turn."""
         of_job: Counter[str] = Counter()
         due = []
         for view in _running(views):
@@ -172,7 +172,7 @@ class StacksExporter:
         return view.process.key not in self._looked_at
 
     async def _look_at(self, view: RankView) -> Stack | None:
-        """Have one rank looked at, and hold its stack until it goes on."""
+        """Let the helper read one rank's stack, keep it until the rank makes progress, and return it."""
         key = view.process.key
         self._looked_at[key] = self._ctx.clock.monotonic()
         request = StackRequest(self._config.py_spy, str(self._ctx.roots.proc), key.pid, key.start_ticks)
@@ -206,7 +206,7 @@ class StacksExporter:
             self._ctx.admit.release(("stacks", label))
 
     async def _part(self, wanted: Wanted) -> Offered:
-        """The stacks of a job for a bundle: those held and, looked at now, of suspects and two others, or of all."""
+        """Return a job's stacks for a bundle: kept ones, and new ones of suspects and two others, or of all ranks."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
         stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
         rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]
@@ -220,13 +220,13 @@ class StacksExporter:
             try:
                 stack = await self._look_at(view)
             except HelperError:
-                break  # it is counted; what was read before is kept
+                break  # the error is counted, and earlier stacks are kept
             if stack is not None:
                 stacks[view.label.rank] = stack
         return offered(stacks)
 
     def snapshot(self) -> StacksSnapshot:
-        """Return the stacks of silent jobs, and what became of looks."""
+        """Return the stacks of silent jobs, and the reads by result."""
         shown = {label: held.stack.label for label, held in self._held.items() if label.job_id in self._silent}
         return StacksSnapshot(shown, dict(self._counts))
 
@@ -235,11 +235,11 @@ class StacksExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Nothing is under way; what was lent ends with the lease."""
+        """Do nothing: the thread and the helper end with the lease."""
 
 
 def offered(stacks: Mapping[str, Stack]) -> Offered:
-    """Return what a bundle has of these stacks, by rank."""
+    """Return the part of a bundle with these stacks, by rank."""
     elsewhere = others({rank: stack.label for rank, stack in stacks.items()})
     words: Sequence[summaries.Word] = [
         summaries.Word(

@@ -1,6 +1,6 @@
-"""py-spy's answer about one process (`py-spy dump --json`, 0.4), with bounds, and what is made of it. Pure.
+"""Parses py-spy's answer about one process (`py-spy dump --json`, 0.4), with bounds, and compares stacks. Pure.
 
-Names of functions, files and threads are the job user's words.
+The job's user chooses the names of functions, files and threads.
 """
 
 import hashlib
@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-TOP_FRAMES = 5  # Number of frames of a stack that are compared: further down all ranks of a program are the same
+TOP_FRAMES = 5  # Compared frames of a stack: further down all ranks of a program are the same
 MAX_THREADS = 64
 MAX_FRAMES = 64
 MAX_NAME = 48
 MAX_TEXT = 32 * 1024
 HASH_DIGITS = 8
-LEAST_VOTERS = 4  # Ranks whose stacks are known, below which none is called different
+LEAST_VOTERS = 4  # With fewer known stacks no rank is called different
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -41,16 +41,16 @@ _DECODER = msgspec.json.Decoder(list[Thread])
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """What is kept of a process: ``label`` names its main thread's stack, ``text`` has those of all threads."""
+    """The stacks of a process: ``label`` names its main thread's, ``text`` has those of all threads."""
 
     label: str
     text: str
 
 
 def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
-    """Return a process' stack; None where no thread of it runs Python. ``main_ids``: its pid, and its namespace's.
+    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, also that in its namespace.
 
-    msgspec.DecodeError (ValidationError) for what is no answer of py-spy.
+    Raise msgspec.DecodeError (ValidationError) for text that is not py-spy's answer.
     """
     threads = [thread for thread in _DECODER.decode(answer) if thread.frames]
     if not threads:
@@ -63,9 +63,9 @@ def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
 
 
 def others(stacks: Mapping[str, str]) -> dict[str, str]:
-    """Return the ranks that are elsewhere, with their stacks, by the stacks of the ranks of a job.
+    """Return the ranks whose stack differs from most, with their stacks; ``stacks``: by rank of a job.
 
-    A rank is elsewhere only if over half of the ranks share one stack and at most a quarter have this rank's stack.
+    A rank differs only if over half of the ranks share one stack and at most a quarter have this rank's stack.
     The rules judge the ranks of all nodes alike (deploy/prometheus/sources/stacks.yml).
     """
     counts = Counter(stacks.values())
@@ -76,7 +76,7 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(frames: Sequence[Frame]) -> str:
-    """Return the top frames in short, the innermost first, and a hash of them; lines are left out: a loop has many."""
+    """Return the top frames in short, innermost first, and a hash of them; without lines, which change in a loop."""
     top = frames[:TOP_FRAMES]
     names = [_clean(frame.name) for frame in top]
     names[0] += f" ({_file(top[0])})"
@@ -97,6 +97,6 @@ def _file(frame: Frame) -> str:
 
 
 def _clean(text: str) -> str:
-    """A name without what does not print, or could be markup in the chat that an alert is sent to."""
+    """Return a name without unprintable characters, and without markup for the chat that gets alerts."""
     text = text.translate(_BRACKETS)
     return "".join(letter if letter.isprintable() else "?" for letter in text[:MAX_NAME])

@@ -1,4 +1,4 @@
-"""The exporter: the helper probes the paths; the exporter reads Lustre's health file and renders the metrics."""
+"""Lets the helper probe the paths, reads Lustre's health file, and renders the metrics."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -57,7 +57,7 @@ class StorageConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class StorageExporter:
-    """See the package."""
+    """Exports the probes of storage paths, and checks them."""
 
     def __init__(self, config: StorageConfig) -> None:
         self._config = config

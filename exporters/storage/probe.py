@@ -1,4 +1,4 @@
-"""The helper's side: each path has its own thread, so that a path that hangs does not delay the others."""
+"""Probes paths in the helper; each path has its own thread, so that a hanging path does not delay the others."""
 
 import errno
 import os
@@ -66,7 +66,7 @@ class _Prober:
 
     @property
     def missing(self) -> bool:
-        """True when the path did not exist at the last probe; False while a probe is running."""
+        """Return True when the path did not exist at the last probe; False while a probe is running."""
         return self._missing and not self._is_under_way()
 
     def state(self) -> Probe:
