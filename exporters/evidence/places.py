@@ -1,4 +1,4 @@
-"""Shares room among users: which entry is dropped, and which bundle a new one evicts. Pure."""
+"""Divides room among users: decides which entry is dropped, and which bundle a new one evicts. Pure."""
 
 from collections import Counter
 from collections.abc import Sequence

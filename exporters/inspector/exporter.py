@@ -74,7 +74,7 @@ class Checkpoint(msgspec.Struct):
 
 
 class InspectorExporter:
-    """Reads Inspector's JSON lines. ``reading/reader.py`` says which file is read where."""
+    """Reads Inspector's JSON lines, with a DirectoryReader for each directory."""
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
@@ -160,7 +160,7 @@ class InspectorExporter:
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
-        """Return how often files are read or, without files, searched for."""
+        """Return the seconds between two reads of files or, without files, between two searches."""
         if all(slot.is_idle() for slot in self._slots):
             return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
         return self._config.poll_interval_seconds
@@ -202,7 +202,7 @@ class InspectorExporter:
         slot.running = None
         try:
             self._take_in(slot, task.result())
-        except Exception as error:  # noqa: BLE001  # raised once the other directories have had theirs
+        except Exception as error:  # noqa: BLE001  # raised after the turns of the other directories
             slot.failed = True
             return error
         slot.failed = False
@@ -259,7 +259,7 @@ class InspectorExporter:
         return readers
 
     def _checkpoint(self) -> None:
-        """Publish the readers' sections and the totals inherited from writers that these no longer have."""
+        """Publish the readers' sections, and the totals inherited from writers that are in no section any more."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
         inherited = msgspec.Raw(
             msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}))

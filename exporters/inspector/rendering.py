@@ -143,7 +143,7 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
 def _lost(
     writers: list[WriterTotals], series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot
 ) -> Metric:
-    """Return the lost operations of each communicator with a collective series, unless any part is not caught up."""
+    """Return the lost operations of each communicator with a collective series, if all its writers are caught up."""
     sums: Counter[CommunicatorLabel] = Counter(snapshot.inherited.lost)
     hidden = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
     for writer in writers:
@@ -216,7 +216,7 @@ def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric
 
 
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """Return the durations of each job's collectives here, without jobs of a writer that is not caught up."""
+    """Return the durations of each job's collectives here; a job is missing until all its writers are caught up."""
     labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
     withheld: set[str] = set()
     for writer in writers:
@@ -234,7 +234,7 @@ def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metr
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Return the counts of whole ranks, without ranks of a writer that is not caught up."""
+    """Return the counts of each rank; a rank is missing until all its writers are caught up."""
     sums: Counter[RankTally] = Counter(snapshot.inherited.tallies)
     withheld: set[tuple[str, str]] = {key[:2] for key in sums} if snapshot.unpublished else set()
     for writer in writers:

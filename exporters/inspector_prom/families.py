@@ -39,7 +39,7 @@ class MeansFile(msgspec.Struct):
         return self.read_at[1]
 
     def wants(self) -> Place | None:
-        """Return the identity that the file must have to be read; None without news."""
+        """Return the identity that the file must have to be read; None if nothing is new."""
         return self.seen if self.seen != self.read else None
 
     def note(self, identity: Place, now: float, now_seconds: float) -> None:

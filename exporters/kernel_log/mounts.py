@@ -24,7 +24,7 @@ class BlockDevice(NamedTuple):
 def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
     """Return the devices that have not recovered, with whether mountinfo showed each as read-only.
 
-    ``read_only``: the devices so far, with the same value. ``mounted``: mounted devices, and whether each is read-only.
+    ``read_only``: the last result, with new devices added. ``mounted``: mounted devices, and whether each is read-only.
     A device has recovered when it was read-only and is writable now, or when it is not mounted. A device that
     mountinfo never showed as read-only (xfs after a shutdown; ext4 of Linux 6.12 to 6.14) stays until it is unmounted.
     """
@@ -32,7 +32,7 @@ def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> 
 
 
 def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[str, bool]:
-    """Return which of the devices are mounted, with whether each is read-only."""
+    """Return the mounted ones of the devices, each with True if it is read-only."""
     by_word = {word: name for name, device in devices.items() for word in (device.number, *device.names) if word}
     states: dict[str, bool] = {}
     for line in mountinfo.splitlines():

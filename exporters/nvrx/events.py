@@ -144,7 +144,7 @@ class JobEvents(msgspec.Struct):
         return {until: end - last.failed for until, end in ends.items() if end is not None and end >= last.failed}
 
     def take_event(self, match: re.Match[str]) -> None:
-        """Count a step of a cycle; a failure and the start of workers are the ends of a recovery."""
+        """Count a step of a cycle. A recovery lasts from a failure to the start of the workers."""
         try:
             at = datetime.fromisoformat(match[3]).replace(tzinfo=UTC).timestamp()
         except ValueError:

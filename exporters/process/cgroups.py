@@ -78,7 +78,7 @@ MAX_GROUPS = 8  # The nearest groups, from a process's own upwards: a Slurm task
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
 _READ_BYTES = 4096
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")
-"""systemd-oomd's counts: before it kills a group with all below it, and of the processes killed, after that."""
+"""systemd-oomd counts in the first before it kills a group, and in the second the processes that it has killed."""
 _COUNT = re.compile(rb"\d{1,18}")
 
 

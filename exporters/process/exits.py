@@ -1,7 +1,7 @@
 """Waits for the exit of rank processes by pidfd on the event loop, and learns how each ended.
 
 Many may exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses together, and
-the table judges their jobs together: at once after a pause, then every JUDGE_PAUSE_SECONDS while more exit. The status
+the table judges their jobs together: at once after a quiet time, else every JUDGE_PAUSE_SECONDS. The exit status
 of a process that is not our child is readable in two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15,
 include/uapi/linux/pidfd.h) once the parent has reaped it; before that, as long as it is a zombie, field 52 of
 /proc/PID/stat, with ptrace rights."""
@@ -109,7 +109,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 
 class ExitWatch:
-    """Runs on the event loop, except ``_read``, which blocks, on ``thread``. ``ioctl``: use PIDFD_GET_INFO."""
+    """Waits on the event loop; ``_read``, which blocks, runs on ``thread``. ``ioctl``: use PIDFD_GET_INFO."""
 
     def __init__(self, ranks: RankWriter, proc: ProcFS, thread: OwnThread, log: Logger, *, ioctl: bool) -> None:
         self._ranks = ranks

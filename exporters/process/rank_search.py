@@ -198,10 +198,10 @@ class RankSearch:
             seen.program, seen.claim, seen.is_unread = stat.comm, None, stat.comm not in WRAPPERS
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
-        """Return the processes without NCCL whose environment names a rank, and those of them that are ready.
+        """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
 
-        Neither a child that inherits its parent's environment counts, nor a launcher of such processes. Ready are those
-        seen for SETTLED_SECONDS, in jobs where no process has NCCL.
+        Children that inherit their parent's environment do not count, nor do launchers of such processes. A process is
+        ready when it was seen for SETTLED_SECONDS and no process of its job has NCCL.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
@@ -222,7 +222,7 @@ class RankSearch:
         return [seen.key for seen in without], ready
 
     def _read_claims(self) -> None:
-        """Read environments for at most CLAIMS_SECONDS of CPU time; the others follow in the next looks."""
+        """Read environments for at most CLAIMS_SECONDS of CPU time. The next looks read the others."""
         deadline = time.thread_time() + CLAIMS_SECONDS
         for pid, seen in self._seen.items():
             if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:

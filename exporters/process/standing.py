@@ -11,8 +11,8 @@ from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""Between two looks at the threads and the usage of ranks, and between two searches for record files of a rank that
-holds none."""
+"""Time between two looks at the threads and the usage of ranks, and between two searches for record files of a rank
+that holds none."""
 NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each look searches for its first record file
 MAX_NEW_PER_USER = 64  # Ranks of one user for which each look searches; further ones wait THREADS_SECONDS
 LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank that holds one
@@ -100,7 +100,7 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files it holds open; closing one while it runs means that its communicators are gone."""
+    """Note the record files that the process holds open. If it runs and has closed all, its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)

@@ -1,7 +1,7 @@
 """Stacks: the calls of the Python code in a hanging job's ranks, read from outside by py-spy. Off by default.
 
 While ranks of a job here complete nothing for longer than ever before, py-spy reads each rank's main thread once in ten
-minutes, without stopping it. The other ranks may wait for a rank whose code is not where that of most others is.
+minutes, without stopping it. If one rank runs other code than most others, they may wait for it.
 
 Needs subprocess: py-spy is a program, which root installs; a helper process runs it.
 """

@@ -54,7 +54,7 @@ AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after 
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128  # Stacks that are kept, over all jobs of the node
 WAITING = 2
-"""Ranks in a bundle besides its suspects. Without suspects it has all ranks: most of them show which is elsewhere."""
+"""Ranks in a bundle besides its suspects. Without suspects it has all ranks, for comparison."""
 UNANSWERED = "unanswered"
 TAKER = HelperSpec(
     "stacks", f"{take_stack.__module__}:{take_stack.__name__}", StackAnswer, memory_bytes=256 * 1024 * 1024

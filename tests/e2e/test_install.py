@@ -76,7 +76,7 @@ HELPER = """
 import asyncio
 from agent.core.clock import Clock
 from agent.helper.client import Helpers
-from exporters.ras.asking.inquiry import READER
+from exporters.ras.query.runner import READER
 from exporters.ras.report.json_report import ReadRequest
 
 async def main():

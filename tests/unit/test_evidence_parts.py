@@ -30,8 +30,8 @@ from exporters.inspector.reading.last_lines import (
     BLAMED_SHARE,
     MAX_FILES,
     MAX_TRIED_LINES,
+    SHOWN_SHARE,
     TAIL_BYTES,
-    TOLD_SHARE,
     ends,
     files_of,
     last_operation,
@@ -205,7 +205,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
 
 def test_lateness_in_words() -> None:
     """A rank that others waited for is told of from 3 % of the last minute on, and blamed from 10 % on."""
-    shares = {"0": 0.0299, "1": TOLD_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
+    shares = {"0": 0.0299, "1": SHOWN_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
     words = [(word.rank, word.says.split()[5], word.blames) for word in offered([], shares).words]
     assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
 

@@ -1,4 +1,4 @@
-"""Finds the plugin's passes in a file, and gives lines without a header the one that is theirs. Pure.
+"""Finds the plugin's passes in a file, and the header of lines that lack their own. Pure.
 
 In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
 A pass with as many lines as the ring holds found the ring full; this is known only at the end of the pass. For plugins
@@ -44,7 +44,7 @@ class RingSizes(NamedTuple):
         return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
 
     def of(self, *, p2p: bool) -> int:
-        """Return the size of the ring for P2P operations, or of that for collectives."""
+        """Return the size of the ring for P2P operations (``p2p``) or for collectives."""
         return self.p2p if p2p else self.collective
 
 
@@ -57,7 +57,7 @@ def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
 
 
 def _ring_lines(text: str | None) -> int:
-    """Return the plugin's reading of a ring size: a huge number for one below 0, and 1 for 0 or other text."""
+    """Return a ring size as the plugin parses it: a negative number is huge, and 0 or other text is 1."""
     if text is None:
         return DEFAULT_RING_LINES
     lines = strtoll(text)
@@ -65,7 +65,7 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Between two lines of one pass. After a longer pause the pass counts as two, and its loss has no known cause."""
+"""The longest time between two lines of one pass. After a longer pause it counts as two, its loss as unexplained."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):
@@ -84,10 +84,10 @@ class Run(msgspec.Struct, rename={"id": "header_id"}):
 def pieces(
     records: list[InspectorRecord], run: Run | None, ring_lines: int
 ) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
-    """Cut ``records`` at the ends of runs with at least ``ring_lines`` lines, and of the run that may still grow.
+    """Cut ``records`` into pieces at the ends of runs, and yield each piece with its run.
 
-    ``run`` is the open run of the records before. Each piece comes with its run, or None if its runs are too short;
-    the run's ``lines`` and ``last_us`` are those at the piece's end.
+    Only runs of at least ``ring_lines`` lines are cut out, and the run still open at the end; other pieces come with
+    None. ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are those at the piece's end.
     """
     done = 0
     if run is not None and records and _continues(run, records[0]):

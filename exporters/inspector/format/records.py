@@ -46,7 +46,7 @@ P2P_SEND = "p2p_send"
 P2P_RECV = "p2p_recv"
 P2P_OTHER = "p2p_other"
 P2P_NAMES = {"Send": P2P_SEND, "Recv": P2P_RECV}
-"""Names in records of P2P operations, and ours; any other name is P2P_OTHER and counts as garbage."""
+"""Maps names in records of P2P operations to our names; any other name is P2P_OTHER and counts as garbage."""
 
 COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}

@@ -68,7 +68,7 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
 
 
 def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
-    """End a pass: its ring was full if the run is as long. ``longer``: end it only if the run is longer, so no pass."""
+    """End a pass: its ring was full if the run is as long. ``longer``: only if the run is too long to be a pass."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return
@@ -137,7 +137,7 @@ class _Intake:
         self._firsts.clear()
 
     def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
-        """Handle a line that is not a collective with header and metadata; return its operation, or None: counted."""
+        """Handle a line that is not a collective with header and metadata; return its operation, or None."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)
         if header is None and metadata is None and record is not BROKEN and (parts := self.context.next()) is not None:
@@ -161,7 +161,7 @@ class _Intake:
         return None
 
     def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
-        """Take a batch's first line: the drops of its rings, and the member of its communicator."""
+        """Begin a batch: note how many records its rings dropped, and which rank is in its communicator."""
         if not self.context.begin(header, metadata, stats):
             return Result.GARBAGE
         aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))

@@ -20,8 +20,8 @@ MAX_FILES = 64
 MAX_TRIED_LINES = 256
 """Last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
-TOLD_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Shares of the last minute in which others waited for one rank alone: shown from the first, blamed from the second."""
+SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
+"""Shares of the last minute in which others waited for one rank alone. The rank is shown or blamed from these on."""
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
@@ -68,7 +68,7 @@ def offered(
     words += [
         summary.Word(rank, "records", f"the others waited for it {share:.0%} of the last minute", share >= BLAMED_SHARE)
         for rank, share in late_shares.items()
-        if share >= TOLD_SHARE
+        if share >= SHOWN_SHARE
     ]
     files = {f"rank-{rank}.jsonl": data for rank, data in last_lines.items()}
     if lines := "".join(f"{path} does not answer\n" for path in unread):

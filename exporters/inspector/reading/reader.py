@@ -48,7 +48,7 @@ SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 BATCH_IDLE_SECONDS = 2.0
 """After this long without a line the last pass counts as over; its writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
-"""Counts, among the skipped, contexts or whole directory states that the checkpoint could not take."""
+"""The reason under which states that do not fit the checkpoint are counted: contexts, or those of a directory."""
 
 
 class DirectoryReader:
@@ -112,7 +112,7 @@ class DirectoryReader:
         *,
         last: bool = False,
     ) -> Turn:
-        """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save though not due.
+        """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save even if not due.
 
         ``rings``: known ring sizes of writers. After a turn that raises, the next one has its results.
         """
@@ -138,7 +138,7 @@ class DirectoryReader:
         return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
-        """Return the files that are ours."""
+        """Return the files that this node reads, by device and inode."""
         return {record_file.file.identity: record_file.file for record_file in self._files.followed()}
 
     def totals(self) -> tuple[WriterTotals, ...]:
@@ -197,7 +197,7 @@ class DirectoryReader:
             raise
 
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
-        """End the runs whose end will not come: of files that are idle or gone."""
+        """End the open runs of files that are idle or gone: no line will end them."""
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
         live = (
             {(position.device, position.inode, position.generation) for position in self._follower.positions()}
@@ -239,7 +239,7 @@ class DirectoryReader:
         self._saved_at = now
         try:
             encoded = msgspec.msgpack.encode(self._current_section())
-        except Exception as error:  # noqa: BLE001  # whatever it is: the turn has more to tell
+        except Exception as error:  # noqa: BLE001  # whatever it is: the turn has further results
             self._follower.skipped[NOT_SAVED] += 1
             self._log.error("inspector state not saved", error=type(error).__name__)
             return None

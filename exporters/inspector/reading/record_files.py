@@ -204,7 +204,7 @@ class RecordFiles:
         return Counter(record_file.state for record_file in self.files.values()) + more
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
-        """Return True when a writer's totals have reached their values of before the agent's restart."""
+        """Return True when a writer's totals have reached the values that they had before the agent's restart."""
         record_file = self.files.get((writer_key.device, writer_key.inode))
         if record_file is None:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored

@@ -52,7 +52,7 @@ REMEDIES = {
 
 
 def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None:
-    """Return why the agent will never read records of the process from ``paths``; None if it may, or is not enabled."""
+    """Return why the agent will never read the process's records in ``paths``; None if it may, or Inspector is off."""
     settings = facts.environment
     if settings is None or not atoi(settings.get("NCCL_INSPECTOR_ENABLE", "0")):
         return None

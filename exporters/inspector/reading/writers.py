@@ -89,9 +89,9 @@ class Writers:
         return aggregate
 
     def _reserve_writer(self, share: Share) -> bool:
-        """Return True if ``share`` may have one more writer; at the limit evict the largest share's oldest-written one.
+        """Return True if ``share`` may have one more writer; at the limit, evict a writer of the largest share.
 
-        The totals of an evicted writer are published like those of an ended one.
+        The one whose last record is oldest is evicted. Its totals are published like those of an ended writer.
         """
         if len(self._aggregates) < MAX_WRITERS:
             return True

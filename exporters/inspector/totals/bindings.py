@@ -215,7 +215,7 @@ class WriterSeries:
         binding.transfer = self.transfers.get(key)
 
     def _reserve_accumulator(self, comm: str) -> bool:
-        """Reserve the series of an accumulator; a communicator that is served first goes first only once."""
+        """Reserve the series of an accumulator; after ``serve_first`` only that communicator's first one succeeds."""
         if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:

@@ -1,8 +1,8 @@
 """Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
-A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator ends
-after IDLE_SECONDS without a record; sooner if another took its place, or if a used one has no room. Its share in the
-rank's `other` and missing records goes to the inheritance, like that of an ended writer.
+A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator counts
+as gone after IDLE_SECONDS without a record; sooner if another took its place, or if a limit leaves no room for one in
+use. Its share in the rank's `other` and missing records goes to the inheritance, like that of an ended writer.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators that newer ones in use have replaced since their last record."""
+        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one, in use, has replaced."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:
@@ -78,9 +78,9 @@ class IdleWatch:
 
 
 def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
-    """Return by communicator a number that changes with each record, and the operations that had no room.
+    """Return by communicator a number that changes with each record, and the operations beyond the limit of places.
 
-    The latter are under `other` for communicators without any place.
+    Those of communicators without any place are under `other`.
     """
     records: Counter[str] = Counter()
     refused: Counter[str] = Counter()

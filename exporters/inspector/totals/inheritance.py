@@ -37,7 +37,7 @@ class SeriesLabels(NamedTuple):
 
 
 class RankTally(NamedTuple):
-    """One count of a rank as a whole."""
+    """A count for one rank over all its communicators."""
 
     job_id: str
     rank: str
@@ -173,7 +173,7 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. Arrivals have the totals' labels: one series sums several, each from its own birth on."""
+"""A kind and a label set. Arrivals have the totals' labels: an exported series sums several, each from its birth on."""
 Labels = Mapping[Place, RankLabel]
 
 

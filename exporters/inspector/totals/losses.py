@@ -62,7 +62,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
 
 
 class Tally(StrEnum):
-    """The counts of a rank as a whole."""
+    """The counts of a rank over all its communicators."""
 
     SEEN = "seen"
     MISSING_OVERFLOW = "missing_overflow"

@@ -43,7 +43,7 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
 
 
 def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
-    """Return the sums for each member, in the order of the rows' members.
+    """Return one Arrivals for each member, in the order of the rows, with the sums over all operations.
 
     ``times``: a row per operation with the kernel time of each member in microseconds.
     """
@@ -208,8 +208,8 @@ class Matching:
     ) -> BoardMember | None:
         """Return the member for a rank's operations of one kind; None when they cannot be matched.
 
-        ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. It
-        replaces another writer of that user at the same rank: the job restarted.
+        ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. The
+        new member replaces another writer of that user at the same rank: the job restarted.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
@@ -247,7 +247,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[OperationBoard]:
-        """Return the boards, those of the user with the most waiting first, then by directory, then by size."""
+        """Return the boards: first the user's with the most waiting, then the fullest directory's, then the largest."""
         held: Counter[Group] = Counter()
         for board in self._boards.values():
             for member in board.members.values():

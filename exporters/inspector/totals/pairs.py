@@ -1,7 +1,7 @@
 """The bandwidth of each pair of ranks that send to each other, and the choice of pairs that get a series. Pure.
 
-An operation's time includes the wait for the peer, so a mean shows the schedule. The fastest tenth of the operations
-did not wait at one of the two ends at least, whichever rank is late: docs/decisions/0026-slow-pairs.md.
+An operation's time includes the wait for the peer, so a mean shows the schedule. At one of the two ends at least, the
+fastest tenth of the operations did not wait, whichever rank is late: docs/decisions/0026-slow-pairs.md.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Pair:
 
 
 class Pairs:
-    """The pairs of one writer. ``room``: the limit for all writers; ``group``: the user and directory that it is of.
+    """The pairs of one writer. ``room``: the limit for all writers; ``group``: the writer's user and directory.
 
     ``admit`` requests a number of additional series.
     """

@@ -86,7 +86,7 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
-    """Answer each request; None when its file system did not answer: it may be requested again."""
+    """Return an answer per request; None if its file system does not answer: the request may be repeated."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 

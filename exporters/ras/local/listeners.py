@@ -246,7 +246,10 @@ class ListenerSearch:
         return None if status is None else status.uid
 
     def _may_serve(self, key: ProcessKey) -> bool:
-        """Return True if the process may have a RAS thread: one of that name if NCCL names threads, else any second."""
+        """Return True unless the process surely has no RAS thread.
+
+        If NCCL names its threads, one must have that name. Otherwise any second thread counts.
+        """
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):
             return _RAS_THREAD in names

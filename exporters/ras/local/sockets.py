@@ -39,7 +39,7 @@ def addresses_in(folder: Path) -> Addresses:
 def may_be_named(host: str) -> bool:
     """Return False for an address to which a job's settings may not send the agent.
 
-    It stands for another one (IPv4 in IPv6), depends on the interface, or names no single machine.
+    Such an address stands for another one (IPv4 in IPv6), depends on the interface, or names no single machine.
     """
     address = ip_address(host)
     return not (

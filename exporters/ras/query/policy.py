@@ -96,10 +96,10 @@ class Schedule(msgspec.Struct):
         self.queried_at = now
 
     def hasten(self, now: float, jitter: float) -> None:
-        """Put the next query forward after a wake, but not to before the job can afford it.
+        """Move the next query forward after a wake, but not to before the job can afford it.
 
-        Wakes put one query per interval forward, however many they are. So they double the cost at most, and add
-        nothing at the shortest interval.
+        However many wakes there are, they move one query per interval. So they double the cost at most, and add nothing
+        at the shortest interval.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(

@@ -98,7 +98,7 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the reports of one query and, while the process that answered may be cut off, of MAX_REPEATS more."""
+        """Return the answers to one query, and to MAX_REPEATS more while the answering process may be cut off."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}

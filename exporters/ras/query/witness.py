@@ -99,7 +99,7 @@ def silences(
     now: tuple[float, float],
     present: Collection[ProcessKey] = (),
 ) -> dict[ProcessKey, RasSilence]:
-    """Return the silence of each process that ``best`` misses, continued from ``before``.
+    """Return the silence of each process that ``best`` misses. A silence in ``before`` continues.
 
     ``here``: the job's processes of this node as reports name them; ``others``: further answers to the same query;
     ``now``: monotonic and epoch seconds; ``present``: processes that answered a greeting.

@@ -160,7 +160,10 @@ def suspects(
 
 
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
-    """Return True when the rank itself waits: ahead of others, or beside silent ranks, unless others go on there."""
+    """Return True when the rank itself waits in another communicator: it is ahead there, or ranks there are silent.
+
+    Silent ranks do not count where a rank has launched as much and yet goes on here, unless others need them.
+    """
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True
     return not silent.isdisjoint(set(rank.beside_silent) - set(rank.overtaken_in))
@@ -175,7 +178,7 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 
 
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
-    """Return the ranks that left, if they are fewer than half; otherwise the rest are the ones still to leave."""
+    """Return the ranks that left; none if half of the ranks or more have left: then the others are still to leave."""
     departed = _missing(communicator, "no_communicator")
     return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
 

@@ -106,7 +106,7 @@ class World:
         self._ranks: dict[model.Place, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
-        """Add a communicator. If two of the largest size number a place differently, that place gets no rank."""
+        """Add a communicator. A place with different ranks in two of the largest gets none."""
         if size < self._size:
             return
         ranks = {place: number for place, number in members if place.host and place.pid > 0}

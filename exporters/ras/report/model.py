@@ -120,7 +120,7 @@ class TroubledRank(NamedRank, gc=False, kw_only=True):
 class BehindRank(NamedRank, gc=False, kw_only=True):
     """A rank that has launched less than others; ``lags``: by how much, by collective.
 
-    The others are hashes of other communicators. ``waits_in``: the rank is ahead there, and waits for others.
+    The other fields are hashes of other communicators. ``waits_in``: the rank is ahead there, and waits for others.
     ``beside_silent``: ranks there do not answer, so it may wait there too. ``overtaken_in``: those of
     ``beside_silent`` where a rank has launched as much and yet is ahead of it here.
     """
@@ -234,9 +234,9 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 
 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
-    """Cut the named missing ranks to MAX_NAMED; cut those behind too, the largest communicators' last.
+    """Limit the named missing ranks to MAX_NAMED, and those behind to MAX_BEHIND_NAMED, largest communicators first.
 
-    Which communicators stand still is not known yet.
+    It is not known yet which communicators stand still.
     """
     room = MAX_NAMED
     for communicator in kept:

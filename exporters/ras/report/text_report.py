@@ -238,7 +238,7 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
 def _name_ranks(
     communicators: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]
 ) -> None:
-    """Set ranks by the largest communicator, if there is exactly one: a text names no others of its members."""
+    """Set ranks from the largest communicator, if only one has its size: a text names no other members of it."""
     largest = max(sizes.values(), default=0)
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
         return

@@ -1,1 +1,1 @@
-"""Metric families."""
+"""Metric families, and the part of an evidence bundle."""
