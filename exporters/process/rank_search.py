@@ -69,6 +69,7 @@ class _Seen(msgspec.Struct):
     """The result of the last close look at a process: its number of threads, its evidence, and the next look's time.
 
     ``inherited``: its GPU and library may be an ancestor's; this stays when the ancestor ends and init adopts it.
+    ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
     ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
     environment is still to be read, but not while the main thread is blocked, for which the read could wait.
     """

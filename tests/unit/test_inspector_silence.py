@@ -113,8 +113,11 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
         assert watch.look(ranks(), GRACE_SECONDS) == {}
         assert watch.look(ranks(*silent), GRACE_SECONDS) == {SilenceCause.NO_INTERVAL: 2}
     fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
-    assert [(each["job_id"], each["rank"], each["pid"]) for each in fields] == [("4711", "9", 9), ("4711", "10", 10)]
-    assert all(INTERVAL in each["remedy"] for each in fields)
+    assert [(field["job_id"], field["rank"], field["pid"]) for field in fields] == [
+        ("4711", "9", 9),
+        ("4711", "10", 10),
+    ]
+    assert all(INTERVAL in field["remedy"] for field in fields)
     watch.look(ranks(*(facts(pid, without=INTERVAL) for pid in range(MAX_LOGGED + 1))), GRACE_SECONDS)
     assert len(watch._logged) <= MAX_LOGGED
 

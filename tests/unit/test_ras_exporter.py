@@ -480,7 +480,7 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
-    assert [record.message for record in caplog.records if "not events" in each.message]
+    assert [record.message for record in caplog.records if "not events" in record.message]
     assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
 
 
