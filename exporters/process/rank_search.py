@@ -23,7 +23,9 @@ CLAIMS_SECONDS = 0.05
 """CPU time per look for environments of processes without NCCL: a user chooses how many and how large they are."""
 MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
-"""A process that has not loaded NCCL by then counts as a rank without it, where this is configured."""
+"""A process that has not loaded NCCL by then counts as a rank without it, where this is configured. If its launcher has
+had such a rank before, it counts at once: a restart is seen before the rules stop waiting for it."""
+INIT_PID = 1
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
 """Programs between a launcher and a rank, which inherit the rank's environment."""
 SIZES = {
@@ -70,6 +72,7 @@ class _Seen(msgspec.Struct):
 
     ``inherited``: its GPU and library may be an ancestor's. It stays so when the ancestor dies and init adopts it.
     ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
+    ``has_launched``: it has launched a rank without NCCL.
     ``claim``: the rank that the environment of ``program`` names; None for a wrapper such as a shell. ``is_unread``:
     the environment was not read yet; not while its main thread is blocked: the read could wait for it.
     """
@@ -87,6 +90,7 @@ class _Seen(msgspec.Struct):
     program: str = ""
     claim: ClaimedRank | None = None
     claims_for_others: bool = False
+    has_launched: bool = False
     is_unread: bool = False
     is_blocked: bool = False
 
@@ -203,7 +207,7 @@ class RankSearch:
         """Return the processes whose environment names a rank and that have no NCCL; and those ready to be ranks.
 
         A child that inherits its parent's environment does not count, nor a launcher of such processes. Ready are
-        those seen for SETTLED_SECONDS, in jobs without a process that has NCCL.
+        those seen for SETTLED_SECONDS, or launched again, in jobs without a process that has NCCL.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
@@ -217,11 +221,22 @@ class RankSearch:
         ]
         with_nccl = {named[pid].claim.job for pid in proven if pid in named}  # type: ignore[union-attr]  # see ``named``
         ready = [
-            seen.key
+            seen
             for seen in without
-            if now - seen.first_at >= SETTLED_SECONDS and seen.claim is not None and seen.claim.job not in with_nccl
+            if seen.claim is not None and seen.claim.job not in with_nccl and self._is_settled(seen, now)
         ]
-        return [seen.key for seen in without], ready
+        for launcher in filter(None, map(self._launcher, ready)):
+            launcher.has_launched = True
+        return [seen.key for seen in without], [seen.key for seen in ready]
+
+    def _is_settled(self, seen: _Seen, now: float) -> bool:
+        launcher = self._launcher(seen)
+        return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and launcher.has_launched)
+
+    def _launcher(self, seen: _Seen) -> _Seen | None:
+        """Return the nearest ancestor that is no wrapper; None where that is init or unknown."""
+        above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid) if pid != INIT_PID)
+        return next((ancestor for ancestor in above if ancestor and ancestor.program not in WRAPPERS), None)
 
     def _read_claims(self) -> None:
         """Read environments for at most CLAIMS_SECONDS of CPU time; the others follow in the next looks."""
