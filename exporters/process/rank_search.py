@@ -213,9 +213,9 @@ class RankSearch:
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
         first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
-        for launcher in {pid for process_key in (*first, *proven) for pid in self._ancestors(process_key)}:
-            if launcher in first:
-                first.pop(launcher).claims_for_others = True
+        for pid in {ancestor for rank_pid in (*first, *proven) for ancestor in self._ancestors(rank_pid)}:
+            if pid in first:
+                first.pop(pid).claims_for_others = True
         without = [
             seen for pid, seen in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))
         ]
