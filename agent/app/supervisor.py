@@ -59,8 +59,8 @@ class Supervisor:
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
-            Source("ranks", 50_000, self.ranks.page, families.families),
-            Source("liveness", 10_000, self.ranks.page, liveness_page.families),
+            Source("ranks", 50_000, self.ranks.timed_snapshot, families.families),
+            Source("liveness", 10_000, self.ranks.timed_snapshot, liveness_page.families),
             Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}
@@ -143,7 +143,8 @@ class Supervisor:
 
     def health_snapshot(self) -> health.HealthSnapshot:
         """Copy the tables that tell how healthy the ranks and the node are."""
-        return health.HealthSnapshot(self.ranks.page(), self.ledger.entries(), self.counted, self.hardware.faults())
+        ranks, entries = self.ranks.timed_snapshot(), self.ledger.entries()
+        return health.HealthSnapshot(ranks, entries, self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
         """Return True when every exporter was started and its first update is behind it, well or not, or late."""
