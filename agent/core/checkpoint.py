@@ -85,7 +85,7 @@ class StateSection(Leased[None]):
 
         One over the budget is refused, and what was published before stays: it is older, and whole.
         """
-        self.check()
+        self.ensure_open()
         too_large = len(section) > self.max_bytes
         self.refused += too_large
         if too_large and not self._too_large:

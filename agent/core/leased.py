@@ -20,10 +20,10 @@ class Leased(Generic[T]):
     @property
     def _lent(self) -> T:
         """The table, to write into."""
-        self.check()
+        self.ensure_open()
         return self._table
 
-    def check(self) -> None:
+    def ensure_open(self) -> None:
         """Raise LeaseEnded after ``close``."""
         if self._closed:
             raise LeaseEnded("the exporter's run has ended")

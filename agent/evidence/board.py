@@ -53,7 +53,7 @@ class Offers(Leased["EvidenceBoard"]):
 
     def offer(self, make: Offer) -> None:
         """Offer a part from now on, under the exporter's name."""
-        self.check()
+        self.ensure_open()
         self.make = make
 
     def all(self) -> dict[str, Offer]:
@@ -62,7 +62,7 @@ class Offers(Leased["EvidenceBoard"]):
 
     def tell_stalls(self, stalls: Stalls) -> None:
         """Tell from now on which jobs stand still."""
-        self.check()
+        self.ensure_open()
         self.read_stalls = stalls
 
     def stalls(self) -> dict[str, float]:
@@ -75,7 +75,7 @@ class Offers(Leased["EvidenceBoard"]):
 
     def serve(self, files: Files) -> None:
         """Give files of bundles from now on to who may have them."""
-        self.check()
+        self.ensure_open()
         self.files = files
 
     def struck(self) -> Mapping[RankLabel, str]:

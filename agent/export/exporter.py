@@ -54,7 +54,7 @@ class Note(Leased[None]):
 
     def say(self, text: str) -> None:
         """Replace it."""
-        self.check()
+        self.ensure_open()
         self.text = text
 
 

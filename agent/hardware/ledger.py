@@ -127,7 +127,7 @@ class Checks(Leased[HealthLedger]):
 
     def report_all(self, levels: Levels) -> None:
         """Replace all levels. Earlier levels that are not in ``levels`` are dropped."""
-        self.check()
+        self.ensure_open()
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
         self._keep(lambda subject, check: (subject, check) in levels)
@@ -160,7 +160,7 @@ class Checks(Leased[HealthLedger]):
 
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects outside ``kept``; latched faults stay."""
-        self.check()
+        self.ensure_open()
         self._keep(lambda subject, _: subject in kept)
 
     def close(self) -> None:

@@ -81,7 +81,7 @@ def _nav(hostname: str, links: SiteLinks) -> str:
 
 
 def _refused(why: str) -> str:
-    return f"<p>{_mark('configuration refused', 'bad')} {_text(why)}; the one before stays.</p>" if why else ""
+    return f"<p>{_mark('configuration refused', 'bad')} {_text(why)}; the previous one stays.</p>" if why else ""
 
 
 def _notes(notes: Sequence[str]) -> str:

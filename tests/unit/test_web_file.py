@@ -29,7 +29,7 @@ BAD = {
     "no-key": ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
     "no-certificate": ("tls_server_config: {key_file: server.key}", "cert_file is missing"),
     "ca-without-policy": (f"tls_server_config: {{{TLS}, client_ca_file: ca.pem}}", "say RequireAndVerifyClientCert"),
-    "policy": (f"tls_server_config: {{{TLS}, client_auth_type: Always}}", "'Always' is none of NoClientCert, "),
+    "policy": (f"tls_server_config: {{{TLS}, client_auth_type: Always}}", "'Always' is not one of NoClientCert, "),
     "suite": (f"tls_server_config: {{{TLS}, cipher_suites: [RC4]}}", "RC4 is none of TLS_AES_128_GCM_SHA256"),
     "header": ("http_server_config: {headers: {X-Own: a}}", "X-Own is none of Content-Security-Policy"),
     "no-hash": ("basic_auth_users: {prom: secret}", "what 'prom' has is no hash by bcrypt"),
