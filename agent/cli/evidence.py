@@ -141,7 +141,7 @@ def _show(path: Path, requested: str) -> None:
 
 def _take(path: Path, job_id: str, seconds: float) -> None:
     before = set(folder.bundles(path))
-    request = folder.ask_for(path, job_id)
+    request = folder.request_bundle(path, job_id)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for name in sorted(set(folder.bundles(path)) - before):

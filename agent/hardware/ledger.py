@@ -74,7 +74,7 @@ Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]  # The result of ea
 
 
 class HealthLedger:
-    """See the module."""
+    """All findings of this node, by source, subject and check."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -130,7 +130,7 @@ class Checks(Leased[HealthLedger]):
         self.ensure_open()
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
-        self._keep(lambda subject, check: (subject, check) in levels)
+        self._drop_levels_unless(lambda subject, check: (subject, check) in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
         """Write a fault that stays until it is cleared. Its time is the time of the last write."""
@@ -161,14 +161,14 @@ class Checks(Leased[HealthLedger]):
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects outside ``kept``; latched faults stay."""
         self.ensure_open()
-        self._keep(lambda subject, _: subject in kept)
+        self._drop_levels_unless(lambda subject, _: subject in kept)
 
     def close(self) -> None:
         """Drop all levels; latched faults stay."""
-        self._keep(lambda *_: False)
+        self._drop_levels_unless(lambda *_: False)
         super().close()
 
-    def _keep(self, kept: Callable[[Subject, str], bool]) -> None:
+    def _drop_levels_unless(self, kept: Callable[[Subject, str], bool]) -> None:
         """Drop the levels of this source for which ``kept`` returns False."""
         findings = self._table.findings
         for (source, subject, check), finding in list(findings.items()):

@@ -25,10 +25,10 @@ EASY_TP = 4
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one line."""
+    """An argument parser whose errors have one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Write ``message`` to standard error and exit with 2."""
+        """Print ``message`` to standard error and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
@@ -124,12 +124,12 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def ranks(text: str) -> tuple[int, ...]:
-    """Convert ``1,2,5`` to ranks."""
+    """Return the ranks in ``1,2,5``."""
     return tuple(whole(0)(number) for number in text.split(","))
 
 
 def amount(text: str) -> float:
-    """Convert to a float of 0 or more."""
+    """Return a float of 0 or more."""
     try:
         value = float(text)
     except ValueError:
@@ -140,7 +140,7 @@ def amount(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """Convert to a float above 0."""
+    """Return a float above 0."""
     value = amount(text)
     if value == 0.0:
         raise argparse.ArgumentTypeError("it must be more than 0")
@@ -148,16 +148,17 @@ def positive(text: str) -> float:
 
 
 def job_of(flags: argparse.Namespace) -> Job:
-    """Return the job that the flags describe. A given id is torchrun's unless a scheduler is named."""
+    """Return the job of the flags. A given id counts as torchrun's unless a scheduler is named."""
     flags.scheduler = flags.scheduler or ("none" if flags.job_id is None else "torchrun")
     flags.job_id = flags.job_id or DEFAULT.job_id
     return Job(**vars(flags))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job that ``argv`` (without the program's name) asks for; return the exit code.
+    """Run the job of ``argv`` (without the program's name); return the exit status.
 
-    0: every rank exited with status 0; 1: some did not; 2 (by SystemExit): wrong options, one line explains.
+    0: every rank exited with status 0; 1: a rank did not; 2 (by SystemExit): wrong options, with one line of
+    explanation.
     """
     parser = make_parser()
     job = job_of(parser.parse_args(argv))
@@ -171,7 +172,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             prepare(job)
         except FileExistsError:
-            parser.error(f"{job.file()} is there already: give each job a --job-dir of its own")
+            parser.error(f"{job.file()} exists already: give each job its own --job-dir")
         except ValueError as error:
             parser.error(str(error))
         except OSError as error:
@@ -180,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_mistake(job: Job) -> str | None:
-    """Return what makes no sense in ``job``, in one line, or None."""
+    """Return the first error in ``job`` in one line, or None."""
     try:
         make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     except ValueError as error:
@@ -195,7 +196,10 @@ def find_mistake(job: Job) -> str | None:
             f"--ranks-per-process {job.ranks_per_process} does not divide {job.ranks_per_host} ranks per host",
         ),
         (bool(strangers), f"there is no rank {strangers[:1]} among {job.ranks} (from 0)"),
-        (job.kill_signal not in KNOWN_SIGNALS, f"--kill-signal {job.kill_signal} is no signal (KILL, SEGV, STOP ...)"),
+        (
+            job.kill_signal not in KNOWN_SIGNALS,
+            f"--kill-signal {job.kill_signal} is not a signal (KILL, SEGV, STOP ...)",
+        ),
         (job.exit_code > 255, f"--exit-code {job.exit_code} is more than 255"),
     )
     return next((message for refused, message in refusals if refused), None)
