@@ -47,7 +47,7 @@ def run(flags: argparse.Namespace) -> int:
         return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)
 
     if flags.check_config:
-        print(f"rankwatch: the configuration is valid; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # likewise
+        print(f"rankwatch: the configuration is valid; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # a command's answer
         return 0
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))

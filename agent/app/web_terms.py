@@ -98,7 +98,7 @@ class WebTerms:
         if not web_file.basic_auth_users:
             return None
         if self._passwords is None or self._file is None or self._file.basic_auth_users != web_file.basic_auth_users:
-            import bcrypt  # noqa: PLC0415  # likewise
+            import bcrypt  # noqa: PLC0415  # imported only if passwords are set
 
             def matches(password: bytes, hashed: bytes) -> bool:
                 try:

@@ -29,7 +29,7 @@ COMMANDS = {
 HELP = "help"
 
 _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
-"""Matches the key in every spelling of YAML. A false match only costs memory."""
+"""Matches `config_file` with a value in every spelling of YAML. A false match only costs memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -45,7 +45,7 @@ class FairBudget:
         self._change(group, amount)
 
     def give_back(self, group: Group, amount: int) -> None:
-        """Return room."""
+        """Release room."""
         self._change(group, -amount)
 
     def _change(self, group: Group, by: int) -> None:

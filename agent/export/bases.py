@@ -63,7 +63,7 @@ class TextExporter(Generic[S, T]):
         return self.shown
 
     def families(self, snapshot: T) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot; pure."""
         return self._render(snapshot)
 
     async def drain(self) -> None:
@@ -137,7 +137,7 @@ class SysfsExporter(Generic[C, T]):
         return self._found
 
     def families(self, snapshot: T | None) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot; pure."""
         return () if snapshot is None else self.render(snapshot)
 
     async def drain(self) -> None:

@@ -40,7 +40,7 @@ class HelperFailed(HelperError):  # noqa: N818  # named like the metric's label
     """The process crashed, broke the protocol, ran out of memory, or waits for its next start after that."""
 
 
-class HelperHung(HelperError):  # noqa: N818  # likewise
+class HelperHung(HelperError):  # noqa: N818  # named like the metric's label
     """The process did not answer in time, or an earlier such process still exists."""
 
 

@@ -65,9 +65,9 @@ def _death_and_end(ended: _Ended) -> tuple[bool, float]:
 def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
     """Return the key of the record that a full table evicts for a new process; None if the process is refused.
 
-    ``newcomer`` is the ``Owner.key`` of the new process. The owner with the most records loses the oldest record of an
-    ended rank. An owner's own process can evict its dead ranks' records, last of all. Another owner's process never
-    can: it evicts the newest running process where only dead ranks' records are left.
+    ``newcomer`` is the ``Owner.key`` of the new process. The owner with the most records loses its oldest record of an
+    ended rank. If that owner is the newcomer, records of dead ranks go last. If it is another owner, its records of
+    dead ranks are never evicted; its newest running process is evicted instead.
     """
     held = Counter(process.owner.key for process in processes.values())
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))

@@ -102,7 +102,7 @@ def published(process: RankProcess) -> PublishedProcess:
 def views_of(
     processes: Mapping[ProcessKey, RankProcess], labels: LabelBook
 ) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
-    """Return the ranks whose process was seen and holds the label, by job and rank, and the running processes."""
+    """Return the ranks of seen processes that hold the label, sorted by job and rank; and the running processes."""
     ranks, running = [], {}
     for key, process in processes.items():
         copied = published(process)

@@ -41,7 +41,7 @@ class ChangedFiles(Generic[T]):
         self.contents: dict[str, T] = {}
 
     def look(self, paths: Mapping[str, int | None]) -> None:
-        """Read these files and drop all others. ``paths``: by path the uid that must own the file, None for any."""
+        """Read these files and drop all others. ``paths`` maps a path to its required owner's uid (None: any user)."""
         for path in self._places.keys() - paths.keys():
             self._forget(path)
         room = LOOK_BYTES

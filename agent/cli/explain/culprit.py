@@ -67,7 +67,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """Return the words; a bundle's word loses its blame if metrics have the same witness blame other ranks."""
+    """Return the words; a bundle's word loses its blame if its witness blames other ranks in metrics."""
     whole: dict[Witness, set[str]] = {}
     for word in said:
         if word.blames and word.source == "metrics":

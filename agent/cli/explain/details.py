@@ -71,7 +71,7 @@ class _Window:
         ]
 
     def say(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
-        """Add a witness' words; without blame if it blames more than MAX_SERIES ranks (these are a selection)."""
+        """Add a witness' words; without blame if the witness blames more than MAX_SERIES ranks."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
         self.said += [Said(_rank(sample), _node(sample), witness, says(sample) + more, blames) for sample in samples]

@@ -13,7 +13,7 @@ Ask = Callable[[str], list[Sample]]
 
 MEMORY = "1h"
 STEP = "15s"
-"""How far back ranks are searched that are no longer exported, and the step of that search: the scrape interval."""
+"""MEMORY: range of the search for ranks that are no longer exported. STEP: its step, the scrape interval."""
 
 UNSEEN = "unseen"
 """State of a rank that no agent exports now, though one did within MEMORY."""
