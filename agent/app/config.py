@@ -30,11 +30,10 @@ Address = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s\0\"'<>]+)?$", ma
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `web`.
+    """Section `web`. ``listen_address``: host:port, :port or [address]:port, or a list of them.
 
-    ``listen_address``: host:port, :port or [address]:port, or a list of them. ``config_file``: TLS and passwords, as
-    ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``: addresses (of Grafana, of a page) that the page
-    at `/` links to; empty for no links.
+    ``config_file``: TLS and passwords, as ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``:
+    addresses that the page at `/` links to; empty for no links.
     """
 
     listen_address: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = (

@@ -23,10 +23,8 @@ TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""Longest time that a start withholds the series: a process that hangs in /proc must not hide its node.
-
-The alert RankwatchLate follows then, as the update passes its deadline.
-"""
+"""Longest time that a start withholds the series: a process that hangs in /proc must not hide its node. The alert
+RankwatchLate follows then, as the update passes its deadline."""
 LOOKER = "process"
 """The exporter that discovers rank processes, and confirms those of the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
@@ -147,8 +145,8 @@ class Supervisor:
 
     def health_snapshot(self) -> health.HealthSnapshot:
         """Return a copy of the tables about the health of the ranks and the node."""
-        ranks, entries = self.ranks.timed_snapshot(), self.ledger.entries()
-        return health.HealthSnapshot(ranks, entries, self.counted, self.hardware.faults())
+        ranks = self.ranks.timed_snapshot()
+        return health.HealthSnapshot(ranks, self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
         """Return True once every exporter was started and its first update ended in any way, or is late."""

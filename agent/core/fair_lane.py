@@ -33,8 +33,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return the result of ``work(key)``, or raise its exception.
 
-        Cancelling a request affects neither other requests nor running work. Work whose requests are all cancelled
-        never begins.
+        Cancelling a request disturbs neither other requests nor running work. Work without a request never begins.
         """
         flight = self._flights.get(key)
         if flight is None:

@@ -58,10 +58,7 @@ def parsed_summary(path: Path) -> Summary:
 
 
 def read_file(folder: Path, name: str) -> bytes | None:
-    """Return a bundle or its summary by its file name; None if it is missing or too large.
-
-    Raises OSError.
-    """
+    """Return a bundle or its summary by its file name; None if it is missing or too large. Raises OSError."""
     suffix = next((ending for ending in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(ending)), "")
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None

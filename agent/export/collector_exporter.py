@@ -78,10 +78,7 @@ def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
 
 
 def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
-    """Return the converted metric families. Pure.
-
-    Raises CollectorError for a name of ours, an invalid name, a timestamp, a duplicate, or too many.
-    """
+    """Return the converted metric families; CollectorError: our prefix, a bad name, a timestamp, doubles, too many."""
     metrics: dict[str, Metric] = {}
     samples = 0
     for number, family in enumerate(collected):

@@ -65,8 +65,7 @@ class Heads:
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
         """Return the heads of these series, and cache them instead of the previous ones.
 
-        Raises ValueError if a series has another number of values than the family has labels, TypeError for a value
-        that is not text.
+        Raises ValueError if a series has too many or too few label values, TypeError for a value that is not text.
         """
         if labels != self._labels:
             known = dict(zip(self._labels, self._heads, strict=True))

@@ -31,9 +31,8 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
     """Yield the keys of the ended ranks' records to evict: those beyond MAX_ENDED per user.
 
-    Whole jobs go first, except a user's last job. Jobs without a running rank go before others, then jobs without a
-    dead rank, then the job that ended first. The last job keeps MAX_ENDED_OF_JOB records: dead ranks before others,
-    each by time of exit.
+    Whole jobs go first, except a user's last job: jobs without a running rank, then without a dead rank, then by end.
+    The last job keeps MAX_ENDED_OF_JOB records: dead ranks before others, each by time of exit.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()

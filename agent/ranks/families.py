@@ -171,10 +171,7 @@ def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
 
 
 def _is_own_comm_rank(view: RankView, comm: str, comm_rank: int) -> bool:
-    """Return True when rank ``comm_rank`` of ``comm`` is this rank.
-
-    A process with several ranks maps them to its ranks in ``comm`` in ascending order.
-    """
+    """Return True if rank ``comm_rank`` of ``comm`` is this rank; a process maps its ranks in ascending order."""
     slots = view.process.slots or []
     if len(slots) == 1:
         return True

@@ -70,10 +70,7 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process; return False if there is no room.
-
-        A full table evicts a process of the owner with the most.
-        """
+        """Add a rank process, in a full table instead of one of the owner with the most; return False without room."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:

@@ -66,11 +66,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
     add("--dump-dir", default="", metavar="DIR", help="directory of Inspector files (JOB_DIR/inspector)")
     add("--dump-interval-us", type=whole(1), default=DEFAULT.dump_interval_us, metavar="US",
         help=f"interval of dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
-    add(
-        "--flush-at-end",
-        action="store_true",
-        help="make a last dump pass at an orderly end, as RCCL does and NCCL does not",
-    )
+    add("--flush-at-end", action="store_true", help="make a last dump pass at an orderly end (RCCL does, NCCL not)")
 
 
 def _add_looks(group: argparse._ArgumentGroup) -> None:
@@ -161,8 +157,7 @@ def job_of(flags: argparse.Namespace) -> Job:
 def main(argv: Sequence[str]) -> int:
     """Run the job of ``argv`` (without the program's name); return the exit status.
 
-    0: every rank exited with status 0; 1: a rank did not; 2 (by SystemExit): wrong options, with one line of
-    explanation.
+    0: every rank exited with status 0; 1: a rank did not; 2 (by SystemExit): wrong options, explained in one line.
     """
     parser = make_parser()
     job = job_of(parser.parse_args(argv))

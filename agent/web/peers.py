@@ -73,9 +73,7 @@ class Peers:
             connected, uid, inode = _OWNER.unpack_from(answer)
         except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
             return None
-        is_client = inode and connected == own_port.to_bytes(
-            2, "big"
-        )  # else a socket that listens at the client's port
+        is_client = inode and connected == own_port.to_bytes(2, "big")  # else it listens at the client's port
         return int(uid) if is_client else None
 
 

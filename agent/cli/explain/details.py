@@ -52,8 +52,8 @@ class _Window:
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
         """Return the result of a query at the end of the incident, after filling in the placeholders.
 
-        ``<job>``: the job's labels. ``<back>``: the incident's length. ``<most>``: MAX_SERIES + 1. ``<start>``: the
-        incident's start. ``<any>``: a pattern of ``any_of``.
+        ``<job>``: the job's labels. ``<back>``: the incident's length. ``<most>``: MAX_SERIES + 1. ``<start>``: its
+        start. ``<any>``: a pattern of ``any_of``.
         """
         values = {
             "job": self._labels,

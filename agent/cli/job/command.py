@@ -36,9 +36,7 @@ def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> st
         return f"job {plain(facts.job_id)}: no rank was seen in the last hour"
     lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
     if not facts.has_rules:
-        lines.append(
-            "the shipped rules have no series of this job: are they loaded? (without them no rank shows as late)"
-        )
+        lines.append("the shipped rules have no series of this job: are they loaded? (without them no rank is late)")
     rows = sorted((rank for rank in facts.ranks if every or _in_trouble(rank)), key=_order)
     if rows:
         cells = (_cells(rank, facts.now_seconds) for rank in rows)

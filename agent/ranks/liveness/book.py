@@ -178,10 +178,7 @@ class LivenessBook:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """Make room for a lead exit of this job; return False if its user already has the most.
-
-        On a full node the oldest lead exit of the user with the most is retracted.
-        """
+        """Retract the oldest lead exit of a full node's largest user; return False if that is this job's user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

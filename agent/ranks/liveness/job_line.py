@@ -26,12 +26,10 @@ MAX_LEADS = 3
 
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
-"""Class of an exit.
-
-oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM for
-a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows that
-the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this machine went down.
-"""
+"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
+for a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows
+that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this machine went
+down."""
 Lifetime = Literal["short", "long"]
 
 
@@ -135,10 +133,7 @@ class JobLine(msgspec.Struct):
                 self.retract(lead, now)
 
     def admit(self, lead: LeadExit, now: float) -> bool:
-        """Add a lead exit; return False if there is no room.
-
-        A full line retracts an exit of class ok to make room, else one of class left; never for another ok or left.
-        """
+        """Add a lead exit; a full line retracts one of class ok for it, else one of class left. False: no room."""
         valid = [other for other in self.leads if other.retracted_at is None]
         if len(valid) >= MAX_LEADS:
             soft = [other for kind in ("ok", "left") for other in valid if other.exit_class == kind]
@@ -180,8 +175,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
     """Return the line of a job whose ranks ended with the previous boot; its lowest rank is the lead exit.
 
-    The exit gets the time of this boot, which is after the true exit: so it never precedes exits of peers on other
-    nodes.
+    The exit's time is this boot, after the true exit, so that it never precedes exits of peers on other nodes.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"

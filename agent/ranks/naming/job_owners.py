@@ -79,11 +79,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True when the process may hold the plain id.
-
-        It may if the id is free or its party's own, or if all processes of an unproven holder of the same user have
-        exited: then this process is the restart in a new container.
-        """
+        """Return True if the id is free or its party's, or its unproven holder (same user) has exited: a restart."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -110,8 +106,7 @@ class JobOwners:
 def party(process: RankProcess) -> str:
     """Return the key of the party that shares an id: the user; for pods, and for root in a container, their owner.
 
-    Root in a container counts as its container: its uid does not show which user started it. Any other user's processes
-    may span jobs and containers.
+    The uid of root in a container does not show which user started it. Other users may span jobs and containers.
     """
     owner, uid = process.owner, _uid(process)
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):

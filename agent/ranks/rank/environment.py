@@ -87,8 +87,8 @@ def read_claim(
     """Return the claims of ``environment``.
 
     ``hostname``: host name of this node and its network namespace, which replaces a loopback rendezvous address.
-    ``job_id_variables``: variables with the job id, tried before the known ones. ``proven``: (job id, scheduler) proven
-    for the process, used if the environment names no job.
+    ``job_id_variables``: variables with the job id, tried first. ``proven``: (job id, scheduler) proven for the
+    process, used if the environment names no job.
     """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
@@ -142,8 +142,7 @@ def short_hash(prefix: str, text: str) -> str:
 def clean_label(text: str) -> str:
     """Return a job's text as a label value: printable characters, at most MAX_LABEL_CHARACTERS.
 
-    ``<`` and ``>`` become ``?``: pages show labels, and there ``<`` can mention people or link (Slack's ``<!channel>``,
-    HTML).
+    ``<`` and ``>`` become ``?``: in pages ``<`` can mention people or link (Slack's ``<!channel>``, HTML).
     """
     shown = (c if c.isprintable() and c not in "<>" else "?" for c in text[:MAX_LABEL_CHARACTERS])
     return "".join(shown).strip()

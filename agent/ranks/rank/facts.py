@@ -32,10 +32,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return a key that is equal for processes of one owner.
-
-        Pods of one namespace count as one owner: the namespace is Kubernetes' border of trust.
-        """
+        """Return the key that one owner's processes share; a pod's is its namespace: Kubernetes' border of trust."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"
