@@ -1,3 +1,3 @@
-"""How rankwatch runs, isolates, schedules, identifies, judges and serves; it imports no exporter by name."""
+"""The agent: runs and isolates exporters, identifies and judges ranks, serves metrics; imports no exporter by name."""
 
 __version__ = "0.1.0"

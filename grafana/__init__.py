@@ -1,1 +1,1 @@
-"""The Grafana dashboards, made by ``python -m grafana.build`` into dashboards/."""
+"""The Grafana dashboards; ``python -m grafana.build`` writes them into dashboards/."""

@@ -1,4 +1,4 @@
-"""The Agent dashboard: do the agents themselves work, and what do they cost; of many nodes the worst."""
+"""The Agent dashboard: whether the agents work, and what they cost; of many nodes the worst."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTED = 64
 TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
 SILENT = f"node:rankwatch_fails:bool{{{CLUSTER}}}"
 OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
-"""Keeps series that other programs have, too, to the agents'."""
+"""Restricts series that other programs also export to those of agents."""
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -45,7 +45,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Configuration",
-            "Agents that refused the newest text of their configuration; the one before stays in use.",
+            "Agents that refused their newest configuration; the previous one stays in use.",
             Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})", "refused"),
             unit="none",
             size=QUARTER,
@@ -53,7 +53,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Series",
-            "Series of all agents' exporters as they were rendered last.",
+            "Series of all agents' exporters in their last scrape.",
             Query(f"sum(rankwatch_exporter_series{{{CLUSTER}}})"),
             unit="short",
             size=QUARTER,
@@ -65,7 +65,7 @@ def _troubles() -> list[Panel]:
     return [
         rows(
             "Exporters that fail",
-            "Exporters whose source is there and cannot be read; the node's page says why.",
+            "Exporters that cannot read their source; the node's page says why.",
             Query(
                 f"max by (node, exporter) (rankwatch_exporter_up{{{CLUSTER}}} == 0\n"
                 f"  and on (cluster, instance, exporter) rankwatch_exporter_source_present{{{CLUSTER}}} == 1)"
@@ -92,7 +92,7 @@ def _troubles() -> list[Panel]:
         ),
         rows(
             "Clocks",
-            "How far nodes' clocks are ahead of Prometheus', those that differ most first.",
+            "How far nodes' clocks are ahead of Prometheus', the largest difference first.",
             Query(f"topk({LISTED}, max by (node, cluster) (abs({TIME} - timestamp({TIME}))))"),
             columns=("node", "cluster"),
             value="difference",
@@ -134,7 +134,7 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Time of a look",
-            "How long exporters took for their last look, the slowest agent's of each.",
+            "Duration of the last update by exporter, of the slowest agent.",
             Query(f"max by (exporter) (rankwatch_exporter_update_duration_seconds{{{CLUSTER}}})", "{{exporter}}"),
             unit="s",
             size=HALF,
@@ -153,7 +153,7 @@ def _losses() -> list[Panel]:
     return [
         lines(
             "Operations with a record",
-            "Share of operations that have a record of Inspector's, of all jobs; the plugin lost the rest.",
+            "Share of all jobs' operations with a record of Inspector; the plugin lost the others.",
             Query(coverage(CLUSTER), "coverage"),
             unit="percentunit",
             size=THIRD,
@@ -161,7 +161,7 @@ def _losses() -> list[Panel]:
         ),
         lines(
             "Looks that failed",
-            "Looks per second that raised an error, by exporter.",
+            "Failed updates per second, by exporter.",
             Query(rate_of("rankwatch_exporter_updates_failed_total", CLUSTER, "exporter"), "{{exporter}}"),
             unit="cps",
             size=THIRD,
@@ -169,7 +169,7 @@ def _losses() -> list[Panel]:
         ),
         lines(
             "Series dropped",
-            "Series per second that a cap kept out, by exporter.",
+            "Series per second that a limit left out, by exporter.",
             Query(rate_of("rankwatch_exporter_series_dropped_total", CLUSTER, "exporter"), "{{exporter}}"),
             unit="cps",
             size=THIRD,

@@ -1,7 +1,7 @@
 """Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml] [--archive ZIP]``.
 
-A site's own file holds its lines of deploy/prometheus/thresholds.yml: from which share on a rank is late, and where the
-runbooks are. Needs grafana-foundation-sdk (a development dependency); Grafana needs the written files alone.
+A site's own file has its lines of deploy/prometheus/thresholds.yml: the share that makes a rank late, and the runbooks'
+address. The build needs grafana-foundation-sdk (a development dependency); Grafana needs only the written files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OLDEST_GRAFANA = "11.6.0"
 
 
 class Site(NamedTuple):
-    """What differs between sites: from which share of wall time on a rank is late; the runbooks' address."""
+    """Settings of a site: the share of wall time that makes a rank late, and the runbooks' address."""
 
     late_share: float
     runbooks: str
@@ -39,7 +39,7 @@ class Site(NamedTuple):
 def build(site: Site) -> dict[str, str]:
     """Return the dashboards' JSON by file name."""
     late_share = site.late_share
-    info = "rankwatch_build_info"  # of every node, also while no job runs
+    info = "rankwatch_build_info"  # every node has this series, even without jobs
     cluster = _variable("cluster", "Cluster", f"label_values({info}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
     cluster = cluster.include_all(True).all_value(".*").current(models.VariableOption(text="All", value="$__all"))
     of_cluster = f"label_values(rankwatch_rank_up{{{CLUSTER}}}, job_id)"
@@ -48,15 +48,17 @@ def build(site: Site) -> dict[str, str]:
     number = _variable("rank", "Rank", of_job, models.VariableSort.NUMERICAL_ASC)
     nodes = f"label_values({info}{{{CLUSTER}}}, node)"
     host = _variable("node", "Node", nodes, models.VariableSort.ALPHABETICAL_ASC)
-    about_job = "One NCCL or RCCL job over all its nodes: is it whole, how fast is it, which rank does it wait for."
-    about_launchers = "What the launcher of a job says itself: NVRx, NIXL-EP, madengine; how RAS is queried; records."
-    about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, who waits for it."
-    about_node = "One node: is its hardware healthy, and its ranks: GPUs, NVLinks, NICs, the kernel's log, storage."
-    about_fabric = "Links between GPUs and nodes: errors, losses, pauses, slow pairs, by node, rail and switch."
-    about_fleet = (
-        "All jobs and nodes: what is open, which jobs are in trouble, which nodes are not well, where time goes."
+    about_job = (
+        "One NCCL or RCCL job over all its nodes: whether it is complete, its speed, and the rank that it waits for."
     )
-    about_agent = "The agents themselves: do they answer, which exporters fail, what do they cost, what do they lose."
+    about_launchers = (
+        "Reports of a job's launcher (NVRx, NIXL-EP, madengine), queries of RAS, and operations with records."
+    )
+    about_rank = "One rank of a job: where it runs, how it ended, its bandwidth, and which ranks wait for it."
+    about_node = "One node: its ranks, and the health of its GPUs, NVLinks, NICs and storage, with the kernel's log."
+    about_fabric = "Links between GPUs and nodes: errors, losses, pauses, slow pairs, by node, rail and switch."
+    about_fleet = "All jobs and nodes: firing alerts, jobs in trouble, unhealthy nodes, and where GPU time goes."
+    about_agent = "The agents themselves: whether they answer, failing exporters, costs and losses."
     dashboards = {
         "agent.json": _dashboard("Agent", about_agent, [cluster], agents.panels()),
         "fabric.json": _dashboard("Fabric", about_fabric, [cluster], fabric.panels()),
@@ -123,14 +125,14 @@ def _dashboard(
 
 
 def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, object]], runbooks: str) -> str:
-    """As JSON; the SDK knows too little of annotations to have them at a series' value."""
+    """Return a dashboard as JSON; adds what the SDK lacks: annotations at the time that is a series' value."""
     whole = json.loads(json.dumps(dashboard, cls=JSONEncoder).replace(RUNBOOKS, runbooks))
     whole["annotations"] = {"list": list(annotations)}
     return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def importable(text: str) -> str:
-    """Return a dashboard in the format of grafana.com: Grafana asks for the data source when it imports the file."""
+    """Return a dashboard in the format of grafana.com: Grafana prompts for the data source at the import."""
     whole = json.loads(text)
     source = {"name": "DS_PROMETHEUS", "label": "Prometheus", "type": "datasource", "pluginId": "prometheus"}
     whole["__inputs"] = [source | {"description": "", "pluginName": "Prometheus"}]
@@ -145,7 +147,7 @@ def importable(text: str) -> str:
 def main(directory: Path, thresholds: Path = THRESHOLDS, archive: Path | None = None) -> None:
     """Write the dashboards into ``directory``, and all of them as importable files into the ZIP file ``archive``.
 
-    ``thresholds``: a site's own file, as build.py of the rules takes it.
+    ``thresholds``: a site's own file, as for build.py of the rules.
     """
     given = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Panels of coloured cells: one for each rank or node now, states over time, values over time."""
+"""Panels of coloured cells: ranks or nodes now, states over time, values over time."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def grid(
     link: builders.DashboardLink | None = None,
     nothing: str = "no ranks",
 ) -> stat.Panel:
-    """Return a panel with a coloured cell for each ``label``, in their order: ranks as numbers, names by alphabet.
+    """Return a panel with a coloured cell for each ``label``, ranks in numeric order, nodes in alphabetic order.
 
-    ``link``: where a click leads; to the rank unless it is given.
+    ``link``: target of a click; by default the rank.
     """
     order = [sort(label)] if label != "rank" else [convert("rank", "number"), sort("rank"), convert("rank", "string")]
     panel = (
@@ -36,7 +36,7 @@ def grid(
         .graph_mode(common_models.BigValueGraphMode.NONE)
         .color_mode(common_models.BigValueColorMode.BACKGROUND_SOLID)
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
-        .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # not the ranks' numbers
+        .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # hide the ranks' numbers
         .no_value(nothing)
         .data_links([link or rank_link("__data.fields.rank")])
         .transformations(order)

@@ -1,4 +1,4 @@
-"""What happened, as marks in the time line of the dashboards (Grafana's annotations)."""
+"""Events as marks in the time line of the dashboards (Grafana's annotations)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FIRST_CAUSE = (
 
 
 def _events(name: str, color: str, query: str, title: str, *, at_value: bool = True) -> dict[str, object]:
-    """A kind of event in the time line: at its series' value (ms since the epoch), or for as long as it is there."""
+    """Return a kind of event: at the time that is its series' value (epoch ms), or for as long as the series exists."""
     return {
         "name": name,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},
@@ -51,7 +51,7 @@ JOB_EVENTS = [
     _events("First cause by its own log", "yellow", FIRST_CAUSE, "{{category}}, rank {{rank}}"),
     _events("Alerts", "red", _firing(JOB, "alertname, severity"), ALERT_TITLE, at_value=False),
 ]
-"""Of a job and its ranks; each kind can be switched off on the dashboard. Marks are set by `rankwatch mark`."""
+"""Kinds of events of a job and its ranks, which a user can switch off. `rankwatch mark` sets the marks."""
 NODE_EVENTS = [
     _events(
         "Ranks that left",

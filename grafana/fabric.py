@@ -1,4 +1,4 @@
-"""The Fabric dashboard: which links, NICs and switches trouble the jobs, over all nodes; of many the worst."""
+"""The Fabric dashboard: links, NICs and switches that trouble the jobs; of many nodes the worst."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "RDMA ports",
-            "Ports of all nodes, and those that are not active: lost, or never cabled.",
+            "Ports of all nodes, and how many are not active: lost, or never cabled.",
             Query(f"count({state})", "in all"),
             Query(f"sum({state} < bool {ACTIVE})", "not active"),
             unit="none",
@@ -41,7 +41,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "GPUs with a bad NVLink",
-            "GPUs whose worst link made errors in at least half of the last five minutes' looks.",
+            "GPUs whose worst link had errors in at least half of the updates of the last five minutes.",
             Query(f"count(rankwatch_nvlink_flagged_ratio{{{CLUSTER}}} >= {FLAGGED_SHARE}) or vector(0)"),
             unit="none",
             size=QUARTER,
@@ -126,14 +126,14 @@ def _nics() -> list[Panel]:
         ),
         lines(
             "Pause frames",
-            f"Per second: sent by a device that was full, received from a switch that was; the {WORST} worst.",
+            f"Per second: sent by a full device, received from a full switch; the {WORST} worst.",
             Query(_worst(pauses), "{{node}} {{device}} {{direction}}"),
             unit="cps",
             size=HALF,
         ),
         lines(
             "Data sent by rail",
-            "By the device's name, which is the rail where nodes are cabled alike: does one send less than others.",
+            "By device name, which is the rail if all nodes are cabled alike: whether one rail sends less than others.",
             Query(traffic, "{{device}}"),
             unit="Bps",
             size=HALF,
@@ -145,7 +145,7 @@ def _gpu_links() -> list[Panel]:
     return [
         lines(
             "NVLinks that make errors",
-            f"Share of the last five minutes' looks in which a GPU's worst link made errors; the {WORST} worst GPUs.",
+            f"Share of the last five minutes' updates in which a GPU's worst link had errors; the {WORST} worst GPUs.",
             Query(_worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
             unit="percentunit",
             size=HALF,

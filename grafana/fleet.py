@@ -1,4 +1,4 @@
-"""The Fleet dashboard: where to look first, over all jobs and nodes of a cluster."""
+"""The Fleet dashboard: the first place to look, over all jobs and nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LISTED = 64
 CELLS = 1024
 LIVE = f"job:rankwatch_ranks_live:sum{{{CLUSTER}}}"
 DEAD = f"rank:rankwatch_dead:time{{{CLUSTER}}} and on (cluster, job_id) {LIVE}"
-"""Of jobs that run, or ended less than 15 minutes ago."""
+"""First deaths in jobs that run, or ended less than 15 minutes ago."""
 SUSPECTS = f"max by (cluster, job_id, rank) (rank:rankwatch_suspect:bool{{{CLUSTER}}})"
 STRUCK = f"max by (cluster, job_id, rank) (rank:rankwatch_struck:bool{{{CLUSTER}}})"
 STALLED = f"job:rankwatch_stalled:seconds{{{CLUSTER}}}"
@@ -35,7 +35,7 @@ def panels() -> dict[str, list[Panel]]:
 
 
 def alerts(severity: str) -> str:
-    """Return a query for how many alerts of a severity fire."""
+    """Return a query for the number of firing alerts of a severity."""
     return f'count(ALERTS{{{CLUSTER}, severity="{severity}", alertstate="firing"}}) or vector(0)'
 
 
@@ -43,7 +43,7 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "Open alerts",
-            "Alerts that fire now: pages wake somebody, tickets wait for the day.",
+            "Firing alerts: pages wake a person, tickets wait for the day.",
             Query(alerts("page"), "pages"),
             Query(alerts("ticket"), "tickets"),
             unit="none",
@@ -56,7 +56,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Jobs",
-            "Jobs with live ranks, and those of them that have a dead rank.",
+            "Jobs with live ranks, and how many of them have a dead rank.",
             Query(f"count({LIVE} > 0)", "run"),
             Query(f"count(group by (cluster, job_id) ({DEAD}))", "with dead ranks"),
             unit="none",
@@ -74,7 +74,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Nodes",
-            "Nodes whose agent answers, and those of them on which a check that counts has failed.",
+            "Nodes whose agent answers, and how many of them have a failed check that counts.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
             unit="none",
@@ -89,7 +89,7 @@ def _trouble() -> list[Panel]:
     return [
         rows(
             "Alerts that fire",
-            "What people were told, of jobs and of nodes; a click leads to either.",
+            "Alerts of jobs and of nodes, as sent to people; a click leads to the job or node.",
             Query(f'max by ({", ".join(labels)}) (ALERTS{{{CLUSTER}, alertname!="Watchdog", alertstate="firing"}})'),
             columns=labels,
             size=HALF,
@@ -125,7 +125,7 @@ def _trouble() -> list[Panel]:
 
 
 def _as(expression: str, trouble: str) -> str:
-    """Return the expression with a label that says what its series count."""
+    """Return the expression with a label that names what its series count."""
     return f'label_replace({expression}, "trouble", "{trouble}", "", "")'
 
 
@@ -175,7 +175,7 @@ def _nodes() -> list[Panel]:
         ),
         rows(
             "Nodes that fail again and again",
-            f"On how many jobs of the last seven days a rank here was the first to die, or the node rebooted. The "
+            f"Jobs of the last seven days in which a rank here died first, or this node rebooted. The "
             f"{LISTED} worst; LemonNode counts what looks like hardware twice.",
             Query(f"topk({LISTED}, {jobs_that_died_first(CLUSTER)})"),
             columns=("node", "cluster"),

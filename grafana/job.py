@@ -1,4 +1,4 @@
-"""The Job dashboard: is the job whole, how fast is it, which rank does it wait for."""
+"""The Job dashboard: whether the job is complete, its speed, and the rank that it waits for."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from grafana.queries import (
 from grafana.tables import rows
 
 FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' time goes", "Members"})
-"""Rows that are closed at first: they send no query until a user opens them."""
+"""Rows that start closed: they send no query until a user opens them."""
 RULE_INTERVAL = "60s"
-"""As often as the slower rules are evaluated: more points would show nothing more, and 10,000 ranks make them dear."""
+"""Interval of the slower rules: more points would show nothing new, and 10,000 ranks make them expensive."""
 GRID_RANKS = 256
-"""Up to this number of cells a number can be read."""
+"""Limit of cells with readable numbers."""
 LISTED = 32
 
 HALF = Size(12)
@@ -137,7 +137,7 @@ def _events() -> list[Panel]:
             columns=("role", "category", "rank"),
             value="lines",
             size=Size(8),
-            sort_by="role",  # a root stands above a cascade
+            sort_by="role",  # roots sort above cascades
             descending=True,
         ),
     ]
@@ -148,8 +148,8 @@ def _hang() -> list[Panel]:
     return [
         rows(
             "By flight recorders: ranks that the others waited for",
-            f"From PyTorch's dumps, {LISTED} ranks at most. Against the others of a process group the rank had "
-            "not_begun the collective that they waited in, had not_finished it, or differs: it called another "
+            f"From PyTorch's dumps, {LISTED} ranks at most. The other ranks of the process group waited in a "
+            "collective that this rank had not_begun, had not_finished, or where it differs: it called another "
             "operation, type or size.",
             Query(f"topk({LISTED}, {behind})"),
             columns=BEHIND,
@@ -161,8 +161,8 @@ def _hang() -> list[Panel]:
         ),
         rows(
             "Where the ranks' Python code is",
-            "While the job completes nothing, where the exporter stacks is on: the innermost calls of each stack, and "
-            "how many ranks are there. A rank that is alone may be the one the others wait for.",
+            "While the job completes nothing, if exporter stacks is on: the innermost calls of each stack, and the "
+            "number of ranks in it. The others may wait for a rank that is alone.",
             Query(f"topk({LISTED}, max by (stack) (stack:rankwatch_ranks:count{{{JOB}}}))"),
             columns=("stack",),
             value="ranks",

@@ -15,17 +15,17 @@ COLORS = {
     "not_started": "light-blue",
     "unknown": "gray",
 }
-"""Of each class of time."""
+"""Colour of each class of time."""
 
 
 GPUS = "job:rankwatch_gpus:count"
 BUSY = "job:rankwatch_gpus_busy:count"
 MEMORY = "[6h]"
-"""Goodput is that of this time, as that of the alert."""
+"""Range of goodput, the same as in the alert."""
 
 
 def class_shares(selector: str) -> Query:
-    """Return a query for the share of the GPUs' time by class, and of that in which ranks wait for the last one."""
+    """Return a query for the share of the GPUs' time by class; waiting for the last rank is a class of its own."""
     all_of = f"sum(sum_over_time({GPUS}{{{selector}}}{WINDOW}))"
     busy = f"sum_over_time({BUSY}{{{selector}}}{WINDOW})"
     waiting = f'label_replace(clamp_min(1 - sum({busy}) / {all_of}, 0), "class", "waiting", "", "")'
@@ -33,7 +33,7 @@ def class_shares(selector: str) -> Query:
 
 
 def class_hours(selector: str) -> str:
-    """Return a query for the hours of GPUs by class in the time that is shown: one count is a minute."""
+    """Return a query for GPU hours by class in the shown time: one count is a minute."""
     all_of = over_time("sum_over_time", f"{GPUS}{{{selector}}}")
     busy = over_time("sum_over_time", f"{BUSY}{{{selector}}}")
     waiting = f'label_replace(sum({all_of}) - sum({busy}), "class", "waiting", "", "")'
@@ -41,7 +41,7 @@ def class_hours(selector: str) -> str:
 
 
 def goodput(selector: str) -> str:
-    """Return a query for the share of jobs' GPU time that went into work that lasts, of what is known of MEMORY."""
+    """Return a query for jobs' goodput over MEMORY: the share of their GPUs' known time in work that lasts."""
     by = "job_id, cluster"
     known = f"sum by ({by}) (sum_over_time({GPUS}{{{selector}}}{MEMORY}))"
 
@@ -57,7 +57,7 @@ def panels() -> list[Panel]:
     return [
         lines(
             "What the GPUs' time goes into",
-            "Shares of the GPUs' time, minute by minute: starting, down or restarting, doing again what a crash undid, "
+            "Shares of the GPUs' time by minute: starting, down or restarting, repeating work lost in a crash, "
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
             class_shares(JOB),
             unit="percentunit",
@@ -68,8 +68,8 @@ def panels() -> list[Panel]:
         ),
         stats(
             "Goodput",
-            "Share of the GPUs' time of the last six hours that went into work that lasts, of what is known; and how "
-            "often the ranks of a node were started anew in the time that is shown.",
+            "Share of the GPUs' known time in the last six hours that went into work that lasts; and restarts of a "
+            "node's ranks in the shown time.",
             Query(goodput(JOB), "goodput"),
             Query(f"max(resets(rankwatch_job_start_age_seconds{{{JOB}}}[$__range]))", "starts anew"),
             unit="percentunit",

@@ -1,4 +1,4 @@
-"""The Job dashboard's first screen: a sentence, who owns the job, and all its ranks over time, 8 or 8,000 of them."""
+"""The first screen of the Job dashboard: sentences, the job's owner, and all ranks over time, 8 or 8,000 of them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from grafana.queries import JOB, firing, lateness, silence
 from grafana.tables import rows
 
 SMALL = 128
-"""Jobs of at most so many ranks have a row for each rank, larger ones a row for each hundred."""
+"""Jobs of at most this many ranks have a row for each rank, larger ones a row for each hundred."""
 SILENT_SECONDS = 60
-"""From so long without a completed operation on a rank counts as one that waits."""
+"""A rank without a completed operation for this long counts as waiting."""
 
 ENDED = (
     f"rank:rankwatch_dead:time{{{JOB}}}\n    or on (cluster, job_id)\n"
     f'  (rank:rankwatch_exit:time{{{JOB}, class!="ok"}}\n'
     f"    > on (cluster, job_id) group_left () job:rankwatch_run:time{{{JOB}}})"
 )
-"""Ranks that died first, by when; where none did, the first that left on each node since the run began."""
+"""Ranks that died first, by time; without any, the first exits on each node since the run began."""
 LATE = firing("StragglerRank", JOB)
 BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
 SUSPECT = f"rank:rankwatch_suspect:bool{{{JOB}}}"
@@ -36,15 +36,15 @@ FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "schedu
 
 
 def sentences() -> list[Panel]:
-    """Return the panel on top: what is known of the job, a sentence for each."""
+    """Return the top panel: known facts about the job, one sentence each."""
     lost = firing("NodeLost", JOB)
     trouble = " or ".join((f"({ENDED})", lost, LATE, BEHIND, SUSPECT, UNRESPONSIVE, UNHEALTHY))
     return [
         stats(
             "What is known",
-            "One sentence for each: who ended first and how, which nodes are lost, how many ranks have completed "
-            "nothing for a minute, for which rank the others wait and why, what the scheduler says, who does not "
-            "respond or runs on failed hardware.",
+            "One sentence each: the first rank's end, lost nodes, ranks without a completed operation for a minute, "
+            "the rank that the others wait for and why, the scheduler's report, ranks that are unresponsive or on "
+            "failed hardware.",
             Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
             Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
             Query(WAITING, "nothing completed for a minute"),
@@ -92,7 +92,7 @@ def sentences() -> list[Panel]:
 
 
 def _how_it_ended() -> str:
-    """Return a query for when the first rank ended (ms since the epoch), with its end in words as label ``how``."""
+    """Return a query for the first rank's end (epoch ms), with the end in words as label ``how``."""
     words = f'label_replace(\n  {ENDED},\n  "how", "ended", "", ""\n)'
     for text, label, pattern in (
         ("exited with status $1", "code", "(.+)"),
@@ -106,7 +106,7 @@ def _how_it_ended() -> str:
 
 
 def _in_words(label: str, query: str) -> str:
-    """Return the query with a blank for the underscore of a label's values (``not_begun``)."""
+    """Return the query with blanks instead of underscores in a label's values (``not_begun``)."""
     return f'label_replace(\n  {query},\n  "{label}", "$1 $2", "{label}", "([^_]*)_(.*)"\n)'
 
 
@@ -115,7 +115,7 @@ def owner() -> Panel:
     facts = ", ".join(FACTS)
     return rows(
         "Owner",
-        "Who runs the job and as what, as far as its environment says; also after it ended.",
+        "The job's user, name and settings from its environment; also after its end.",
         Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
         columns=FACTS,
         size=Size(24, 4),
@@ -125,12 +125,12 @@ def owner() -> Panel:
 
 
 def over_time(late_share: float) -> list[Panel]:
-    """Return all ranks over time; from ``late_share`` of wall time on a rank counts as late."""
+    """Return the panels of all ranks over time. ``late_share``: the share of wall time that makes a rank late."""
     return [
         heat(
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
-            f"{SMALL} ranks have a row for each hundred of them, with the one that is silent for longest.",
+            f"{SMALL} ranks have a row for each hundred, with the rank that is silent for longest.",
             *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
             unit="s",
             size=Size(12, 8),
@@ -139,8 +139,8 @@ def over_time(late_share: float) -> list[Panel]:
         ),
         heat(
             "Lateness of all ranks over time",
-            "Share of the time that a communicator waited for each rank, where it is greatest. Jobs of more than "
-            f"{SMALL} ranks have a row for each hundred of them, with the latest one.",
+            "Share of the time that a communicator waited for each rank (the greatest of all). Jobs of more than "
+            f"{SMALL} ranks have a row for each hundred, with the latest rank.",
             *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
             size=Size(12, 8),
@@ -151,9 +151,9 @@ def over_time(late_share: float) -> list[Panel]:
 
 
 def _by_place(series: str, of_hundreds: str) -> tuple[Query, Query]:
-    """Return two queries, of which one has series: by rank, or by hundreds of ranks in jobs of more than ``SMALL``.
+    """Return two queries of which only one has series: by rank, or by hundred in jobs of more than ``SMALL`` ranks.
 
-    A label ``place`` keeps the ranks' natural order: 2 comes before 10.
+    A label ``place`` keeps the ranks' numeric order: 2 comes before 10.
     """
     ranks = f"{series} unless on (cluster, job_id) job:rankwatch_ranks_expected:max{{{JOB}}} > {SMALL}"
     for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):

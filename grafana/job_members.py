@@ -1,4 +1,4 @@
-"""The Job dashboard's rows on who its members are and where, and on the phases of a NIXL-EP run."""
+"""Rows of the Job dashboard: its members and their nodes, and the phases of a NIXL-EP run."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def phases() -> list[Panel]:
     return [
         stats(
             "NIXL-EP run",
-            "The phase that the launcher saw completed last; ranks that the plan expects, those of them that no log "
-            "tells of, and those that have ended a phase without a measurement.",
+            "The phase that the launcher last saw completed; ranks in the plan, those that no log mentions, and those "
+            "that ended a phase without a measurement.",
             Query(f"max(rankwatch_nixl_ep_phase_completed{{{JOB}}})", "phase completed"),
             Query(expected, "expected"),
             Query(f"{expected} - count({ranks}) > 0", "no log tells of"),
@@ -50,7 +50,7 @@ def phases() -> list[Panel]:
         ),
         stats(
             "Why it failed",
-            "By what the launcher and the ranks wrote of the NIXL-EP run.",
+            "From the logs of the NIXL-EP run's launcher and ranks.",
             Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "{{category}}"),
             unit="none",
             size=Size(8, 4),
@@ -70,7 +70,7 @@ def phases() -> list[Panel]:
         ),
         lines(
             "Dispatch and combine bandwidth of a rank",
-            "As the ranks measured it last: the mean over them and the slowest, by stage (combined: of both together).",
+            "The ranks' last measurements: mean and slowest, by stage (combined: both stages together).",
             Query(f"avg by (stage) ({measured})", "mean, {{stage}}"),
             Query(f"min by (stage) ({measured})", "slowest, {{stage}}"),
             unit="Bps",

@@ -1,4 +1,4 @@
-"""What RAS says of a job: the Job dashboard's table of troubled ranks, the Launchers dashboard's row on the queries."""
+"""RAS' reports on a job: the Job dashboard's table of troubled ranks, the Launchers dashboard's row on the queries."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from grafana.queries import CLUSTER, JOB, WINDOW
 from grafana.tables import rows
 
 LISTED = 12
-"""Of each kind of trouble."""
+"""Limit of rows for each kind of trouble."""
 
 HALF = Size(12)
 PLACE = ("rank", "comm", "comm_rank")
@@ -19,7 +19,7 @@ TROUBLES = (
     ("failed to start", f"rankwatch_communicator_init_error{{{JOB}}}"),
     ("aborted", f"rankwatch_communicator_aborted{{{JOB}}}"),
 )
-"""What RAS reports of a rank, and the series of these ranks."""
+"""Kinds of trouble that RAS reports, and the series of the ranks."""
 
 
 def troubles() -> Panel:
@@ -51,7 +51,7 @@ def asking() -> list[Panel]:
         ),
         lines(
             "Nodes that do not query",
-            "By reason. Not elected: all but two, as it should be. With any other reason no node queries, or none "
+            "By reason. not_elected is normal for all nodes but two. Any other reason: no node queries, or none "
             "stands by.",
             Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
             unit="short",

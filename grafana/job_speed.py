@@ -1,4 +1,4 @@
-"""The Job dashboard's rows on speed: bandwidth, late ranks, the fabric's own time."""
+"""Rows of the Job dashboard on speed: bandwidth, late ranks, the fabric's own time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from grafana.tables import rows
 
 SHOWN_RANKS = 8
 SHOWN_COMMUNICATORS = 5
-"""Per collective."""
+"""Limit of communicators shown per collective."""
 SHOWN_PAIRS = 12
 LISTED = 32
 
@@ -22,11 +22,11 @@ CAUSE = ("rank", "node", "why")
 
 
 def today() -> Panel:
-    """Return the panel that compares the job's bandwidth with that of a day before."""
+    """Return the panel that compares the job's bandwidth with that of the day before."""
     return lines(
         "Bus bandwidth now and a day before",
-        "Mean of all collectives over five minutes, weighted by time, waiting for late ranks included. The day "
-        "before is empty for a job that is younger.",
+        "Mean of all collectives over five minutes, weighted by time, including waits for late ranks. A job younger "
+        "than a day has no curve of the day before.",
         Query(bus_bandwidth("job_id", JOB), "now"),
         Query(bus_bandwidth("job_id", JOB, "1d"), "a day before"),
         unit="Bps",
@@ -60,7 +60,7 @@ def bandwidth() -> list[Panel]:
 
 
 def late(late_share: float) -> list[Panel]:
-    """Return the panels on late ranks; from ``late_share`` of wall time on a rank counts as late."""
+    """Return the panels on late ranks. ``late_share``: the share of wall time that makes a rank late."""
     most_late = f"max by (rank) ({over_time('max_over_time', f'rank:rankwatch_lateness:ratio{{{JOB}}}')})"
     alerts = firing("StragglerRank", JOB)
     return [
@@ -77,8 +77,8 @@ def late(late_share: float) -> list[Panel]:
         ),
         rows(
             "Why they are late",
-            "What the nodes show of stragglers and not of the job's other ranks: the process (CPU, memory, storage, "
-            "data loader), GPU (clocks, errors, processes of others) or network; else the program.",
+            "What the nodes show about stragglers but not about the job's other ranks: process (CPU, memory, storage, "
+            "data loader), GPU (clocks, errors, other processes) or network; else the program.",
             Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
             columns=CAUSE,
             size=Size(8),
@@ -97,8 +97,8 @@ def pairs() -> list[Panel]:
     return [
         lines(
             "Bandwidth of the slowest pairs of ranks",
-            "Of messages above 512 KiB: what the fastest tenth reached, at the better end, which does not wait. "
-            f"Sender and receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
+            "For messages above 512 KiB: bandwidth of the fastest tenth at the end that does not wait. Sender and "
+            f"receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
             Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
             unit="Bps",
             nothing=NO_RECORDS,
@@ -119,8 +119,8 @@ def fabric() -> list[Panel]:
     return [
         lines(
             "Floor: time of an operation without waiting",
-            "Of operations that waited for no rank; over nodes by the node with the shortest. A bad link lifts it for "
-            f"all ranks. Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
+            "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
+            f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
             Query(
                 named(slowest, f"{over_nodes} or {matched}"),
                 "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",

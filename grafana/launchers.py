@@ -1,4 +1,4 @@
-"""The Launchers dashboard: what a job's launcher says itself, how RAS is queried, and which operations have records."""
+"""The Launchers dashboard: reports of a job's launcher, queries of RAS, and operations with records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grafana.tables import rows
 LISTED = 64
 SHOWN_RANKS = 8
 RULE_INTERVAL = "60s"
-"""As often as the slower rules are evaluated."""
+"""Interval of the slower rules."""
 HALF, THIRD = Size(12), Size(8)
 
 
@@ -48,7 +48,7 @@ def nvrx() -> list[Panel]:
         ),
         rows(
             "Launchers' events",
-            "What the launchers wrote about restarts, each event with how often.",
+            "Events of restarts from the launchers' logs, with their number.",
             Query(f"max by (event) (rankwatch_nvrx_events_total{{{JOB}}})"),
             columns=("event",),
             value="times",
@@ -69,7 +69,7 @@ def nvrx() -> list[Panel]:
         ),
         lines(
             "Speed of GPUs by NVRx's straggler reports",
-            "As the reports rate it, 100 % is the best; they name the three best ranks and the three worst.",
+            "Scores from the reports, which name the three best ranks and the three worst; 100 % is the best.",
             Query(f"min by (rank, kind) (rankwatch_nvrx_gpu_score{{{JOB}}})", "rank {{rank}}, {{kind}}"),
             unit="percentunit",
             size=Size(24),
@@ -84,7 +84,7 @@ def madengine() -> list[Panel]:
     return [
         rows(
             "madengine's tasks",
-            "How far the task of each node is, by its log and its processes.",
+            "Progress of each node's task, from its log and its processes.",
             Query(f"max by (node_rank, state) (rankwatch_madengine_task_state{{{JOB}}})"),
             columns=("node_rank", "state"),
             size=THIRD,
@@ -103,7 +103,7 @@ def madengine() -> list[Panel]:
         ),
         stats(
             "Where its verdict is wrong",
-            "Tasks that madengine's rules make a success of, though they were lost, failed, or a rank of theirs died.",
+            "Tasks that madengine counts as a success, though they were lost, failed, or had a dead rank.",
             Query(f"count by (reason) (rankwatch_madengine_contradicted{{{JOB}}} == 1)", "{{reason}}"),
             unit="none",
             size=THIRD,
@@ -120,8 +120,8 @@ def _records() -> list[Panel]:
     return [
         lines(
             "Operations per second of a rank",
-            "Collectives and point-to-point operations, with a record or without. The slowest and fastest rank do "
-            "different work or do not go on together.",
+            "Collectives and point-to-point operations, with or without a record. If the slowest and the fastest rank "
+            "differ, they do different work or diverge.",
             Query(f"max({operations})", "fastest rank"),
             Query(f"min({operations})", "slowest rank"),
             unit="ops",
@@ -139,8 +139,8 @@ def _records() -> list[Panel]:
         ),
         lines(
             "Coverage",
-            "The share of operations that have a record: bandwidth rests on these. By default operations "
-            "below 8 KiB have none.",
+            "Share of operations with a record, from which bandwidth is computed. By default operations below 8 KiB "
+            "have none.",
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
             nothing=NO_RECORDS,

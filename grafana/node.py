@@ -1,4 +1,4 @@
-"""The Node dashboard: is the hardware under the ranks well. GPUs of every maker have the same panels."""
+"""The Node dashboard: the health of the hardware under the ranks. GPUs of every maker have the same panels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERROR = ("gpu", "code", "meaning", "severity", "hurts", "role", "action")
 
 
 FOLDED = frozenset({"NVLink, XGMI and NICs", "Kernel's log, storage and jobs before"})
-"""Rows that are closed at first."""
+"""Rows that start closed."""
 
 
 def panels() -> dict[str, list[Panel]]:
@@ -39,7 +39,7 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "Health",
-            "Unhealthy while a check that counts has failed anywhere on the node; nothing where nothing is checked.",
+            "Unhealthy while a check that counts has failed anywhere on the node; empty if the node has no checks.",
             Query(f"min(rankwatch_node_healthy{{{NODE}}})"),
             unit="none",
             size=QUARTER,
@@ -47,7 +47,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Ranks",
-            "Ranks that live here, and those of them on hardware that has failed.",
+            "Ranks that live here, and how many of them are on failed hardware.",
             Query(f"sum(rankwatch_rank_up{{{NODE}}})", "live"),
             Query(
                 f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {_live()})",
@@ -59,7 +59,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "GPUs",
-            "GPUs that were there since the boot, and those of them that the driver does not reach.",
+            "GPUs present since the boot, and how many of them the driver does not reach.",
             Query(f"count(rankwatch_gpu_present{{{NODE}}})", "in all"),
             Query(f"sum(1 - rankwatch_gpu_present{{{NODE}}})", "lost"),
             unit="none",
@@ -68,7 +68,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "RDMA ports",
-            "Ports of RDMA devices, and those that are not active: lost, or never cabled.",
+            "Ports of RDMA devices, and how many are not active: lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
             Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
             unit="none",
@@ -77,8 +77,8 @@ def _summary() -> list[Panel]:
         ),
         rows(
             "Failed checks",
-            "What is wrong with which GPU (its UUID), NIC (its device) or the node, since when. It ends when the agent "
-            "sees the recovery.",
+            "Failed checks of GPUs (UUID), NICs (device) and the node, with their start. A failure ends when the "
+            "agent sees the recovery.",
             Query(f"1000 * min by (check, kind, name) (rankwatch_check_failed_since_timestamp_seconds{{{NODE}}})"),
             columns=("check", "kind", "name"),
             value="since",
@@ -147,13 +147,13 @@ def _gpus() -> list[Panel]:
         ),
         _per_gpu(
             "Power",
-            "Power of the GPU with its memory. One that draws less than the others does less.",
+            "Power of the GPU with its memory. A GPU that draws less than the others works less.",
             "rankwatch_gpu_power_watts",
             "watt",
         ),
         lines(
             "Temperature",
-            "Core and memory. Of AMD's GPUs the hottest spot of the core.",
+            "Core and memory. For AMD GPUs the hottest spot of the core.",
             Query(f"max by (gpu) (rankwatch_gpu_temperature_celsius{{{NODE}}})", "{{gpu}}"),
             Query(f"max by (gpu) (rankwatch_gpu_memory_temperature_celsius{{{NODE}}})", "{{gpu}} memory"),
             unit="celsius",
@@ -161,7 +161,7 @@ def _gpus() -> list[Panel]:
         ),
         _per_gpu(
             "Clock",
-            "Of the compute units. A lower clock than the others' makes the rank late.",
+            "Clock of the compute units. A GPU with a lower clock than the others makes its rank late.",
             "rankwatch_gpu_sm_clock_hertz",
             "hertz",
         ),
@@ -173,15 +173,15 @@ def _gpu_errors() -> list[Panel]:
     return [
         lines(
             "Clocks lowered, by reason",
-            "Share of time on the GPU with most. hw_ is heat or the power brake. Of NVIDIA's GPUs alone.",
+            "Share of time on the GPU with the largest share. hw_: heat or the power brake. Only NVIDIA GPUs.",
             Query(f"max by (reason) ({lowered})", "{{reason}}"),
             unit="percentunit",
             size=THIRD,
         ),
         rows(
             "Errors that the drivers logged",
-            "Xids and messages of AMD's driver in the last day: meaning, what is hurt, whether it follows from another "
-            "error, and the action that the maker asks for.",
+            "Xids and messages of AMD's driver in the last day: meaning, what is affected, whether it follows from "
+            "another error, and the maker's recommended action.",
             Query(f"1000 * max by ({', '.join(ERROR)}) (rankwatch_gpu_fault_last_timestamp_seconds{{{NODE}}})"),
             columns=ERROR,
             value="last at",

@@ -1,4 +1,4 @@
-"""The Node dashboard's table of jobs that died first on the node."""
+"""Table of the Node dashboard: jobs in which a rank on this node died first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MEMORY = "[7d]"
 
 
 def _first_deaths(selector: str) -> str:
-    """Return the ranks that were the first to die of their jobs, and those that ran when their node rebooted."""
+    """Return the ranks that died first in their jobs, and those that ran when their node rebooted."""
     rebooted = f'rank:rankwatch_exit:time{{{selector}, class="reboot"}}'
     return (
         f"(present_over_time(rank:rankwatch_dead:time{{{selector}}}{MEMORY}) or present_over_time({rebooted}{MEMORY}))"
@@ -18,12 +18,12 @@ def _first_deaths(selector: str) -> str:
 
 
 def jobs_that_died_first(selector: str) -> str:
-    """Return a query for how many jobs died first on each node, of MEMORY."""
+    """Return a query for the number of jobs in MEMORY whose first death was on each node."""
     return f"count by (node, cluster) (group by (node, cluster, job_id) {_first_deaths(selector)})"
 
 
 def died_first() -> Panel:
-    """Return the table of jobs that died first on the node."""
+    """Return the table of jobs whose first death was on the node."""
     deaths = ("job_id", "user", "class", "cause")
     return rows(
         "Jobs that died here first",

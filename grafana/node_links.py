@@ -1,4 +1,4 @@
-"""The Node dashboard's row on links: NVLink and XGMI between GPUs, RDMA and network devices between nodes."""
+"""Row of the Node dashboard on links: NVLink and XGMI between GPUs, RDMA and network devices between nodes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from grafana.queries import NODE, rate_of
 THIRD = Size(8)
 SHOWN_COUNTERS = 8
 ACTIVE = 4
-"""The state of an active port (ib_verbs.h)."""
+"""State of an active port (ib_verbs.h)."""
 TRANSPORT_ERRORS = ".*err.*|.*retrans.*|.*retx.*|.*nak.*|.*timeout.*|.*_events"
-"""Counters of mlx5, bnxt_re, efa and ionic."""
+"""Error counters of mlx5, bnxt_re, efa and ionic, as a pattern."""
 
 FLAGGED_SHARE = 0.5
-"""From here on the agent calls an NVLink bad."""
+"""Share of updates with errors at which the agent calls an NVLink bad."""
 
 
 def panels() -> list[Panel]:
@@ -22,7 +22,7 @@ def panels() -> list[Panel]:
     counters = [
         rate_of(
             f"rankwatch_rdma_{kind}_counter_total",
-            f'{NODE}, counter=~"{names}", counter!~".*_bytes"',  # bytes sent again would hide the counts
+            f'{NODE}, counter=~"{names}", counter!~".*_bytes"',  # retransmitted bytes would dwarf the counts
             "device, counter",
         )
         for kind, names in (("port", ".*err.*|.*discards"), ("hardware", TRANSPORT_ERRORS))

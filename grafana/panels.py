@@ -1,4 +1,4 @@
-"""The house style: numbers and curves, and what all panels have in common. Tables: tables.py. Cells: cells.py."""
+"""The house style of panels: numbers and curves, and settings of all panels. Tables: tables.py. Cells: cells.py."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from grafana.sizes import SIZE, readable_sizes
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
-"""A panel at least so wide lists its series in a table with their last and mean values."""
+"""A panel of at least this width lists its series in a table with their last and mean values."""
 LEGEND_BESIDE_FROM = 16
-"""A panel at least so wide has the table beside it, narrower ones below."""
+"""A panel of at least this width has the table beside it, a narrower one below."""
 COUNTED = frozenset({"cps", "none", "ops", "short"})
-"""Units of whole things: a curve of nothing but 0 has an axis up to 1, not to 100."""
+"""Units of whole things: a curve of only zeros has an axis up to 1, not to 100."""
 NO_RECORDS = "no records of Inspector"
 NO_REPORT = "no report of RAS"
 RUNBOOKS = "RUNBOOKS"
-"""Stands for the address of the site's runbooks until the files are written."""
+"""Placeholder for the site's runbooks address until the files are written."""
 NONE_KNOWN = "none known"
-"""What stands in a panel without data."""
+"""Text in a panel without data."""
 
 Panel = stat.Panel | statetimeline.Panel | statushistory.Panel | table.Panel | timeseries.Panel
 
 
 class Query(NamedTuple):
-    """What is asked of Prometheus, and how its series are called."""
+    """A PromQL query and the legend of its series."""
 
     expression: str
     legend: str = ""
@@ -56,21 +56,21 @@ class Size(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Colours from values on; the first is that of everything below."""
+    """Colours by lower bounds of values; the first colour is that of all lower values."""
 
     below: str
     above: Mapping[float, str]
 
     def build(self) -> builders.ThresholdsConfig:
-        """Return them as Grafana has them."""
+        """Return the steps in Grafana's form."""
         steps = [models.Threshold(None, self.below), *(models.Threshold(*step) for step in self.above.items())]
         return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
 
 
 SENTENCE_PIXELS = 18
 PLAIN = Steps("text", {})
-"""Of a number that is neither good nor bad."""
-BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # of a number that should be 0
+"""Steps of a number that is neither good nor bad."""
+BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # for a number that should be 0
 
 
 def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
@@ -85,16 +85,16 @@ def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
 
 
 def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.DashboardLink:
-    """Return a link to the Rank dashboard for the rank that the variable ``rank`` of the panel's data holds.
+    """Return a link to the Rank dashboard for the variable ``rank`` of the panel's data.
 
-    ``job``: the link's parameter for its job; the dashboard's own unless the data name it.
+    ``job``: the link's parameter for the job; by default the dashboard's own job.
     """
     keep = f"${{datasource:queryparam}}&${{cluster:queryparam}}&{job}&${{__url_time_range}}"
     return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
 
 
 def fixed(color: str) -> dict[str, str]:
-    """Return the colour of a series as Grafana has it, whatever its values."""
+    """Return a fixed series colour in Grafana's form."""
     return {"mode": "fixed", "fixedColor": color}
 
 
@@ -112,10 +112,10 @@ def stats(
     sentences: bool = False,
     nothing: str = "-",
 ) -> stat.Panel:
-    """Return a panel of single numbers as they are now, or (``names_only``) of their legends.
+    """Return a panel of single current numbers, or (``names_only``) of their legends.
 
-    ``states``: the numbers are states. ``overrides`` holds field properties of single series, by legend, ``by_query``
-    those of a query's series, by its letter. ``sentences``: a line of text for each, its legend and then its number.
+    ``states``: the numbers are states. ``overrides``: field properties of single series, by legend; ``by_query``: those
+    of a query's series, by its letter. ``sentences``: a line of text for each, the legend and then the number.
     """
     text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
     if sentences:
@@ -155,9 +155,9 @@ def lines(
     colors: Mapping[str, str] | None = None,
     nothing: str = "no data",
 ) -> timeseries.Panel:
-    """Return a panel of curves; ``steps`` are drawn as dashed lines, ``stacked`` are shares of a whole.
+    """Return a panel of curves. ``steps``: drawn as dashed lines. ``stacked``: the curves are shares of a whole.
 
-    ``colors`` are those of single series, by legend. ``nothing`` stands there where there are no curves, and says why.
+    ``colors``: of single series, by legend. ``nothing``: text of a panel without curves, which says why.
     """
     legend = common.VizLegendOptions().show_legend(True)
     if size.width >= TABLE_LEGEND_FROM:
@@ -200,12 +200,12 @@ def lines(
 
 
 def dress(panel: Panel, title: str, description: str, unit: str, size: Size) -> None:
-    """Give a panel what every panel has."""
+    """Set the properties that every panel has."""
     panel.title(title).description(description).datasource(DATASOURCE).unit(unit).span(size.width).height(size.height)
 
 
 def targets(queries: Sequence[Query], *, instant: bool = False, as_table: bool = False) -> list[Builder[Dataquery]]:
-    """Return the queries as Grafana has them; ``instant``: as of the range's end, not over it."""
+    """Return the queries in Grafana's form. ``instant``: at the range's end, not over the range."""
     targets: list[Builder[Dataquery]] = []
     for index, query in enumerate(queries):
         target = prometheus.Dataquery().ref_id(ascii_uppercase[index]).datasource(DATASOURCE).expr(query.expression)

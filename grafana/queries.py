@@ -1,7 +1,7 @@
-"""PromQL that several panels share. $cluster, $job_id, $rank and $node are the dashboards' variables.
+"""PromQL shared by several panels. $cluster, $job_id, $rank and $node are the dashboards' variables.
 
-What joins the ranks of many nodes, or is dear at 10,000 ranks, comes from the recording rules (deploy/prometheus). What
-is one rank's, or has few series per rank, comes straight from the agents.
+Series that join the ranks of many nodes, or are expensive at 10,000 ranks, come from the recording rules
+(deploy/prometheus). Series of one rank, or with few series per rank, come directly from the agents.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
-"""Series of the chosen cluster; of all where the name is empty, as in links of alerts of a site without the label.
+"""Matches series of the chosen cluster; all series for an empty name, as in links of alerts without the label.
 
-`(^.*)?` takes all that is there after an empty name, and nothing after any other.
+`(^.*)?` matches everything after an empty name, and nothing after any other.
 """
 JOB = f'{CLUSTER}, job_id="$job_id"'
 RANK = f'{JOB}, rank="$rank"'
@@ -21,7 +21,7 @@ WINDOW = "[$__rate_interval]"
 
 
 class Value(NamedTuple):
-    """How a state is shown: its number in the query's result, and its colour."""
+    """Display of a state: its number in the query's result, and its colour."""
 
     code: int
     color: str
@@ -35,7 +35,7 @@ STATES = {
     "unresponsive": Value(5, "orange"),
     "dead": Value(6, "red"),
 }
-"""The states of a rank, the worse the higher: topk() gives the worst."""
+"""States of a rank, worse ones with higher numbers: topk() returns the worst."""
 
 LIVE_STATES = ("alive", "unresponsive")
 
@@ -47,22 +47,22 @@ PROCESS_STATES = {
     "stopped": Value(5, "orange"),
     "zombie": Value(6, "red"),
 }
-"""The states of a process, likewise."""
+"""States of a process, worse ones with higher numbers."""
 
 
 def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str]) -> str:
-    """Return a query for the number of the state that is set; ``series`` gives a state's own series."""
+    """Return a query for the number of the current state. ``series``: returns the selector of a state's series."""
     terms = (f"{value.code} * ({series(state)} == 1)" for state, value in states.items())
     return f"max by ({label}) (\n  " + "\n    or\n  ".join(terms) + "\n)"
 
 
 def rank_state_code() -> str:
-    """Return a query for the state of each rank of the job; one that lives again elsewhere is not gone."""
+    """Return a query for the state of each rank of the job; a rank that lives on another node is not gone."""
     return _worst_of(_rank_state)
 
 
 def _worst_of(series: Callable[[str], str]) -> str:
-    """Return a query for the worst state of each rank; what it is elsewhere counts where it lives nowhere."""
+    """Return a query for the worst state of each rank over nodes; a live rank's states elsewhere do not count."""
     terms = {state: f"{value.code} * ({series(state)} == 1)" for state, value in STATES.items()}
     live = [terms.pop(state) for state in LIVE_STATES]
     gone = "\n    or on (cluster, job_id, rank)\n  ("
@@ -70,7 +70,7 @@ def _worst_of(series: Callable[[str], str]) -> str:
 
 
 def rank_states_count(by: str, selector: str) -> str:
-    """Return a query for how many ranks there are, by labels ``by``, of which state is one; likewise."""
+    """Return a query for the number of ranks by labels ``by`` and state, without a live rank's states elsewhere."""
     live = f'rankwatch_rank_state{{{selector}, state=~"{"|".join(LIVE_STATES)}"}} == 1'
     either = f"{live}\n    or on (cluster, job_id, rank)\n  rankwatch_rank_state{{{selector}}} == 1"
     return f"count by ({by}) (max by (cluster, job_id, rank, state) (\n  {either}\n))"
@@ -83,7 +83,7 @@ def _rank_state(state: str) -> str:
 def bus_bandwidth(by: str, selector: str, before: str = "") -> str:
     """Return a query for the mean bus bandwidth over five minutes by labels ``by``, weighted by time.
 
-    ``before``: how long ago, as ``1d``.
+    ``before``: how long ago, such as ``1d``.
     """
     of = f"{{{selector}}}" + (f" offset {before}" if before else "")
     moved = f"sum by ({by}) (comm_collective:rankwatch_bus_bytes:rate5m{of})"
@@ -98,29 +98,29 @@ def silence(selector: str) -> str:
 
 
 def lateness(selector: str) -> str:
-    """Return a query for the share of time that others waited for each rank, in the communicator where it is most."""
+    """Return a query for the share of time that others waited for each rank, the greatest over communicators."""
     return f"clamp_min(rank:rankwatch_lateness:ratio{{{selector}}}, 0)"
 
 
 def firing(alert: str, selector: str) -> str:
-    """Return the series of an alert that fires."""
+    """Return the selector of a firing alert."""
     return f'ALERTS{{{selector}, alertname="{alert}", alertstate="firing"}}'
 
 
 def ratio(numerator: str, denominator: str) -> str:
-    """Return a query for a ratio, without series where the denominator is 0."""
+    """Return a query for a ratio, without series of a zero denominator."""
     return f"{numerator}\n  / ({denominator} > 0)"
 
 
 def rate_of(metric: str, selector: str, by: str = "") -> str:
-    """Return a query for a counter's rate per second, summed, over labels ``by`` or over all."""
+    """Return a query for the rate per second of a counter, summed by labels ``by`` or over all series."""
     return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{selector}}}{WINDOW}))"
 
 
 def named(expression: str, series: str) -> str:
-    """Return the expression with comm_name where that is known; ``series`` has every comm that it has.
+    """Return the expression with label comm_name if known. ``series``: has every comm of the expression.
 
-    Names come from jobs and may contradict each other: one is taken.
+    Jobs choose the names, which may contradict each other: one of them is used.
     """
     names = f"topk by (comm) (1, max by (comm, comm_name) (rankwatch_communicator_info{{{JOB}}}))"
     return (
@@ -130,39 +130,39 @@ def named(expression: str, series: str) -> str:
 
 
 def most(count: int, expression: str, by: str, *, over: str, each: str = "", least: bool = False) -> str:
-    """Return the expression for its ``count`` greatest (``least``: least) series over the time that is shown.
+    """Return the ``count`` greatest (``least``: least) series of the expression over the shown time.
 
-    ``over`` is their value over that time, ``by`` the labels that tell them apart, ``each``: so many for each of these.
+    ``over``: their value over that time. ``by``: labels that tell them apart. ``each``: ``count`` for each of these.
     """
     group = f" by ({each})" if each else ""
     return f"{expression}\n  and on ({by}) {'bottomk' if least else 'topk'}{group} ({count}, {over})"
 
 
 def over_time(function: str, selector: str) -> str:
-    """Return ``function`` (as avg_over_time) of series over all the time that the dashboard shows."""
+    """Return ``function`` (such as avg_over_time) of series over the shown time."""
     return f"{function}({selector}[$__range] @ end())"
 
 
 def coverage(selector: str, by: str = "") -> str:
-    """Return a query for the share of operations that have a record."""
+    """Return a query for the share of operations with a record."""
     seen = rate_of("rankwatch_inspector_seen_records_total", selector, by)
     return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector, by)}")
 
 
 def as_it_is(series: str) -> str:
-    """Return a query for series as they are now."""
+    """Return a query for the current values of series."""
     return series
 
 
 def latest(series: str) -> str:
-    """Return a query for series as they were last in the time that is shown, also when they have ended."""
+    """Return a query for the last values of series in the shown time, including ended series."""
     return f"last_over_time({series}[$__range])"
 
 
 def endings(selector: str, by: str, when: Callable[[str], str] = as_it_is) -> str:
-    """Return a query for when ranks left, in ms since the epoch, by labels of the rank and of how it ended.
+    """Return a query for ranks' ends (epoch ms), by labels of the rank and of its exit.
 
-    ``when``: those that are still remembered (15 minutes), or all that were in the time shown (``latest``).
+    ``when``: exits still exported (15 minutes), or all exits in the shown time (``latest``).
     """
     info = when(f"rankwatch_rank_exit_info{{{selector}}}")
     at = when(f"rankwatch_rank_exit_timestamp_seconds{{{selector}}}")

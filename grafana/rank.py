@@ -1,4 +1,4 @@
-"""The Rank dashboard: all that is known of one rank."""
+"""The Rank dashboard: everything known about one rank."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from grafana.tables import rows
 
 TOP = Size(6, 4)
 STATES_INTERVAL = "15s"
-"""As often as states of ranks are scraped."""
+"""Interval of scrapes of ranks' states."""
 
 COLLECTIVE = "comm, collective"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
@@ -33,11 +33,11 @@ SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:
 
 
 FOLDED = frozenset({"Identity", "Process, GPU and node", "Point to point, and records"})
-"""Rows that are closed at first."""
+"""Rows that start closed."""
 
 
 def panels(late_share: float) -> dict[str, list[Panel]]:
-    """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
+    """Return the panels by row title. ``late_share``: the share of wall time that makes a rank late."""
     return {
         "": [*_summary(late_share), *_states(), _where()],
         "Identity": _identity(),
@@ -73,8 +73,8 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Bus bandwidth",
-            "Mean of all collectives, weighted by time: a late rank waits least and has the most. coverage: the "
-            "share of operations with a record.",
+            "Mean of all collectives, weighted by time: a late rank waits least, so its bandwidth is highest. "
+            "coverage: the share of operations with a record.",
             Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds), "bandwidth"),
             Query(coverage(RANK), "coverage"),
             unit="Bps",
@@ -83,7 +83,7 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Others wait for it",
-            "The share of wall time that a communicator waited for this rank, where it is greatest.",
+            "Share of wall time that a communicator waited for this rank (the greatest over communicators).",
             Query(f"max({lateness(RANK)})"),
             unit="percentunit",
             size=TOP,
@@ -103,8 +103,8 @@ def _states() -> list[Panel]:
         ).interval(STATES_INTERVAL),
         timeline(
             "Process over time",
-            "What the kernel shows for the process's main thread: disk_sleep is blocked on a device or file "
-            "system, stopped is a signal, traced a debugger.",
+            "State of the process's main thread. disk_sleep: blocked on a device or file system. stopped: by a "
+            "signal. traced: by a debugger.",
             Query(_state("node", "rankwatch_rank_process_state", PROCESS_STATES), "{{node}}"),
             size=Size(12, 5),
             states=PROCESS_STATES,
@@ -151,7 +151,7 @@ def _identity() -> list[Panel]:
         ),
         rows(
             "Communicators it is in",
-            "Its rank in each, and the communicator's name and size where they are known. nodes: NVLink domains.",
+            "Its rank in each communicator, and the communicator's name and size if known. nodes: NVLink domains.",
             Query(f"{members}\n  * on (comm) group_left (comm_name, ranks, nodes) (\n    {names}\n  )"),
             columns=("comm", "comm_name", "comm_rank", "ranks", "nodes"),
             size=Size(12),

@@ -1,4 +1,4 @@
-"""What its node shows of one rank: what its process uses and waits for, and what its GPU is busy with."""
+"""Panels of a rank's usage on its node: what its process uses and waits for, and what keeps its GPU busy."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def panels() -> list[Panel]:
         ),
         lines(
             "Time that it waits",
-            "Share of wall time, over all threads: ready and waiting for a CPU, or for disks. Of the control groups of "
-            "its job on the node: some task waited for CPU, memory or I/O, or the CPU limit kept all from running.",
+            "Share of wall time over all threads: ready but waiting for a CPU, or waiting for disks. For its job's "
+            "control groups on the node: a task waited for CPU, memory or I/O, or the CPU limit stopped all tasks.",
             Query(rate_of("rankwatch_rank_run_queue_wait_seconds_total", RANK), "for a CPU"),
             Query(rate_of("rankwatch_rank_io_wait_seconds_total", RANK), "for disks"),
             Query(f"max by (resource) (rate({groups}[$__rate_interval]) {ITS_NODE})", "group: {{resource}}"),
@@ -36,7 +36,7 @@ def panels() -> list[Panel]:
         ),
         lines(
             "Threads that hang, children that are stopped",
-            "Threads of it and of its children in uninterruptible sleep, by what they wait for; stopped children.",
+            "Threads of the process and its children in uninterruptible sleep, by their wait; stopped children.",
             Query(f"max by (wait) (rankwatch_rank_blocked_threads{{{RANK}}})", "{{wait}}"),
             Query(f"max(rankwatch_rank_children_stopped{{{RANK}}})", "stopped"),
             unit="short",
@@ -53,8 +53,8 @@ def panels() -> list[Panel]:
         ),
         lines(
             "What its GPU is busy with",
-            "Share of the compute units that were busy, that did tensor operations, and of the memory's bandwidth; of "
-            "GPUs that tell (Hopper and MI300 on). A collective that waits keeps a few units busy and nothing else.",
+            "Shares of compute units that were busy, that did tensor operations, and of the memory's bandwidth; only "
+            "GPUs that report it (from Hopper and MI300 on). A waiting collective keeps only a few units busy.",
             Query(f"max(rankwatch_gpu_sm_active_ratio{{{CLUSTER}}} {ITS_GPU})", "compute units"),
             Query(f"max(rankwatch_gpu_tensor_active_ratio{{{CLUSTER}}} {ITS_GPU})", "tensor operations"),
             Query(f"max(rankwatch_gpu_dram_active_ratio{{{CLUSTER}}} {ITS_GPU})", "memory"),

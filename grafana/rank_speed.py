@@ -1,4 +1,4 @@
-"""The Rank dashboard's rows on speed: collectives, who waits for the rank, sends and receives."""
+"""Rows of the Rank dashboard on speed: collectives, ranks that wait for this rank, sends and receives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
 from grafana.queries import RANK, named, rate_of, ratio
 
 HALF = Size(12, 10)
-"""High enough for the six curves that a rank usually has."""
+"""A height with room for the six curves that a rank usually has."""
 COLLECTIVE = "comm, collective"
 DIRECTION = "comm, direction"
 OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
@@ -50,7 +50,7 @@ def collectives() -> list[Panel]:
         ),
         lines(
             "Time in collectives",
-            "The share of wall time that collectives ran on the GPU, waiting included; above 100 % they overlap.",
+            "Share of wall time with collectives on the GPU, including waits; above 100 % they overlap.",
             Query(
                 named(rate_of("rankwatch_collective_seconds_total", RANK, COLLECTIVE), OPERATIONS),
                 "{{collective}} {{comm_name}} {{comm}}",
@@ -63,10 +63,10 @@ def collectives() -> list[Panel]:
 
 
 def lateness(late_share: float) -> Panel:
-    """Return the panel on lateness; from ``late_share`` of wall time on the rank counts as late."""
+    """Return the panel on lateness. ``late_share``: the share of wall time that makes the rank late."""
     return lines(
         "Share of time that others waited for this rank",
-        "In the communicator where it is greatest; and in those in which it alone is late, and waits for no other.",
+        "The greatest of all communicators; and of those where only this rank is late and waits for no other.",
         Query(LATENESS, "most"),
         Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
         unit="percentunit",

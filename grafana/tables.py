@@ -1,4 +1,4 @@
-"""Tables, whose cells lead to jobs, nodes, ranks and runbooks."""
+"""Tables with links to jobs, nodes, ranks and runbooks."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from grafana_foundation_sdk.models import common as common_models, dashboard as 
 from grafana.panels import NONE_KNOWN, RUNBOOKS, Query, Size, dress, rank_link, targets
 
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
-"""Columns of short and of long names, in pixels; the others share the rest."""
+"""Widths in pixels of columns with short or long names; the others share the rest."""
 TIME_WIDTH = 180
-"""Of a column of times, in pixels."""
+"""Width of a column of times, in pixels."""
 
 
 class Column(NamedTuple):
-    """A further value of a table's rows: its name, its query, its unit."""
+    """A further column of a table: its name, its query, its unit."""
 
     name: str
     query: Query
@@ -26,24 +26,24 @@ class Column(NamedTuple):
 
 
 def job_link(job: str) -> builders.DashboardLink:
-    """Return a link to the Job dashboard for the job that the column ``job`` of the panel's data holds."""
+    """Return a link to the Job dashboard for the column ``job`` of the panel's data."""
     keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
     return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{__data.fields.{job}}}")
 
 
 def node_link(node: str) -> builders.DashboardLink:
-    """Return a link to the Node dashboard, likewise."""
+    """Return a link to the Node dashboard for the column ``node`` of the panel's data."""
     keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
     return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{__data.fields.{node}}}")
 
 
 def runbook_link(alert: str) -> builders.DashboardLink:
-    """Return a link to the runbook of the alert that the column ``alert`` of the panel's data holds."""
+    """Return a link to the runbook of the alert in the column ``alert`` of the panel's data."""
     return builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.{alert}}}").target_blank(True)
 
 
 LINKS = {"alertname": runbook_link, "job_id": job_link, "node": node_link}
-"""Where the cells of a table's columns lead, by the column."""
+"""Link of a table's cells, by column."""
 
 
 def rows(
@@ -63,8 +63,8 @@ def rows(
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (empty: hidden).
 
-    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``nothing``:
-    the text of an empty table.
+    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``nothing``: the text
+    of an empty table.
     """
     values = {
         f"Value #{letter}" if more else "Value": name
@@ -109,11 +109,11 @@ def rows(
 
 
 def convert(field: str, kind: str) -> models.DataTransformerConfig:
-    """Return what makes a column another type."""
+    """Return the transformation of a column to another type."""
     conversion = {"targetField": field, "destinationType": kind}
     return models.DataTransformerConfig(id_val="convertFieldType", options={"conversions": [conversion], "fields": {}})
 
 
 def sort(field: str) -> models.DataTransformerConfig:
-    """Return what sorts rows by a column."""
+    """Return the transformation that sorts rows by a column."""
     return models.DataTransformerConfig(id_val="sortBy", options={"fields": {}, "sort": [{"field": field}]})

@@ -1,1 +1,1 @@
-"""The program: configuration, exporters under way, start, reload and stop."""
+"""The program: configuration, running exporters, start, reload and stop."""

@@ -1,6 +1,6 @@
-"""A small file of the ranks that run here, which survives a loss of power: after a boot their jobs may still wait.
+"""Save the running ranks in a small synced file that survives a loss of power: their peers may still wait then.
 
-The checkpoint is of one boot and not synced. The agent writes and syncs this file when ranks start or leave.
+The checkpoint serves one boot and is not synced. The agent writes and syncs this file when ranks start or exit.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from agent.ranks.liveness.job_line import RanBefore
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
 WRITE_SECONDS = 3600.0
-"""The file is also written after this time without a change: its age tells how long the machine was down."""
+"""The file is also written after this time without a change: its age shows how long the machine was down."""
 MAX_AGE_SECONDS = 86_400.0
-"""After this long without a write the file counts for nothing: its jobs no longer wait."""
+"""A file older than this is ignored: its jobs no longer wait."""
 
 
 class _File(msgspec.Struct):
@@ -30,7 +30,7 @@ class _File(msgspec.Struct):
 
 
 class BootFile:
-    """Reads the ranks of the boot before, and keeps those of this one; with ``directory`` None it does neither."""
+    """Reads the ranks of the previous boot, and saves those of this boot; does neither if ``directory`` is None."""
 
     def __init__(self, directory: Path | None, boot_id: str, thread: OwnThread) -> None:
         self._path = None if directory is None else directory / NAME
@@ -42,7 +42,7 @@ class BootFile:
         self._writing: asyncio.Task[None] | None = None
 
     def load(self, now_seconds: float) -> dict[str, RanBefore]:
-        """Return the jobs with ranks that ran when the boot before ended (blocking; before the loop runs)."""
+        """Return the jobs whose ranks ran at the end of the previous boot (blocking; before the loop runs)."""
         if self._path is None:
             return {}
         try:
@@ -50,7 +50,7 @@ class BootFile:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            self._log.warning("the ranks of the boot before are not known", path=self._path, error=error)
+            self._log.warning("the ranks of the previous boot are unknown", path=self._path, error=error)
             return {}
         is_of_another_boot = file.boot_id != self._boot_id
         is_recent = 0 <= now_seconds - file.seconds <= MAX_AGE_SECONDS

@@ -1,4 +1,4 @@
-"""The configuration: YAML, validated whole, every mistake named with its place."""
+"""The configuration: YAML, validated as a whole; each error names its line."""
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -30,9 +30,10 @@ Address = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s\0\"'<>]+)?$", ma
 
 
 class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``listen_address``: host:port, :port or [address]:port, or a list of them. ``config_file``: TLS and passwords, as
-    ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``: addresses (Grafana's, a page's) that the page
-    at `/` links to; empty for no links.
+    """Section `web`. ``listen_address``: host:port, :port or [address]:port, or a list of them.
+
+    ``config_file``: TLS and passwords, as ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``:
+    addresses that the page at `/` links to; empty for no links.
     """
 
     listen_address: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = (
@@ -44,36 +45,36 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where to listen."""
+        """Return the addresses to listen at."""
         return (self.listen_address,) if isinstance(self.listen_address, str) else tuple(self.listen_address)
 
 
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``path`` of the checkpoint file; empty: none, counters restart at 0 with the agent."""
+    """Section `state`. ``path``: the checkpoint file; empty for none: then counters restart at 0 with the agent."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``job_id_variables``: environment variables whose value is the job's id, the first that is set, before the known.
+    """Section `identity`. ``job_id_variables``: environment variables with the job id; the first that is set wins.
 
-    They hold for processes found from then on: a name once given is kept.
+    They are tried before the known variables, for processes discovered from now on: a job id never changes later.
     """
 
     job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which checks make a rank and the node unhealthy: the default ones and ``count``, without ``ignore``."""
+    """Section `health`: a rank's and the node's health: the default checks and ``count``, minus ``ignore``."""
 
     count: list[str] = []
     ignore: list[str] = []
 
     def __post_init__(self) -> None:
-        """Refuse a check that there is not."""
+        """Refuse an unknown check."""
         for name in (*self.count, *self.ignore):
             if name not in CHECKS:
-                raise ValueError(f"{name!r} is none of the checks: {', '.join(sorted(CHECKS))}")
+                raise ValueError(f"{name!r} is not one of the checks: {', '.join(sorted(CHECKS))}")
 
     def counted(self) -> frozenset[str]:
         """Return the checks that count."""
@@ -81,7 +82,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. ``exporters`` holds raw sections: each is validated by its exporter's own type."""
+    """The whole configuration. ``exporters``: raw sections, each validated later as its exporter's own type."""
 
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
@@ -92,10 +93,10 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Loaded(Document):
-    """A parsed file: the configuration, and where in the text each part of it stands.
+    """A parsed file: the configuration, and the line of each of its parts.
 
-    ``text`` is the file's, ``source`` names it in messages. A section without content (``exporters:`` with every key
-    commented out) is as one that is not there. ConfigError names the first mistake.
+    ``text``: the file's text. ``source``: its name in messages. An empty section (``exporters:`` with every key
+    commented out) counts as missing. Raises ConfigError with the first error.
     """
 
     def __init__(self, text: str, source: str) -> None:
@@ -111,16 +112,14 @@ class Loaded(Document):
                 raise self.error("$.web.listen_address", str(error)) from None
 
     def section(self, name: str, type_: type[ExporterConfig]) -> ExporterConfig:
-        """Return exporter ``name``'s section as its own type."""
+        """Return the section of exporter ``name`` as its own type."""
         config: ExporterConfig = self.convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
         return config
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. ``listen_addresses`` and ``web_config_file`` override the file's; ``config_path``
-    None: all defaults.
-    """
+    """Options of the command line, which override the configuration. ``config_path`` None: all defaults."""
 
     config_path: Path | None = None
     listen_addresses: tuple[str, ...] = ()
@@ -128,26 +127,26 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """Return the web file, by the command line or else the configuration; None for none."""
+        """Return the web file of the command line, else of the configuration; None for none."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 
 
 def load(options: Options, text: str | None = None) -> Loaded:
-    """Parse the configuration: ``text``, or the file's (blocking). Raise ConfigError with the mistake and its line."""
+    """Parse the configuration from ``text`` or its file (blocking); raises ConfigError with the error and its line."""
     if text is None:
         text = "" if options.config_path is None else read_config(options.config_path)
     return Loaded(text, str(options.config_path or "(defaults)"))
 
 
 def read_config(path: Path) -> str:
-    """Return the file's text (blocking); raises ConfigError when it cannot be read."""
+    """Return the file's text (blocking); raises ConfigError if it cannot be read."""
     with _as_config_errors(path), path.open("rb") as file:
         return _decoded(path, file.read(MAX_BYTES + 1))
 
 
 async def read_config_in(executor: Executor, path: Path) -> str:
-    """Return the file's text, read by ``executor``; raises ConfigError when it cannot be read."""
+    """Return the file's text, read by ``executor``; raises ConfigError if it cannot be read."""
     with _as_config_errors(path):
         file = await aiofiles.open(path, "rb", executor=executor)  # `async with` would close it in the shared pool
         try:
@@ -173,7 +172,7 @@ def _as_config_errors(path: Path) -> Iterator[None]:
 
 
 def _without_empty(raw: object) -> object:
-    """The file's value without sections and exporters that are null: YAML's value of a key with nothing under it."""
+    """Return the file's value without null sections and exporters (keys with nothing below them in YAML)."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -36,16 +36,15 @@ from agent.web.handlers import Pages
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
-"""How long a busy thread keeps the interpreter from the event loop: the default of 5 ms makes the loop 16 ms late."""
+"""How long a busy thread keeps the interpreter from the event loop: at the default, 5 ms, the loop is 16 ms late."""
 GC_THRESHOLDS = (20_000, 50, 100)
-"""A scrape makes tens of thousands of short-lived objects; at the default thresholds, whole collections in the middle
-of it hold the loop up for 90 ms at 50,000 series, with these 40 ms."""
+"""With these a full collection during a scrape of 50,000 series takes 40 ms, with the default thresholds 90 ms."""
 CONFIG_POLL_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
 
 
 class Daemon:
-    """See the module. ``run`` returns the process' exit status."""
+    """The daemon. ``run`` returns the exit status of the process."""
 
     def __init__(
         self,
@@ -86,8 +85,8 @@ class Daemon:
         self._notifier = Notifier(environ.get("NOTIFY_SOCKET"), Logger("notify"))
         self._gate = WatchdogGate(("supervisor", "render"), self._clock.monotonic)
         self._config_thread = OwnThread("config")
-        self._reload_asked = asyncio.Event()
-        self._stop_asked = asyncio.Event()
+        self._reload_requested = asyncio.Event()
+        self._stop_requested = asyncio.Event()
         self._refused = ""
 
     async def run(self, plan: ExporterPlan) -> int:
@@ -95,8 +94,8 @@ class Daemon:
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_asked.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_asked.set)
+            loop.add_signal_handler(number, self._stop_requested.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_requested.set)
         try:
             await self._web.start(self._listen_addresses(self._loaded))
         except OSError as error:
@@ -104,7 +103,7 @@ class Daemon:
             return 1
         await self._supervisor.begin(plan)
         gc.set_threshold(*GC_THRESHOLDS)
-        gc.freeze()  # what the start made lives as long as the daemon: no collection need look at it again
+        gc.freeze()  # the start's objects live as long as the daemon: collections skip them
         status = await self._serve()
         await self._stop()
         return status
@@ -117,7 +116,7 @@ class Daemon:
             self._watch_config(),
             self._terms.watch(),
             self._beat(ticked),
-            self._stop_asked.wait(),
+            self._stop_requested.wait(),
         ]
         self._lag.begin()
         interval = watchdog_interval_seconds(self._environ, os.getpid())
@@ -132,7 +131,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         failed = [error for task in done if (error := task.exception()) is not None]
-        for error in failed:  # a part that ends by itself is our bug: exit, systemd restarts the agent
+        for error in failed:  # a task that ends by itself is a bug: exit, and systemd restarts the agent
             self._log.error("a task of the agent failed, the agent ends", error=error)
         return 1 if failed else 0
 
@@ -147,12 +146,12 @@ class Daemon:
 
     async def _reloads(self) -> None:
         while True:
-            await self._reload_asked.wait()
-            self._reload_asked.clear()
+            await self._reload_requested.wait()
+            self._reload_requested.clear()
             self._notifier.send(f"RELOADING=1\nMONOTONIC_USEC={int(self._clock.monotonic() * 1_000_000)}")
             try:
                 await self._reload()
-            except Exception as error:  # noqa: BLE001  # whatever it is, the agent goes on with what it has
+            except Exception as error:  # noqa: BLE001  # the agent keeps its configuration after any error
                 self._refused = str(error) or type(error).__name__
                 self._log.error(
                     "configuration refused, the old one stays",
@@ -164,7 +163,7 @@ class Daemon:
             self._notifier.send("READY=1")
 
     async def _reload(self) -> None:
-        """Take the file into use as a whole; raises what keeps it from that, and the old one stays."""
+        """Apply the whole file; on any error raise it and keep the old configuration."""
         path = self._options.config_path
         text = "" if path is None else await read_config_in(self._config_thread, path)
         loaded = await self._config_thread.call(lambda: load(self._options, text))
@@ -182,7 +181,7 @@ class Daemon:
         self._loaded = loaded
 
     async def _watch_config(self) -> None:
-        """Ask for a reload when the file's text changes; an unreadable file is a SIGHUP's matter."""
+        """Request a reload when the file's text changes; an unreadable file is only reported after SIGHUP."""
         path = self._options.config_path
         if path is None:
             await asyncio.Event().wait()
@@ -194,9 +193,9 @@ class Daemon:
                 text = await read_config_in(self._config_thread, path)
             except ConfigError:
                 continue
-            was_taken_back = text == self._loaded.text and bool(self._refused)
-            if text not in (known, self._loaded.text) or was_taken_back:
-                self._reload_asked.set()
+            was_reverted = text == self._loaded.text and bool(self._refused)
+            if text not in (known, self._loaded.text) or was_reverted:
+                self._reload_requested.set()
             known = text
 
     # -- watchdog --------------------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ class Daemon:
         return self._options.listen_addresses or loaded.config.web.addresses
 
     def _self_snapshot(self) -> SelfSnapshot:
-        """Return how the agent fares, for its own families."""
+        """Return the agent's own state for its families."""
         exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(

@@ -1,4 +1,4 @@
-"""Exporters by name: our own, and those of other packages; and which of them a configuration asks for."""
+"""Find exporters by name, our own and those of other packages, and select those that a configuration enables."""
 
 import importlib
 import pkgutil
@@ -15,20 +15,20 @@ from agent.export.exporter import ExporterConfig, Spec
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 GROUP = "rankwatch.exporters"
-"""The entry point group in which other packages name their exporters."""
+"""Entry point group of exporters in other packages."""
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """One enabled exporter as configured: what it is, and its section."""
+    """An enabled exporter: its Spec and its section of the configuration."""
 
     spec: Spec
     config: ExporterConfig
 
 
 class ExporterPlan(msgspec.Struct, frozen=True):
-    """What a configuration asks for: the enabled exporters, and the names of those that cannot be imported.
+    """The exporters that a configuration enables. ``broken``: names of those that cannot be imported.
 
-    ``counted``: the checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
+    ``counted``: checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
     """
 
     enabled: dict[str, Prepared]
@@ -39,21 +39,21 @@ class ExporterPlan(msgspec.Struct, frozen=True):
 
 
 def exporter_names() -> tuple[str, ...]:
-    """Return the names of our exporters, in order: the modules of the package ``exporters``."""
+    """Return the sorted names of our exporters: the modules of the package ``exporters``."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(exporters.__path__)))
 
 
 def names_in_packages() -> tuple[str, ...]:
-    """Return the names of exporters in other packages. Takes some milliseconds: call it for an unknown name alone."""
+    """Return the names of exporters in other packages; takes milliseconds, so call it only for an unknown name."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # most agents never need it
 
     return tuple(sorted(entry.name for entry in entry_points(group=GROUP)))
 
 
 def load_spec(name: str) -> Spec:
-    """Import exporter ``name``; raises whatever its import raises, TypeError where it is none.
+    """Import exporter ``name`` and return its Spec; raises any error of the import, or TypeError if it has no Spec.
 
-    An entry point names a Spec, or a collector's class for prometheus-client. Our own exporters come first.
+    An entry point names a Spec, or a collector class for prometheus-client. Our own exporters take precedence.
     """
     try:
         module = importlib.import_module(f"exporters.{name}")
@@ -95,9 +95,10 @@ def _allow_openssl() -> None:
 
 
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
-    """Validate every exporter's section and return the enabled ones; ConfigError names the first mistake.
+    """Validate every exporter's section and return the enabled exporters; ConfigError names the first error.
 
-    Other packages' exporters load only if the configuration names them. What cannot be imported is logged, and down.
+    Exporters of other packages load only if the configuration names them. An import that fails is logged, and the
+    exporter counts as broken.
     """
     names = exporter_names()
     others = [name for name in loaded.config.exporters if name not in names]

@@ -1,6 +1,6 @@
-"""What people and scripts see of the node: the document at `/api/v1/ranks`, and the page at `/`.
+"""Render the node's document at `/api/v1/ranks` and its page at `/`, on the event loop.
 
-Both are made on the event loop, at most every HOLD_SECONDS each.
+Each is rendered at most once per HOLD_SECONDS.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,11 +24,11 @@ T = TypeVar("T", str, bytes)
 HOLD_SECONDS = 0.5
 
 STATIC = {file.path: HttpResponse(200, file.content_type, file.text, STATIC_HEADERS) for file in (SCRIPT, STYLE)}
-"""What the page needs besides, by path."""
+"""The page's script and style, by path."""
 
 
 class HeldAnswer(Generic[T]):
-    """Returns what ``make`` made, HOLD_SECONDS old at most."""
+    """Caches the result of ``make`` for HOLD_SECONDS."""
 
     def __init__(self, clock: Clock, make: Callable[[], T]) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class HeldAnswer(Generic[T]):
         self._made_at = 0.0
 
     def __call__(self) -> T:
-        """Return it."""
+        """Return the cached result, or a new one if it is too old."""
         now = self._clock.monotonic()
         if self._made is None or now - self._made_at >= HOLD_SECONDS:
             self._made, self._made_at = self._make(), now
@@ -54,7 +54,7 @@ def node_document(
     ready: bool,
     configuration: Configuration,
 ) -> NodeDocument:
-    """All of it, as of the time when ``health`` was taken."""
+    """Return the node's document as of the time of ``health``."""
     table = health.ranks
     ranks = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
     return NodeDocument(
@@ -75,7 +75,7 @@ def node_document(
 def exporter_views(
     running: Iterable[Running], broken: Iterable[str], counts: Mapping[str, SourceCounts]
 ) -> list[ExporterView]:
-    """One for each exporter that is enabled, by name. ``broken``: those that could not be started."""
+    """Return a view of each enabled exporter, by name. ``broken``: exporters that could not be started."""
     views = [
         ExporterView(
             name=exporter.name,

@@ -1,4 +1,4 @@
-"""What the health ledger adds to a bundle of evidence: all findings, and which ranks run on failed hardware."""
+"""The health ledger's part of an evidence bundle: all findings, and the ranks on failed hardware."""
 
 from collections.abc import Callable, Mapping
 
@@ -11,11 +11,11 @@ from agent.hardware.ledger import CheckState, Entry
 from agent.ranks.health import HealthSnapshot, subjects_of
 
 IN_SPITE_SECONDS = 120.0
-"""A fault that was there before, or came sooner after a rank's start, is one that the rank runs in spite of."""
+"""A fault older than the rank, or less than this time younger, is not its cause of death: the rank ran regardless."""
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
-    """Return the part; findings that do not count are in the file, and blame no rank."""
+    """Return the part; findings that do not count are in its file but blame no rank."""
     known = snapshot()
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [
@@ -44,9 +44,9 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
 
 
 def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return the ranks that run on hardware that has failed, each with the first check that says so, and of what.
+    """Return the ranks on failed hardware, each with the first failed check and the GPU or NIC, as text.
 
-    ``has_failed``: whether any check has, as is seldom; nothing else is looked at otherwise.
+    ``has_failed``: whether any check has failed; if not, as usual, nothing else is computed.
     """
     if not has_failed():
         return {}
@@ -60,7 +60,7 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return the check that failed under each rank after it had run for IN_SPITE_SECONDS; Xid 79: ``xid_79``."""
+    """Return, by rank, the check that failed on its hardware after IN_SPITE_SECONDS of its life; Xid 79: ``xid_79``."""
     if not has_failed():
         return {}
     known = snapshot()

@@ -19,12 +19,12 @@ from agent.ranks.table import RankTable
 from agent.ranks.writer import RankWriter
 
 HELPERS_SECONDS = 3.0
-"""How long helpers may take to stop. The agent leaves a helper that hangs in the kernel."""
+"""Longest wait for helpers to stop. The agent abandons a helper that hangs in the kernel."""
 
 
 @dataclass(kw_only=True)
 class Lender:
-    """What the agent has to lend: its tables, the checkpoint, helpers."""
+    """The agent's tables, checkpoint and helpers, which it lends to exporters."""
 
     roots: Roots
     clock: Clock
@@ -34,7 +34,7 @@ class Lender:
     once: bool
 
     def __post_init__(self) -> None:
-        """Make the tables that begin empty."""
+        """Create the tables that start empty."""
         self.series = SeriesBudget()
         self.helpers = Helpers(self.clock)
         self.hardware = Hardware()
@@ -43,9 +43,9 @@ class Lender:
 
 
 class Lease:
-    """One run's lease. After ``close`` nothing that the exporter still does reaches the agent: each write raises.
+    """The lease of one exporter run. After ``close`` each write of the exporter raises.
 
-    A late update can end after its exporter was drained, and overlap the next run.
+    An update can end after its exporter was drained, while the next run is under way.
     """
 
     def __init__(self, lender: Lender, name: str, checkpoint_bytes: int = 0) -> None:
@@ -89,26 +89,26 @@ class Lease:
                 self.context.log.error("a helper process could not be ended", error=error)
 
     def _thread(self, name: str) -> OwnThread:
-        self.context.ranks.check()
+        self.context.ranks.ensure_open()
         thread = OwnThread(name)
         self._threads.append(thread)
         return thread
 
     def _helper(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        self.context.ranks.check()
+        self.context.ranks.ensure_open()
         helper = self._lender.helpers.lend(spec)
         self._helpers.append(helper)
         return helper
 
 
 def end_writers(context: Context) -> None:
-    """Close every writer that was lent."""
+    """Close every lent writer."""
     for lent in (getattr(context, field.name) for field in fields(context)):
         if isinstance(lent, Leased):
             lent.close()
 
 
 def ignore_ended(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Handle the exception of a task that no code awaits: the end of its exporter's lease is no error."""
+    """Handle the exception of a task that no code awaits; ignore LeaseEnded, which is no error."""
     if not isinstance(context.get("exception"), LeaseEnded):
         loop.default_exception_handler(context)

@@ -1,4 +1,4 @@
-"""The last minutes of what exporters showed, for bundles of evidence: of those whose Spec says so (hardware)."""
+"""Keep the last five minutes of the series of exporters with ``keeps_past`` (hardware), for evidence bundles."""
 
 import time
 from collections import deque
@@ -14,9 +14,9 @@ from agent.export.registry import Source
 
 STEP_SECONDS = 30.0
 STEPS = 10
-"""Snapshots that are kept of each source: five minutes."""
+"""Number of snapshots kept per source: five minutes."""
 MAX_ROWS = 5000
-"""Series of a source in a bundle."""
+"""Limit of series per source in a bundle."""
 
 
 class _Moment(NamedTuple):
@@ -25,7 +25,7 @@ class _Moment(NamedTuple):
 
 
 class ShownPast:
-    """Keeps what ``sources`` showed: their frozen snapshots, which are rendered when a bundle is taken."""
+    """Keeps the frozen snapshots of ``sources``, and renders them when a bundle is taken."""
 
     def __init__(self, clock: Clock, sources: Callable[[], Iterable[Source]]) -> None:
         self._clock = clock
@@ -36,7 +36,7 @@ class ShownPast:
         self._thread = OwnThread("past")
 
     def tick(self) -> None:
-        """Keep what is shown now, if it is time."""
+        """Keep the current snapshots if STEP_SECONDS have passed."""
         now = self._clock.monotonic()
         if now - self._kept_at < STEP_SECONDS:
             return
@@ -46,22 +46,22 @@ class ShownPast:
             try:
                 if source.shown():
                     taken.append((source, source.snapshot()))
-            except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
-                self._log.error("what exporter {exporter} showed is not kept", exporter=source.name, error=error)
+            except Exception as error:  # noqa: BLE001  # an exporter's error affects only its own past
+                self._log.error("the past of exporter {exporter} is not kept", exporter=source.name, error=error)
         self._moments.append(_Moment(self._clock.time(), tuple(taken)))
 
     async def part(self, _wanted: Wanted) -> Offered:
-        """Return the part of a bundle: a table for each source, a row for each series, a column for each time."""
+        """Return the part of a bundle: per source a table with a row per series and a column per time."""
         moments = tuple(self._moments)
         return Offered(await self._thread.call(lambda: tables(moments, self._log)))
 
     def stop(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.stop()
 
 
 def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
-    """Return the tables by file name; times are UTC. Takes long: rendering as long as a scrape each."""
+    """Return the tables by file name, with times in UTC. Slow: each snapshot takes as long to render as a scrape."""
     columns = [time.strftime("%H:%M:%S", time.gmtime(moment.at)) for moment in moments]
     rows: dict[str, dict[str, list[str]]] = {}
     for number, moment in enumerate(moments):

@@ -1,4 +1,4 @@
-"""The daemon, a single pass or a check of the configuration, as the command line asks."""
+"""Run the daemon, a single pass or a check of the configuration, as the command line requests."""
 
 import argparse
 import asyncio
@@ -22,7 +22,7 @@ from agent.web.listen import inherited_listeners, parse_listen_address
 
 
 def run(flags: argparse.Namespace) -> int:
-    """Do what ``flags`` (of ``agent.cli.main``) say; return the exit status, as there."""
+    """Run what ``flags`` (of ``agent.cli.main``) request; return its exit status."""
     roots = Roots(proc=flags.path_procfs, sys=flags.path_sysfs)
     options = Options(
         config_path=flags.config_file,
@@ -47,7 +47,7 @@ def run(flags: argparse.Namespace) -> int:
         return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)
 
     if flags.check_config:
-        print(f"rankwatch: the configuration is good; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # likewise
+        print(f"rankwatch: the configuration is valid; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # a command's answer
         return 0
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
@@ -56,7 +56,7 @@ def run(flags: argparse.Namespace) -> int:
 
 
 async def run_once(options: Options, plan: ExporterPlan) -> bytes:
-    """One pass over recorded data: every exporter once, no streams, no checkpoint; returns the text exposition."""
+    """Update every exporter once over recorded data, without streams and checkpoint; return the text exposition."""
     clock = Clock()
     state = StateFile(None, "", Logger("checkpoint"))
     supervisor = Supervisor(clock, os.uname().nodename, options.roots, state, once=True)

@@ -1,4 +1,4 @@
-"""One exporter under way: its schedule, its late and failed updates, and whether its series may be shown."""
+"""A running exporter: its schedule, its late and failed updates, and whether its series are fresh enough to export."""
 
 import asyncio
 
@@ -11,17 +11,17 @@ from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import Source
 
 REST_RATIO = 0.5
-"""After an update that took longer than its interval, this part of an interval passes before the next one begins."""
+"""Part of an interval that passes between a slow update and the next one."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
-"""A source that fails, hangs or is not there keeps its series for three intervals, and at least this long."""
+"""A source that fails, hangs or is absent keeps its series for three intervals, and at least this long."""
 MAX_WHY_CHARACTERS = 200
 
 
 class Running:
-    """Runs ``exporter`` by its ``spec``; an update is never cancelled and never runs twice at once.
+    """Runs ``exporter`` by its ``spec``; an update is never cancelled, and two never overlap.
 
-    A cancelled update would leave its thread running, and could close a connection too early.
+    Cancelling an update would leave its thread running, and could close a connection too early.
     """
 
     def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
@@ -52,12 +52,12 @@ class Running:
 
     @property
     def why(self) -> str:
-        """Why the last update failed or found no source; else what the exporter cannot read. May be empty."""
+        """Return why the last update failed or found no source, else what the exporter cannot read; may be empty."""
         return self._failure or self._lease.context.note.text
 
     @property
     def stale_after_seconds(self) -> float:
-        """Return the age of the last success from which the series are withheld, less the deadline of one update."""
+        """Return the age of the last success beyond which the series are withheld, without one update's deadline."""
         return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
 
     def shown(self) -> bool:
@@ -66,13 +66,13 @@ class Running:
         return at is not None and self._clock.monotonic() - at <= self.stale_after_seconds + self.spec.deadline_seconds
 
     def begin(self) -> None:
-        """Begin the schedule."""
+        """Start the schedule."""
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """End the schedule and drain the exporter within its limit. A running update may use half of that time.
+        """Stop the schedule and drain the exporter within its limit; a running update may use half of that time.
 
-        The resources lent to it are released, also when the drain fails or is late.
+        The lease ends even if the drain fails or is late.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + self.spec.drain_seconds
@@ -96,13 +96,13 @@ class Running:
                 seconds=self.spec.drain_seconds,
             )
             drain.add_done_callback(_retrieve)
-        elif drain.cancelled():  # what the drain waited for was cancelled
+        elif drain.cancelled():  # a task that the drain awaited was cancelled
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error="cancelled")
         elif (error := drain.exception()) is not None:
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error=error)
 
     async def update_once(self) -> None:
-        """Run one update to its end, however long it takes, marking it late at its deadline."""
+        """Run one update to its end, however long it takes; mark it as late at its deadline."""
         started = self._clock.monotonic()
         late = asyncio.get_running_loop().call_later(self.spec.deadline_seconds, self._mark_late)
         error: BaseException | None = None
@@ -112,8 +112,8 @@ class Running:
             task = asyncio.current_task()
             if task is not None and task.cancelling():  # the loop is being closed
                 raise
-            error = caught  # something that the exporter waited for was cancelled
-        except Exception as caught:  # noqa: BLE001  # whatever an exporter raises costs its own series; counted, logged
+            error = caught  # a task that the exporter awaited was cancelled
+        except Exception as caught:  # noqa: BLE001  # any error costs only this exporter's series; counted and logged
             error = caught
         finally:
             late.cancel()
@@ -130,7 +130,7 @@ class Running:
         )
 
     def status(self) -> ExporterStatus:
-        """Return how it fares, for the agent's own families."""
+        """Return the exporter's state for the agent's own families."""
         return ExporterStatus(
             self.name,
             self.ok,
@@ -142,7 +142,7 @@ class Running:
         )
 
     def _note(self, error: BaseException | None) -> None:
-        if isinstance(error, LeaseEnded) and self._lease.is_closed:  # a late update, after its exporter
+        if isinstance(error, LeaseEnded) and self._lease.is_closed:  # an update that outlived its exporter
             return
         self.looked = True
         self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
@@ -155,7 +155,7 @@ class Running:
             self.ok = self.config.enabled != True  # noqa: E712  # "auto" is a true string
             if not self.ok:
                 self._log.warning(
-                    "the source is not there, though exporter {exporter} is enabled", exporter=self.name, why=error
+                    "exporter {exporter} is enabled, but its source is absent", exporter=self.name, why=error
                 )
         else:
             self.ok = False
@@ -180,9 +180,9 @@ def _wake(rest: asyncio.Future[None]) -> None:
 
 
 def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
-    """How long after an update the next one begins: one interval after its start, or REST_RATIO of one after its end.
+    """Return the pause after an update: up to one interval after its start, at least REST_RATIO of one after its end.
 
-    Intervals that were missed are not made up for.
+    Missed intervals are not made up for.
     """
     return max(interval_seconds - took_seconds, REST_RATIO * interval_seconds)
 

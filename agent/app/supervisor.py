@@ -1,4 +1,4 @@
-"""Runs the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
+"""Run the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -21,18 +21,18 @@ from agent.ranks.table import RankTable
 
 TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
-"""The budget of the rank table in the checkpoint."""
+"""Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""The longest that a start holds the page back: a process that hangs in /proc must not hide its node. The alert
-RankwatchLate follows then, as the look passes its deadline."""
+"""Longest time that a start withholds the series: a process that hangs in /proc must not hide its node. The alert
+RankwatchLate follows then, as the update passes its deadline."""
 LOOKER = "process"
-"""The exporter that finds rank processes, and confirms those of the checkpoint."""
+"""The exporter that discovers rank processes, and confirms those of the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
-"""A file system that hangs must not keep the agent from leaving."""
+"""Longest wait for the last checkpoint: a file system that hangs must not keep the agent from exiting."""
 
 
 class Supervisor:
-    """Owns the exporters under way, the rank table and the checkpoint."""
+    """Owns the running exporters, the rank table and the checkpoint."""
 
     def __init__(self, clock: Clock, hostname: str, roots: Roots, state: StateFile, once: bool = False) -> None:
         self._clock = clock
@@ -59,8 +59,8 @@ class Supervisor:
         self._lender.evidence.struck = partial(struck_ranks, self.health_snapshot, self.ledger.has_failed)
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
-            Source("ranks", 50_000, self.ranks.page, families.families),
-            Source("liveness", 10_000, self.ranks.page, liveness_page.families),
+            Source("ranks", 50_000, self.ranks.timed_snapshot, families.families),
+            Source("liveness", 10_000, self.ranks.timed_snapshot, liveness_page.families),
             Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}
@@ -75,7 +75,7 @@ class Supervisor:
     # -- exporters -------------------------------------------------------------------------------------------------
 
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
-        """Start what is enabled; what refuses to start is shown as down (``broken``) and costs the others nothing."""
+        """Start the enabled exporters; one that fails to start counts as down (``broken``), and the others run."""
         asyncio.get_running_loop().set_exception_handler(ignore_ended)
         self._take(plan)
         self.ranks.liveness.note_ran_before(self._boot_file.load(self._clock.time()), self._clock)
@@ -89,11 +89,11 @@ class Supervisor:
         self._begun = True
 
     async def apply(self, plan: ExporterPlan) -> bool:
-        """Bring what runs to ``plan``: equal sections stay untouched; of the others all start, or none.
+        """Apply ``plan``: exporters with an equal section keep running; of the changed ones all start, or none.
 
-        An equal section that already refused to start may refuse again: it stays shown as down.
+        An exporter with an equal section that failed to start before may fail again: it stays down.
 
-        Returns False, with the old ones running again, when one of the new refuses to start.
+        Returns False, with the old exporters running again, if a changed one fails to start.
         """
         wanted = plan.enabled
         changed = [name for name in wanted if not self._same(name, wanted[name])]
@@ -101,14 +101,16 @@ class Supervisor:
         old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
         for name in old:
             del self.running[name]
-        # Side by side: one that ends slowly (RAS reads a query to its end) keeps no other from going on.
+        # In parallel: an exporter that ends slowly (RAS finishes its query) does not delay the others.
         ends = [self._end(old[name]) for name in removed]
-        made = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
+        replacements = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
         await asyncio.gather(*map(asyncio.shield, ends))
-        started = dict(zip(changed, made, strict=True))
+        started = dict(zip(changed, replacements, strict=True))
         refused = {name: wanted[name].config for name, running in started.items() if running is None}
-        if any(self._refused.get(name) != config for name, config in refused.items()):  # else it is no news
-            await self._return_to(old, [running for running in made if running is not None])
+        if any(
+            self._refused.get(name) != config for name, config in refused.items()
+        ):  # known failures do not undo a reload
+            await self._return_to(old, [running for running in replacements if running is not None])
             return False
         self.hardware.withdraw(self.running)
         self._take(plan)
@@ -117,19 +119,19 @@ class Supervisor:
         return True
 
     def _take(self, plan: ExporterPlan) -> None:
-        """Take on what a plan says of the tables."""
+        """Apply the plan's settings to the tables."""
         self.counted = plan.counted
         self.ranks.job_id_variables = plan.job_id_variables
         self.ranks.liveness.numbers = plan.numbers
 
     async def update_once(self) -> None:
-        """Update every exporter once, to its end, then bind every rank (a single pass)."""
+        """Update every exporter once to its end, then bind every rank (single pass)."""
         await asyncio.gather(*(running.update_once() for running in self.running.values()))
         self.ranks.observe_gpus(self.hardware)
         self.ranks.tick()
 
     async def stop(self) -> None:
-        """Drain every exporter, those included that a reload was ending; then write the checkpoint a last time."""
+        """Drain every exporter, including those that a reload was stopping, then write the last checkpoint."""
         await asyncio.gather(*(running.end() for running in self.running.values()), *self._ends)
         if not self._once:
             self._publish("rank table", self._ranks_section, self.ranks.dump)
@@ -142,21 +144,22 @@ class Supervisor:
         self._past.stop()
 
     def health_snapshot(self) -> health.HealthSnapshot:
-        """Copy the tables that tell how healthy the ranks and the node are."""
-        return health.HealthSnapshot(self.ranks.page(), self.ledger.entries(), self.counted, self.hardware.faults())
+        """Return a copy of the tables about the health of the ranks and the node."""
+        ranks = self.ranks.timed_snapshot()
+        return health.HealthSnapshot(ranks, self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
-        """Return True when every exporter was started and its first update is behind it, well or not, or late."""
+        """Return True once every exporter was started and its first update ended in any way, or is late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
     def has_looked(self, name: str) -> bool:
-        """Return True when the first update of this exporter has ended, well or not, or there is no such exporter."""
+        """Return True once this exporter's first update ended in any way, or if there is no such exporter."""
         return self._begun and (name not in self.running or self.running[name].looked)
 
     def may_show(self) -> bool:
-        """Return True once the first look at processes was made and the ranks that their environment names are shown.
+        """Return True once processes were searched and the ranks named by an environment have labels.
 
-        True in any case FIRST_LOOK_SECONDS after the start. A reload does not change it.
+        Always True FIRST_LOOK_SECONDS after the start. A reload does not change it.
         """
         if not self._may_show:
             is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS
@@ -168,7 +171,7 @@ class Supervisor:
     # -- the tick --------------------------------------------------------------------------------------------------
 
     async def run(self, beat: asyncio.Event) -> None:
-        """Tick for ever at 1 Hz; each completed tick sets ``beat``. A checkpoint that hangs holds up no tick."""
+        """Tick at 1 Hz for ever and set ``beat`` after each tick. A checkpoint that hangs delays no tick."""
         saving: asyncio.Task[None] | None = None
         while True:
             self.ranks.observe_gpus(self.hardware)
@@ -187,10 +190,10 @@ class Supervisor:
             await asyncio.sleep(TICK_SECONDS)
 
     def _publish(self, what: str, section: StateSection, dump: Callable[[], bytes]) -> None:
-        """Publish a table; one that cannot be encoded costs its own section, which stays as it was."""
+        """Publish a table for the checkpoint; one that cannot be encoded keeps its previous section."""
         try:
             section.publish(dump())
-        except Exception as error:  # noqa: BLE001  # a word in it that cannot be encoded, say: counted and logged
+        except Exception as error:  # noqa: BLE001  # such as text that cannot be encoded; counted and logged
             section.refused += 1
             self._log.error("the {what} cannot be saved, its last checkpoint stays", what=what, error=error)
 
@@ -218,7 +221,7 @@ class Supervisor:
         return Running(prepared.spec, prepared.config, exporter, lease, self._clock)
 
     async def _replace(self, old: Running | None, prepared: Prepared) -> Running | None:
-        """End the old one and start the new one; None when it refuses to."""
+        """End the old run and start a new one; return None if it fails to start."""
         if old is not None:
             await asyncio.shield(self._end(old))
         running = await self._start(prepared)
@@ -227,7 +230,7 @@ class Supervisor:
         return running
 
     def _end(self, running: Running) -> asyncio.Task[None]:
-        """End a run, to its end even when the reload that asks for it is cancelled: the agent stops in the middle."""
+        """End a run completely, even if the reload that requested it is cancelled because the agent stops."""
         end = asyncio.get_running_loop().create_task(running.end(), name=f"end-{running.name}")
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
@@ -239,7 +242,7 @@ class Supervisor:
             running.begin()
 
     async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
-        """Undo a start that failed: drain what had started and start the old ones from their checkpoints."""
+        """Undo a failed reload: drain the exporters it started and restart the old ones from their checkpoints."""
         for running in started:
             del self.running[running.name]
         await asyncio.gather(*(running.end() for running in started))
@@ -251,19 +254,19 @@ class Supervisor:
         self.broken |= frozenset(lost)
 
     def _restored_ranks(self, hostname: str) -> RankTable:
-        """Return the saved rank table, or an empty one when loading fails. It is never half loaded."""
+        """Return the rank table from the checkpoint, or an empty one if it cannot be loaded completely."""
         ranks = RankTable(self._clock, hostname, settle_at_once=self._once)
         if self._restore("rank table", self._ranks_section, ranks.load):
             return ranks
         return RankTable(self._clock, hostname, settle_at_once=self._once)
 
     def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> bool:
-        """Load a section; False, and logged, when it makes no sense."""
+        """Load a section; log and return False if it is invalid."""
         if section.restored is None:
             return True
         try:
             load(section.restored)
-        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
+        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
             self._log.warning("checkpoint of the {what} not readable, starting without it", what=what, error=error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""The web file in use: read at the start, and again whenever it or a certificate changes."""
+"""The web file in use: read at the start, and again whenever the file or a certificate changes."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ from agent.web.secured import Passwords, Secured
 from agent.web.web_file import WebFile
 
 POLL_SECONDS = 5.0
-"""How soon a renewed certificate, a new password or a mistake in the file shows."""
+"""Interval of checks for a renewed certificate, a new password or an error in the file."""
 
 
 class WebTerms:
-    """What the file at ``path`` requires of clients; nothing if ``path`` is None.
+    """Requirements for clients from the file at ``path``; none if ``path`` is None.
 
     An invalid file leaves the previous terms in force. So does a file without the earlier protection: it may be half
     written. ``refused``: why the newest text is not in use; empty if it is.
@@ -39,23 +39,23 @@ class WebTerms:
         self._passwords: Passwords | None = None
 
     def load(self) -> None:
-        """Read the file (blocking). On a mistake raise ConfigError and keep the old settings."""
+        """Read the file (blocking); on an error raise ConfigError and keep the old terms."""
         if self.path is None:
             return
         stamp = _stamp_of([self.path])
         web_file = parse(read_config(self.path), str(self.path))
         folder = self.path.parent
-        self._known_files = tuple(web_file.files(folder))  # also of a file that is refused: they may be on their way
+        self._known_files = tuple(web_file.files(folder))  # also of a refused file: its certificates may arrive later
         stamp += _stamp_of(self._known_files)
         if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
-        if self._file is not None and (gone := web_file.opens(self._file)):
-            raise ConfigError(f"{self.path}: {gone} would open what is closed: restart the agent if that is meant")
+        if self._file is not None and (opening := web_file.opens(self._file)):
+            raise ConfigError(f"{self.path}: {opening} would remove protection: restart the agent if that is intended")
         terms = self._terms_of(web_file, folder)
         self.terms, self._file, self._stamp = terms, web_file, stamp
 
     async def watch(self) -> None:
-        """Take what changes into use, for as long as the agent runs."""
+        """Apply changes of the files for as long as the agent runs."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if self.path is not None:
@@ -69,10 +69,10 @@ class WebTerms:
         self._stamp = stamp
         try:
             await self._files.call(self.load)
-        except Exception as error:  # noqa: BLE001  # of OpenSSL, bcrypt or a path: logged and shown, and nothing changes
+        except Exception as error:  # noqa: BLE001  # OpenSSL, bcrypt, paths: logged and shown; nothing changes
             said = str(error) or type(error).__name__
             if self.refused != said:
-                self._log.error("web configuration refused, the one before stays", error=said)
+                self._log.error("web configuration refused, the previous one stays", error=said)
             self.refused = said
         else:
             self.refused = ""
@@ -81,7 +81,7 @@ class WebTerms:
     def _terms_of(self, web_file: WebFile, folder: Path) -> Secured:
         tls = None
         if web_file.tls_server_config is not None:
-            from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL, for those who need it
+            from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL only if needed
 
             allowed = frozenset(web_file.tls_server_config.client_allowed_sans)
             try:
@@ -94,16 +94,16 @@ class WebTerms:
         return Secured(passwords, headers, web_file.rate_limit, self._clock.monotonic, tls)
 
     def _passwords_of(self, web_file: WebFile) -> Passwords | None:
-        """Those before, with what they remember, where the users are the same: scrapers are let in as they were."""
+        """Return the password checker; the previous one, with its cache, if the users are the same."""
         if not web_file.basic_auth_users:
             return None
         if self._passwords is None or self._file is None or self._file.basic_auth_users != web_file.basic_auth_users:
-            import bcrypt  # noqa: PLC0415  # likewise
+            import bcrypt  # noqa: PLC0415  # imported only if passwords are set
 
             def matches(password: bytes, hashed: bytes) -> bool:
                 try:
                     return bcrypt.checkpw(password, hashed)
-                except ValueError:  # a password that bcrypt does not take, with a NUL
+                except ValueError:  # bcrypt refuses a password with a NUL
                     return False
 
             self._passwords = Passwords(web_file.basic_auth_users, self._checks, self._clock.monotonic, matches)
@@ -111,20 +111,20 @@ class WebTerms:
 
 
 def local_socket(environ: Mapping[str, str]) -> Path | None:
-    """Where root's commands ask the agent: in the directory of the unit's RuntimeDirectory=; None without."""
+    """Return the socket for commands of root, in the unit's RuntimeDirectory=; None without one."""
     directory = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(directory, "web.sock") if directory else None
 
 
 def parse(text: str, source: str) -> WebFile:
-    """Return the parsed file. Raise ConfigError with the mistake and its line."""
+    """Return the parsed file; raises ConfigError with the error and its line."""
     document = Document(text, source)
     web_file: WebFile = document.convert({} if document.value is None else document.value, WebFile, "$")
     return web_file
 
 
 def _stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
-    """When each file was changed, and which it is; zeros for one that is not there."""
+    """Return (modification time, inode, size) of each file; zeros for a missing file."""
     stamps = []
     for path in paths:
         try:

@@ -1,4 +1,4 @@
-"""One YAML document: its values, the line on which each of them stands, and what to write instead of a mistake."""
+"""A YAML document: its values, the line of each value, and messages that suggest a correction."""
 
 import difflib
 import re
@@ -13,19 +13,19 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
-"""Of a value that cannot be read, in its message."""
+"""Limit of an unreadable value shown in a message."""
 _PART = re.compile(r"\.([^.\[]+)|\[(\d*|\.\.\.)\]")
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the text says where and why, on one line."""
+    """An invalid configuration; the message names the place and the reason on one line."""
 
 
 class Document:
-    """A parsed text. ``value``: plain Python objects, None for an empty text; ``source`` names the text in messages.
+    """A parsed YAML text. ``value``: plain Python objects, None for an empty text. ``source``: its name in messages.
 
-    ConfigError for a text that is not YAML, that uses aliases, gives a key twice or nests deeper than MAX_DEPTH, or
-    with a value that YAML cannot construct (a date without such a day, a number of 5,000 digits).
+    Raises ConfigError if the text is not YAML, uses aliases, repeats a key, nests deeper than MAX_DEPTH, or has a value
+    that YAML cannot construct (an impossible date, a number of 5,000 digits).
     """
 
     def __init__(self, text: str, source: str) -> None:
@@ -40,13 +40,13 @@ class Document:
             raise ConfigError(_yaml_message(error, source)) from None
 
     def error(self, path: str, message: str) -> ConfigError:
-        """An error at ``path`` (such as ``$.web.listen_address``), with the line where it stands."""
+        """Return an error at ``path`` (such as ``$.web.listen_address``) with its line."""
         line = _line_of(self._root, path)
         position = f"{self._source}:{line}" if line else self._source
         return ConfigError(f"{position}: {path}: {message}")
 
     def convert(self, raw: object, type_: type[Any], prefix: str) -> Any:
-        """Return ``raw``, the part at ``prefix``, as ``type_``; ConfigError names the first mistake and its place."""
+        """Return ``raw``, the part at ``prefix``, as ``type_``; ConfigError names the first error and its line."""
         try:
             return msgspec.convert(raw, type_)
         except msgspec.ValidationError as error:
@@ -69,13 +69,13 @@ class _Loader(yaml.CSafeLoader):
             return super().construct_object(node, deep)
         except (yaml.YAMLError, RecursionError):
             raise
-        except Exception:  # noqa: BLE001  # whatever its constructors raise: ValueError, IndexError, AttributeError, ...
+        except Exception:  # noqa: BLE001  # constructors raise ValueError, IndexError, AttributeError, ...
             text = str(node.value)[:_SHOWN_CHARACTERS] if isinstance(node, ScalarNode) else node.tag
-            problem = f"{text!r} cannot be read; is it meant as text? quote it"
+            problem = f"{text!r} cannot be read; if it is text, quote it"
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
-_NO_TOKEN = "found character that cannot start any token"  # noqa: S105  # libyaml's words, no secret
+_NO_TOKEN = "found character that cannot start any token"  # noqa: S105  # libyaml's message, no secret
 _CHARACTER_HINT = ": a tab? Indent with spaces, and quote values that begin with @, ` or %"
 
 
@@ -87,19 +87,19 @@ def _yaml_message(error: yaml.YAMLError, source: str) -> str:
 
 
 def _refuse_wide_and_deep(text: str, source: str) -> None:
-    """Refuse nesting beyond MAX_DEPTH, which crashes libyaml, and aliases, which make trees wider than any memory."""
+    """Refuse nesting beyond MAX_DEPTH, which crashes libyaml, and aliases, whose trees can exceed any memory."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
-            raise ConfigError(f"{source}:{line}: aliases are not taken: write it out")
+            raise ConfigError(f"{source}:{line}: aliases are not supported: repeat the value")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(f"{source}:{line}: nested deeper than {MAX_DEPTH}")
 
 
 def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
-    """YAML takes the last of two equal keys without a word; a person who wrote both meant something else."""
+    """Refuse equal keys: YAML would silently use the last one, though the author meant both."""
     if isinstance(node, SequenceNode):
         for item in node.value:
             _refuse_doubles(item, path, source)
@@ -109,13 +109,13 @@ def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
     for key, value in node.value:
         name = key.value if isinstance(key, ScalarNode) else ""
         if name in seen:
-            raise ConfigError(f"{source}:{key.start_mark.line + 1}: {path}.{name}: key given twice")
+            raise ConfigError(f"{source}:{key.start_mark.line + 1}: {path}.{name}: duplicate key")
         seen.add(name)
         _refuse_doubles(value, f"{path}.{name}", source)
 
 
 def _line_of(node: Node | None, path: str) -> int:
-    """Return the line of the deepest part of ``path`` that the text holds; 0 when it holds none."""
+    """Return the line of the deepest part of ``path`` in the text; 0 if no part is there."""
     line = 0
     for part in _PART.findall(path):
         if part[0] and isinstance(node, MappingNode):
@@ -132,21 +132,21 @@ def _line_of(node: Node | None, path: str) -> int:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return the end of a message on a name that is none of ``known``: the one that was meant, else all of them."""
+    """Return the end of a message about an unknown name: the closest known name, else all of them."""
     near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(sorted(known))}"
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
 def _with_choices(type_: type[Any], path: str, message: str) -> str:
-    """Return msgspec's message on what is at ``path``, with the values that are allowed where it is none of them."""
+    """Return msgspec's message about the value at ``path``; for an invalid choice it lists the allowed values."""
     allowed = [str(value) for possible in _at(type_, path) for value in _values(possible)]
     if message.startswith("Invalid enum value") and allowed:
-        return f"{message.removeprefix('Invalid enum value ')[:80]} is none of {', '.join(allowed)}"
+        return f"{message.removeprefix('Invalid enum value ')[:80]} is not one of {', '.join(allowed)}"
     return message
 
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:
-    """Return the types that may stand at a path, each of a union by itself; none where it leads nowhere."""
+    """Return the types allowed at a path, with unions split; empty if the path leads nowhere."""
     types = _apart(inspect.type_info(type_))
     for match in _PART.finditer(path):
         types = [kind for parent in types for below in _below(parent, match[1]) for kind in _apart(below)]

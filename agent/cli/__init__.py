@@ -1,1 +1,1 @@
-"""The command line: the daemon and the commands that ask a running one."""
+"""The command line: starts the daemon, and has the commands that query a running one."""

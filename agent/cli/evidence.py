@@ -1,4 +1,4 @@
-"""`rankwatch evidence list|show|take`: the bundles of evidence of this node."""
+"""`rankwatch evidence list|show|take`: lists, shows and takes evidence bundles of this node."""
 
 import argparse
 import time
@@ -10,15 +10,15 @@ from agent.evidence import folder
 from agent.evidence.summary import Summary, Word
 
 SHOWN_EVENTS = 40
-"""Events of the time line that are printed: half of them the first, half the last."""
+"""Limit of printed events of the time line: the first half and the last half."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
-"""How long a bundle may take to appear: collecting has 20 s by default, and another may be under way."""
+"""How long to wait for a bundle: the agent collects for 20 s by default, and may first finish another bundle."""
 POLL_SECONDS = 0.2
 
 
-def when(seconds: float) -> str:
-    """Return a time of day (UTC) with tenths of seconds, which are cut: order stays."""
+def time_of_day(seconds: float) -> str:
+    """Return the time of day (UTC) with tenths of seconds, cut off rather than rounded so that the order stays."""
     return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 10)}"
 
 
@@ -33,10 +33,10 @@ def listed(summaries: Iterable[tuple[str, Summary]]) -> str:
 
 
 def shown(name: str, summary: Summary) -> str:
-    """Return the summary: suspects and why, the time line, the ranks, the parts."""
+    """Return the summary as text: suspects with reasons, time line, ranks and parts."""
     lines = [
         f"{name}: job {summary.job_id} on {summary.node}, "
-        f"{time.strftime('%Y-%m-%d', time.gmtime(summary.taken_at))} {when(summary.taken_at)} UTC, "
+        f"{time.strftime('%Y-%m-%d', time.gmtime(summary.taken_at))} {time_of_day(summary.taken_at)} UTC, "
         f"because {summary.because}",
         "",
         "Suspects",
@@ -69,7 +69,7 @@ def _events(summary: Summary) -> list[str]:
     events = summary.timeline
     half = SHOWN_EVENTS // 2
     lines = [
-        f"  {when(event.at)}  {f'rank {event.rank}: ' if event.rank else ''}{event.what} ({event.source})"
+        f"  {time_of_day(event.at)}  {f'rank {event.rank}: ' if event.rank else ''}{event.what} ({event.source})"
         for event in events
     ]
     if len(lines) <= SHOWN_EVENTS:
@@ -100,7 +100,7 @@ def _ranks(summary: Summary) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns the exit status: 0 well, 1 there is no such bundle, or it was not taken."""
+    """Run the command; return the exit status: 0 success, 1 no such bundle, or none was taken."""
     parser = argparse.ArgumentParser(
         prog="rankwatch evidence",
         description="The bundles of evidence that the agent of this node took when ranks died or hung.",
@@ -108,9 +108,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--path", type=Path, default=Path(folder.DEFAULT_PATH), help="the directory of bundles")
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
     commands.add_parser("list", help="the bundles, the newest first")
-    show = commands.add_parser("show", help="what a bundle's summary says: suspects, time line, ranks")
+    show = commands.add_parser("show", help="print a bundle's summary: suspects, time line, ranks")
     show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
-    take = commands.add_parser("take", help="have the agent take a bundle of a job now")
+    take = commands.add_parser("take", help="request a bundle of a job from the agent now")
     take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
     flags = parser.parse_args(list(arguments))
     try:
@@ -127,21 +127,21 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _show(path: Path, asked: str) -> None:
-    if "/" in asked:
-        path, asked = Path(asked).parent, Path(asked).name
-    name = asked.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
+def _show(path: Path, requested: str) -> None:
+    if "/" in requested:
+        path, requested = Path(requested).parent, Path(requested).name
+    name = requested.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
     if name not in folder.bundles(path):
-        of_job = [name for name, summary in folder.summaries(path) if summary.job_id == asked]
+        of_job = [name for name, summary in folder.summaries(path) if summary.job_id == requested]
         if not of_job:
-            raise ValueError(f"no bundle and no job {asked} in {path}")
+            raise ValueError(f"no bundle and no job {requested} in {path}")
         name = of_job[-1]
     say(shown(name, folder.read_summary(path, name)))
 
 
 def _take(path: Path, job_id: str, seconds: float) -> None:
     before = set(folder.bundles(path))
-    request = folder.ask_for(path, job_id)
+    request = folder.request_bundle(path, job_id)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         for name in sorted(set(folder.bundles(path)) - before):

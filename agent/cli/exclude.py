@@ -1,4 +1,4 @@
-"""`rankwatch exclude`: nodes where jobs fail first, again and again, as a list for `sbatch --exclude`."""
+"""`rankwatch exclude`: list the nodes where jobs repeatedly fail first, for `sbatch --exclude`."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ _SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
 
 
 class Lemon(NamedTuple):
-    """A node: ``points``, one for each job that failed there first, two where the cause looks like hardware."""
+    """A node. ``points``: one per job that failed there first, two if the cause looks like hardware."""
 
     cluster: str
     node: str
@@ -30,7 +30,7 @@ class Lemon(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, and print the list; return the exit status: 0 printed, also an empty list, 2 no answer."""
+    """Query Prometheus and print the list; return the exit status: 0 printed (even an empty list), 2 no answer."""
     flags = _parser().parse_args(list(arguments))
     try:
         failures = [
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lemons(failures: Iterable[Sample]) -> list[Lemon]:
-    """Return the nodes of these first failures, those with most points first."""
+    """Return the nodes of these first failures, the most points first."""
     points: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for labels, _ in failures:
@@ -64,13 +64,13 @@ def lemons(failures: Iterable[Sample]) -> list[Lemon]:
         )
         points[node][job_id] = max(points[node].get(job_id, 0), 2 if of_hardware else 1)
         users[node].add(labels.get("user", ""))
-    made = [Lemon(*node, sum(jobs.values()), len(jobs), len(users[node] - {""})) for node, jobs in points.items()]
-    return sorted(made, key=lambda lemon: (-lemon.points, lemon.cluster, lemon.node))
+    nodes = [Lemon(*node, sum(jobs.values()), len(jobs), len(users[node] - {""})) for node, jobs in points.items()]
+    return sorted(nodes, key=lambda lemon: (-lemon.points, lemon.cluster, lemon.node))
 
 
 def _table(chosen: Sequence[Lemon]) -> str:
     if not chosen:
-        return "no node has that many points"
+        return "no node has enough points"
     rows = ((row.node, row.cluster or "-", str(row.points), str(row.jobs), str(row.users)) for row in chosen)
     return "\n".join(columns(("NODE", "CLUSTER", "POINTS", "JOBS", "USERS"), rows, 0, colour=False))
 
@@ -85,8 +85,8 @@ _FORMATS: dict[str, Callable[[Sequence[Lemon]], str]] = {
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch exclude",
-        description="List nodes where jobs fail first, again and again: one point for each job, two where the cause "
-        'looks like hardware. As in: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
+        description="List nodes where jobs repeatedly fail first: one point per job, two if the cause "
+        'looks like hardware. Example: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
     )
     add_prometheus(parser, "only nodes of this cluster")
     parser.add_argument("--days", type=int, choices=range(1, MAX_DAYS + 1), default=DAYS, metavar="N", help=f"{DAYS}")

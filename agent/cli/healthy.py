@@ -1,7 +1,7 @@
-"""`rankwatch healthy`: whether this node's hardware is well, for health checks of schedulers and launchers.
+"""`rankwatch healthy`: report whether this node's hardware is healthy, to health checks of schedulers and launchers.
 
-It prints the agent's verdict on hardware. Whether ranks live does not matter: a launcher runs it before it starts
-them again. It answers within two seconds, also where the agent hangs.
+It prints the agent's verdict on hardware. Whether ranks live does not matter: a launcher runs it before it restarts
+them. It answers within two seconds, even if the agent hangs.
 """
 
 import argparse
@@ -19,28 +19,28 @@ from agent.cli.terminal import plain, say
 from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
-"""The exit status; as node-problem-detector takes it, too."""
+"""Exit statuses, the same as node-problem-detector expects."""
 ASK_SECONDS = 1.5
-"""The answer is there within two seconds, with the start of this program."""
-MAX_TOLD = 8
-"""Failed checks that are named."""
+"""Limit of the query: with the start of this program the answer takes at most two seconds."""
+MAX_NAMED = 8
+"""Limit of failed checks that the answer names; further ones are counted."""
 _QUERY = "/metrics?collect[]=health"
 
 
 class Answer(NamedTuple):
-    """The exit status, and one line in plain words."""
+    """The exit status, and one line of text."""
 
     status: int
     text: str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask the agent, print one line and return the exit status."""
+    """Query the agent, print one line and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="rankwatch healthy",
-        description="Say whether this node's hardware is well. Exit status: 0 it is, 1 it is not, 2 that is not known.",
+        description="Report whether this node's hardware is healthy. Exit status: 0 healthy, 1 not healthy, 2 unknown.",
     )
-    parser.add_argument("--job", metavar="ID", help="only what the ranks of this job on this node stand on")
+    parser.add_argument("--job", metavar="ID", help="only the hardware of this job's ranks on this node")
     own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
     agent: own_agent.AgentPlace | str = "the agent"
@@ -53,14 +53,14 @@ def main(arguments: Sequence[str]) -> int:
         answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
         answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {agent}: {error}")
-    except Exception as error:  # noqa: BLE001  # uncaught it would leave with the status of a node that is not healthy
-        answer = Answer(CANNOT_TELL, f"cannot tell: what {agent} says cannot be read: {error!r}")
+    except Exception as error:  # noqa: BLE001  # uncaught, the exit status 1 would mean not healthy
+        answer = Answer(CANNOT_TELL, f"cannot tell: cannot read the answer of {agent}: {error!r}")
     say(plain(answer.text))
     return answer.status
 
 
 def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
-    """What the metrics say of the node, or of the ranks of one job on it."""
+    """Return the verdict of the metrics on the node, or on the ranks of one job on it."""
     samples = [sample for family in families for sample in family.samples]
     if job_id is None:
         verdicts = [sample.value for sample in samples if sample.name == NODE_HEALTHY.name]
@@ -77,18 +77,18 @@ def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
         return Answer(CANNOT_TELL, unknown)
     if all(verdicts):
         return Answer(HEALTHY, "healthy")
-    more = len(against) - MAX_TOLD
-    named = "; ".join(against[:MAX_TOLD]) or "the agent does not say why"
+    more = len(against) - MAX_NAMED
+    named = "; ".join(against[:MAX_NAMED]) or "the agent does not say why"
     return Answer(NOT_HEALTHY, f"not healthy: {named}" + (f"; {more} more" if more > 0 else ""))
 
 
 def _order(labels: dict[str, str]) -> tuple[bool, str, str]:
-    """Checks that by default make a node unhealthy first: the others failed too, and alone would not have done it."""
+    """Return a sort key that puts checks first which by default make a node unhealthy."""
     return not CHECKS.get(labels["check"], True), labels["check"], labels["name"]
 
 
 def _failed(labels: dict[str, str]) -> str:
-    """A check that has failed, and where: ``nvlink down on gpu GPU-1``."""
+    """Return a failed check with its hardware as text: ``nvlink down on gpu GPU-1``."""
     hardware = f" on {labels['kind']} {labels['name']}" if labels["name"] else ""
     return f"{labels['check'].replace('_', ' ')}{hardware}"
 

@@ -1,4 +1,4 @@
-"""`rankwatch mark`: sets a mark in the time line of a job of one's own."""
+"""`rankwatch mark`: set a mark in the time line of one of the user's own jobs."""
 
 import argparse
 import socket
@@ -14,10 +14,10 @@ TIMEOUT_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Send the mark to the agent of this node; returns the exit status."""
+    """Send the mark to this node's agent; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="rankwatch mark",
-        description="Set a mark in the time line of a job that you have ranks of on this node, for its dashboard.",
+        description="Set a mark in the time line (on the dashboard) of one of your jobs with ranks on this node.",
     )
     parser.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
     parser.add_argument("--socket", type=Path, default=Path("/run") / SOCKET, metavar="FILE", help=argparse.SUPPRESS)

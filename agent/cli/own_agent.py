@@ -1,4 +1,4 @@
-"""Asks the running agent of this node: where it listens, whose the port is, and what it answers."""
+"""Query the running agent of this node: find its address, check the port's owner, and read its answer."""
 
 import argparse
 import http.client
@@ -17,16 +17,15 @@ MAX_BYTES = 64 * 1024 * 1024
 CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
 _UNIX = "unix:"
 FIRST_ORDINARY_UID = 1000
-"""Of people (login.defs(5)); services and root have less."""
+"""First uid of people (login.defs(5)); root and services have lower ones."""
 _OF_SERVICES = range(61184, 65536)
-"""User ids that systemd makes for a service (DynamicUser=), those of container images, and the overflow user id: that
-of users without a number in this user namespace."""
+"""Uids of systemd's services (DynamicUser=), of container images, and the overflow uid of unmapped users."""
 _LISTENING = b"0A"
 _TABLES = ("net/tcp", "net/tcp6")
 
 
 class AgentPlace(NamedTuple):
-    """Where the agent listens: HOST:PORT or unix:FILE. ``is_given``: by who asks, who then answers for it."""
+    """Address of the agent: HOST:PORT or unix:FILE. ``is_given``: the user gave it, and so vouches for the listener."""
 
     address: str
     is_given: bool = True
@@ -39,23 +38,23 @@ DEFAULT_PLACE = AgentPlace(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where the agent listens."""
+    """Add the flags for the agent's address."""
     parser.add_argument(
         "--web.listen-address",
         dest="address",
         metavar="HOST:PORT",
-        help="where the agent serves, or unix:FILE (default: its own socket where that may be used, else as its "
-        f"configuration says, else {DEFAULT_LISTEN_ADDRESS})",
+        help="the agent's address, or unix:FILE (default: its own socket if you may use it, else the address in its "
+        f"configuration, else {DEFAULT_LISTEN_ADDRESS})",
     )
     known = f"its configuration (default {CONFIG_FILE})"
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help=known)
 
 
 def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> AgentPlace:
-    """Where the agent listens, by the flags of ``add_flags``.
+    """Return the agent's address from the flags of ``add_flags``.
 
-    ConfigError for a configuration that was named and cannot be read; the default one may be missing, and other users
-    than the agent's need not be able to read it.
+    Raises ConfigError for a configuration that was named and cannot be read. The default configuration may be missing,
+    or readable only to the agent's user.
     """
     if flags.address is not None:
         return AgentPlace(str(flags.address))
@@ -73,11 +72,11 @@ def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKE
 
 
 def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
-    """What ``agent`` answers at ``path``, its query included.
+    """Return the agent's answer at ``path`` (with its query).
 
-    ``seconds``: how long it may be silent. Raise OSError where it does not answer, or not with 200, or an ordinary
-    user has the default port; ValueError where its address is no address. It uses no proxy: clusters set http_proxy for
-    all users, and no proxy reaches this node.
+    ``seconds``: limit of a silence. Raises OSError if the agent does not answer with status 200, or if an ordinary user
+    listens at the default port; ValueError if its address is invalid. Uses no proxy: clusters set http_proxy for all
+    users, and no proxy reaches this node.
     """
     connection = _connection(agent, seconds)
     try:
@@ -88,7 +87,7 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
             raise OSError(_refusal(answer.status, answer.reason))
     except ConnectionRefusedError as error:
         raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
-    except http.client.HTTPException as error:  # which is no OSError
+    except http.client.HTTPException as error:  # not an OSError
         why = "; it may speak TLS" if isinstance(error, http.client.BadStatusLine) else ""
         raise OSError(f"not an answer in HTTP: {error!r}{why}") from error
     finally:
@@ -117,16 +116,16 @@ def _connection(agent: AgentPlace, seconds: float) -> http.client.HTTPConnection
         return _LocalConnection(agent.address.removeprefix(_UNIX), seconds)
     address = parse_listen_address(agent.address)
     if not agent.is_given and (uid := stranger_at(address.port)) is not None:
-        raise OSError(f"the port is user {uid}'s; if that is the agent, say --web.listen-address={agent}")
+        raise OSError(f"user {uid} listens at this port; if that is the agent, use --web.listen-address={agent}")
     return http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=seconds)
 
 
 def _connects(path: Path) -> bool:
-    """Return whether an agent listens there, and lets us in."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
-        tried.settimeout(1.0)
+    """Return True if an agent listens at this socket and this user may connect."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        agent.settimeout(1.0)
         try:
-            tried.connect(str(path))
+            agent.connect(str(path))
         except OSError:
             return False
     return True
@@ -149,7 +148,7 @@ def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def listeners(port: int, tables: Iterable[bytes]) -> list[int]:
-    """The uids of those who listen at ``port``, by tables as /proc/net/tcp. Lines that are none are left out. Pure."""
+    """Return the uids of listeners at ``port`` from tables in the format of /proc/net/tcp; skip damaged lines. Pure."""
     uids = []
     for table in tables:
         for line in table.splitlines():

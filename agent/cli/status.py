@@ -1,4 +1,4 @@
-"""`rankwatch status`: the ranks of a running agent as a table on the terminal."""
+"""`rankwatch status`: print the ranks of a running agent as a table."""
 
 import argparse
 import os
@@ -23,14 +23,14 @@ _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask the agent and print what it says; returns the exit status: 1 where there is no answer, or no such job."""
+    """Query the agent and print; return the exit status: 1 without an answer, or if there is no such job."""
     parser = argparse.ArgumentParser(prog="rankwatch status", description="Show the ranks of a running agent.")
     own_agent.add_flags(parser)
     parser.add_argument("--job", metavar="ID", help="only this job's ranks")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--brief", action="store_true", help="one line for each job and state, with its ranks: 0-3,7")
-    form.add_argument("--json", action="store_true", help="what the agent answers at /api/v1/ranks (docs/api.md)")
-    form.add_argument("--watch", action="store_true", help=f"again and again, every {WATCH_SECONDS:g} s")
+    form.add_argument("--json", action="store_true", help="the agent's answer at /api/v1/ranks (docs/api.md)")
+    form.add_argument("--watch", action="store_true", help=f"repeat every {WATCH_SECONDS:g} s")
     flags = parser.parse_args(list(arguments))
     try:
         agent = own_agent.place_of(flags)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
-    """Return the document with one job alone; whole without one."""
+    """Return the document with only the given job; unchanged without a job id."""
     if job_id is None:
         return document
     return msgspec.structs.replace(
@@ -63,13 +63,13 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """Return the ranks as lines of text, those in trouble first; then what is not known, and what helps."""
+    """Return the ranks as lines of text, those in trouble first, then notes on what is unknown, with remedies."""
     notes = [plain(note) for note in document.notes]
-    # exporters in other states have no source
+    # exporters in other states have no source here
     exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]
     notes += [plain(f"exporter {exporter.name}: {exporter.why}") for exporter in exporters]
     if document.configuration.refused:
-        notes.append(f"configuration refused, the one before stays: {plain(document.configuration.refused)}")
+        notes.append(f"configuration refused, the previous one stays: {plain(document.configuration.refused)}")
     if document.ranks_left_out:
         notes.append(f"{document.ranks_left_out} more ranks are not shown")
     if not document.ranks:
@@ -80,7 +80,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
 
 
 def brief(document: NodeDocument) -> str:
-    """Return the ranks by job and state, in sets of numbers; those without a number follow, by name."""
+    """Return the ranks by job and state as sets of numbers, then those without a number by name."""
     ranks_by_state: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
         ranks_by_state.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)
@@ -90,7 +90,7 @@ def brief(document: NodeDocument) -> str:
 
 
 def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
-    """Show the table until the user ends it; on a terminal on a screen of its own. Returns the exit status."""
+    """Show the table until the user interrupts, on a terminal's alternate screen; return the exit status."""
     terminal = sys.stdout.isatty()
     write = sys.stdout.write
     try:
@@ -103,7 +103,7 @@ def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left to be flushed at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush must not fail
         return 0
     finally:
         if terminal:
@@ -111,8 +111,8 @@ def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
 
 
 def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
-    """One screen: as many lines as there is room for."""
-    size = shutil.get_terminal_size()  # of a terminal that does not say: 80 x 24
+    """Return one screen: as many lines as fit."""
+    size = shutil.get_terminal_size()  # 80 x 24 if unknown
     lines = _text_of(agent, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
         lines = [*lines[: size.lines - 2], f"and {len(lines) - size.lines + 2} lines more: rankwatch status"]

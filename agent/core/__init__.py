@@ -1,1 +1,1 @@
-"""What every room uses: time, logs, threads, metric declarations, the names of ranks, the checkpoint, systemd."""
+"""Shared basics: time, logs, threads, metric declarations, names of ranks, checkpoint, systemd."""

@@ -1,7 +1,7 @@
-"""The checkpoint: one file, replaced whole, that lets counters and ranks survive the agent.
+"""The checkpoint: one file, replaced atomically, that lets counters and ranks survive a restart of the agent.
 
 It is tagged with the kernel's boot id and ignored after a reboot: pids, inodes and CLOCK_MONOTONIC mean nothing then.
-For the same reason it is not synced to disk: the page cache outlives a killed agent, and nothing outlives a boot.
+So it is not synced to disk: the page cache outlives a killed agent, and no content outlives a boot.
 """
 
 import errno
@@ -19,27 +19,27 @@ T = TypeVar("T")
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
-"""Of the file; the budgets of all sections together stay below it."""
+"""Limit of the file; the limits of all sections together stay below it."""
 MAX_SECTION_BYTES = 2 * 1024 * 1024
-"""A section's budget, unless its owner is given another."""
+"""Default limit of a section."""
 ENVELOPE_BYTES = 64 * 1024
-"""More than all that stands around the sections."""
+"""Upper bound of the bytes around the sections."""
 SAVE_INTERVAL_SECONDS = 5.0
 MAX_COUNT = 1 << 62
 MAX_SECONDS = float(1 << 40)
 SavedCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-"""A count in a section; a greater one is damage. ``saved_sum`` adds to it."""
+"""A count in a section; a greater one means damage. ``saved_sum`` adds within the limit."""
 SavedSeconds = Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
-"""A time in a section, monotonic or since the epoch: it is a number, and finite."""
+"""A time in a section, monotonic or since the epoch: a finite number."""
 
 
 def saved_sum(count: int, more: int = 1) -> int:
-    """A SavedCount and what is added to it, no greater than one may be."""
+    """Return ``count`` plus ``more``, at most MAX_COUNT."""
     return min(count + more, MAX_COUNT)
 
 
 class _Checkpoint(msgspec.Struct):
-    """What the file holds; each section's bytes are its owner's own encoding."""
+    """Content of the file; each section's bytes are its owner's own encoding."""
 
     format: int
     boot_id: str
@@ -47,12 +47,11 @@ class _Checkpoint(msgspec.Struct):
 
 
 class StateSection(Leased[None]):
-    """One owner's part of the checkpoint.
+    """One owner's section of the checkpoint. Called on the event loop.
 
-    ``restored``: what this owner published last in this boot, or None. ``publish`` replaces it; the file follows within
-    seconds. Called on the event loop. ``durable``: what was published and a killed agent would find again, or None.
-    ``refused`` counts the publications that were larger than ``max_bytes``. After ``close`` what was published last
-    stays.
+    ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces it; the file follows within
+    seconds. ``durable``: the publication that a killed agent would find again, or None. ``refused``: number of
+    publications larger than ``max_bytes``. After ``close`` the last publication stays.
     """
 
     def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
@@ -61,7 +60,7 @@ class StateSection(Leased[None]):
         self.max_bytes = max_bytes
         self._log = Logger("checkpoint")
         if restored is not None and len(restored) > max_bytes:
-            self._log.warning("section over its budget, starting without it", section=name, bytes=len(restored))
+            self._log.warning("section over its limit, starting without it", section=name, bytes=len(restored))
             restored = None
         self.restored = restored
         self.published: bytes | None = restored
@@ -71,26 +70,26 @@ class StateSection(Leased[None]):
         self._too_large = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
-        """What this owner published last, decoded; None where there is nothing or, with a word in the log, no sense."""
+        """Return the decoded last publication; None if there is none or, logged, if it cannot be decoded."""
         if self.restored is None:
             return None
         try:
             return msgspec.msgpack.decode(self.restored, type=kind)
-        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
+        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
             log.warning("checkpoint not readable, starting without it", section=self.name, error=error)
             return None
 
     def publish(self, section: bytes) -> None:
-        """Keep ``section`` as what a restart must find.
+        """Publish ``section`` for the next start.
 
-        One over the budget is refused, and what was published before stays: it is older, and whole.
+        A section over the limit is refused, and the previous one stays: it is older, but whole.
         """
-        self.check()
+        self.ensure_open()
         too_large = len(section) > self.max_bytes
         self.refused += too_large
         if too_large and not self._too_large:
             self._log.error(
-                "section over its budget not saved, the one before is kept", section=self.name, bytes=len(section)
+                "section over its limit not saved, the previous one is kept", section=self.name, bytes=len(section)
             )
         self._too_large = too_large
         if not too_large and section != self.published:
@@ -99,7 +98,7 @@ class StateSection(Leased[None]):
 
 
 class Draft(NamedTuple):
-    """The file's next content: the sections in it that have owners, and how many changes they hold."""
+    """The file's next content: the owners' sections in it, and the number of changes that they include."""
 
     content: bytes
     sections: dict[str, bytes]
@@ -107,7 +106,7 @@ class Draft(NamedTuple):
 
 
 class StateFile:
-    """The sections and the file they are kept in; ``path`` None keeps nothing."""
+    """The sections and their file; with ``path`` None nothing is saved."""
 
     def __init__(self, path: Path | None, boot_id: str, log: Logger) -> None:
         self._path = path
@@ -119,7 +118,7 @@ class StateFile:
         self._write_errors = 0
 
     def load(self) -> None:
-        """Read the file (blocking; before the loop runs). What does not fit is logged and set aside."""
+        """Read the file (blocking; before the loop runs); log and ignore an unusable one."""
         if self._path is None:
             return
         try:
@@ -128,7 +127,7 @@ class StateFile:
             return
         except OSError as error:
             self._log.warning("checkpoint not readable, starting without it", path=self._path, error=error.strerror)
-        except Exception as error:  # noqa: BLE001  # whatever damage leads to: it must not come again at each start
+        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
         else:
             self._take(checkpoint)
@@ -143,7 +142,7 @@ class StateFile:
             self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
-        """Return the section called ``name`` for its next owner, who finds what the one before published last."""
+        """Return the section ``name`` for its next owner, with the previous owner's last publication."""
         before = self._sections.get(name)
         restored = self._restored.pop(name, None) if before is None else before.published
         section = StateSection(name, restored, max_bytes)
@@ -155,28 +154,25 @@ class StateFile:
 
     @property
     def directory(self) -> Path | None:
-        """Where the file lies; None where there is none."""
+        """Return the file's directory; None without a file."""
         return None if self._path is None else self._path.parent
 
     @property
     def save_errors(self) -> int:
-        """Saves that failed, and sections that were too large to be saved."""
+        """Return the number of failed saves and of sections that were too large."""
         return self._write_errors + sum(section.refused for section in self._sections.values())
 
     def changed(self) -> bool:
-        """Return True when something was published that is not saved."""
+        """Return True if a publication is not saved yet."""
         return self._path is not None and self._changes() != self._saved_changes
 
     def encode(self) -> Draft:
-        """Return the file's next content: what owners published, and what was restored and not yet claimed.
-
-        The latter only as far as there is room.
-        """
+        """Return the file's next content: publications, and restored sections without an owner as far as they fit."""
         owned = {s.name: s.published for s in self._sections.values() if s.published is not None}
         sections, room = dict(owned), MAX_BYTES - ENVELOPE_BYTES - sum(map(len, owned.values()))
         for name, section in list(self._restored.items()):
             if len(section) > room:
-                self._log.warning("no room for the section of an owner that does not run", section=name)
+                self._log.warning("no room for a section whose owner does not run", section=name)
                 del self._restored[name]
                 continue
             sections[name] = section
@@ -184,10 +180,10 @@ class StateFile:
         return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned, self._changes())
 
     def write(self, draft: Draft) -> bool:
-        """Replace the file (blocking); False, and logged, when that fails. In any thread: nothing else is touched."""
+        """Replace the file (blocking, in any thread); log and return False if that fails."""
         if self._path is None:
             return False
-        if len(draft.content) > MAX_BYTES:  # it would not be read again: better an older one
+        if len(draft.content) > MAX_BYTES:  # load would refuse it: an older file is better
             self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(draft.content))
             return False
         try:
@@ -198,9 +194,9 @@ class StateFile:
         return True
 
     def note(self, draft: Draft, *, written: bool) -> None:
-        """Take in whether ``draft`` was written: its sections are durable then.
+        """Note whether ``draft`` was written; if so, its sections are durable.
 
-        A failure is counted; what it was to save still counts as changed.
+        A failure is counted, and its sections still count as changed.
         """
         if not written:
             self._write_errors += self._path is not None
@@ -214,13 +210,13 @@ class StateFile:
 
 
 def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
-    """Replace a file whole, readable by this user alone (blocking). Raises OSError.
+    """Replace a file atomically, readable only by this user (blocking). Raises OSError.
 
-    ``sync``: it survives a loss of power.
+    ``sync``: the file survives a loss of power.
     """
     scratch = path.with_name(path.name + ".new")
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    scratch.unlink(missing_ok=True)  # of an agent that was killed, or what another put there
+    scratch.unlink(missing_ok=True)  # left by a killed agent or put there by another user
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(content)
@@ -237,7 +233,7 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
 
 
 def read_own_file(path: Path, max_bytes: int) -> bytes:
-    """Read what only this user or root can have written; OSError for anything else, without waiting for it."""
+    """Return a file that only this user or root can have written; raises OSError for any other, without blocking."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)

@@ -1,4 +1,4 @@
-"""Time as a parameter, so that tests own it, and how late the event loop is by it."""
+"""The clock as a parameter, which tests replace, and the lag of the event loop."""
 
 import asyncio
 import time
@@ -9,26 +9,26 @@ WINDOW_SECONDS = 60.0
 
 
 class Clock:
-    """Where the agent takes time from: the machine's clocks."""
+    """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Seconds since the boot (CLOCK_BOOTTIME), as processes' starts: the same for every process of one boot."""
+        """Return seconds since the boot (CLOCK_BOOTTIME), the clock of process starts, the same in every process."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
 
 class LoopLag:
-    """Sets a timer in short steps and notes by how much it overslept; keeps what may still be a minute's maximum."""
+    """Measures how late short timers fire, and keeps the peaks that can be the maximum of a minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._peaks: deque[tuple[float, float]] = deque()
 
     def begin(self) -> None:
-        """Probe from now on, as long as the loop runs."""
+        """Start probing for as long as the loop runs."""
         asyncio.get_running_loop().call_later(PROBE_SECONDS, self._probe, self._clock.monotonic())
 
     def _probe(self, before: float) -> None:
@@ -37,7 +37,7 @@ class LoopLag:
         self.begin()
 
     def note(self, lag_seconds: float, now: float) -> None:
-        """Take one measurement made at ``now``."""
+        """Note one measurement from time ``now``."""
         while self._peaks and self._peaks[-1][1] <= lag_seconds:
             self._peaks.pop()
         self._peaks.append((now, max(lag_seconds, 0.0)))

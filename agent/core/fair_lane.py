@@ -1,4 +1,4 @@
-"""Runs one piece of work at a time, in turns by peer."""
+"""Run one piece of work at a time, with peers in turn."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -17,11 +17,10 @@ class _Flight(Generic[V]):
 
 
 class FairLane(Generic[K, V]):
-    """Runs ``work`` for one key at a time. Peers take turns: one waits for at most one piece of each other peer.
+    """Runs ``work`` for one key at a time; peers take turns: each waits for at most one piece of every other peer.
 
-    Requests for equal keys share one result, which the lane then forgets. A key that several peers ask for is in the
-    queue of each, and runs at the first turn of any.
-    Callers bound how many requests there are.
+    Requests for equal keys share one result, which is then dropped. A key requested by several peers is in the queue of
+    each, and runs at the first turn of any. Callers limit the number of requests.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[V]]) -> None:
@@ -32,9 +31,9 @@ class FairLane(Generic[K, V]):
         self._served = ""
 
     async def get(self, peer: str, key: K) -> V:
-        """Return what ``work(key)`` returns, or raise what it raises.
+        """Return the result of ``work(key)``, or raise its exception.
 
-        Cancelling one request disturbs neither others nor work that has begun. Work without a request never begins.
+        Cancelling a request disturbs neither other requests nor running work. Work without a request never begins.
         """
         flight = self._flights.get(key)
         if flight is None:
@@ -77,6 +76,6 @@ class FairLane(Generic[K, V]):
             if queue:
                 self._queues[peer] = queue  # behind the other peers
             flight = self._flights.get(key)
-            if flight is not None and not flight.turn.is_set():  # else it ran at another peer's turn
+            if flight is not None and not flight.turn.is_set():  # it has not run at another peer's turn
                 flight.turn.set()
                 self._busy, self._served = True, peer

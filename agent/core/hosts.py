@@ -1,24 +1,24 @@
-"""Texts as other programs read them: Slurm's lists of hosts such as ``n[004-006,008]``, and numbers in C. Pure."""
+"""Parse texts as other programs do: Slurm's host lists such as ``n[004-006,008]``, and C's numbers. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
 
 MAX_HOSTS = 65_536
-"""A text that stands for more is not believed."""
+"""Limit of hosts in a list; a longer list is refused."""
 MAX_TEXT_CHARACTERS = 1 << 20
 MAX_BRACKETS = 8
-"""Of one name. Slurm itself writes one pair, or one for each dimension of a torus."""
+"""Limit of brackets in one name. Slurm itself writes one pair, or one per dimension of a torus."""
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
 MAX_DIGITS = 22
-"""As many as 64 bits have in octal: what is longer is beyond them, as C finds."""
+"""Number of octal digits of 64 bits: a longer number overflows, as in C."""
 _DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
 _ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """The names that ``text`` stands for, in its order; ValueError where it is no such text or names too many."""
+    """Return the names in a host list, in order; raises ValueError if it is invalid or names too many."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ValueError("a list of hosts that is too long")
     hosts: list[str] = []
@@ -28,7 +28,7 @@ def expand_hosts(text: str) -> tuple[str, ...]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return the list that stands for these numbers (0 or more), such as ``0-3,7``: ascending, each once."""
+    """Return numbers (0 or more) as a list such as ``0-3,7``: ascending and distinct."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][-1] == number - 1:
@@ -39,7 +39,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """What stands between the commas that are in no brackets."""
+    """Yield the parts between commas outside brackets."""
     start, depth = 0, 0
     for index, character in enumerate(text):
         depth += {"[": 1, "]": -1}.get(character, 0)
@@ -55,7 +55,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _names(part: str, room: int) -> list[str]:
-    """Return the names of one part: each prefix with each number of the brackets that follow it."""
+    """Return the names of one part: each prefix with each number in the following brackets."""
     names = [""]
     if part.count("[") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} pairs of brackets in one name")
@@ -70,7 +70,7 @@ def _names(part: str, room: int) -> list[str]:
 
 
 def _inside(text: str, room: int) -> Iterable[str]:
-    """Return the numbers of one pair of brackets, as wide as they are written."""
+    """Yield the numbers of one pair of brackets, with their leading zeros."""
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
@@ -83,13 +83,13 @@ def _inside(text: str, room: int) -> Iterable[str]:
 
 
 def atoi(text: str) -> int:
-    """Return the decimal number that ``text`` begins with; 0 when it begins with none."""
+    """Return the decimal number at the start of ``text``; 0 if there is none."""
     match = _DECIMAL.match(text)
     return 0 if match is None else _number(match[1], match[2], 10)
 
 
 def strtoll(text: str) -> int:
-    """Return the decimal, octal (0...) or hexadecimal (0x...) number that ``text`` begins with; 0 when it is none."""
+    """Return the decimal, octal (0...) or hexadecimal (0x...) number at the start of ``text``; 0 if there is none."""
     match = _ANY_BASE.match(text)
     if match is None:
         return 0

@@ -1,4 +1,4 @@
-"""The names by which sources and the rank table speak of the same thing."""
+"""Keys and labels that sources and the rank table share."""
 
 from collections.abc import Collection
 from typing import Annotated, NamedTuple
@@ -7,13 +7,13 @@ import msgspec
 
 COMM_DIGITS = 14
 MAX_GENERATION = (1 << 62) - 1
-"""No file is truncated more often: a checkpoint with a higher number is damaged."""
+"""Limit of truncations of a file: a checkpoint with a higher number is damaged."""
 UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks is unknown."""
 
 
 class ProcessKey(NamedTuple):
-    """One process of this boot: its pid as the agent sees it, and its start time in clock ticks after boot."""
+    """A process of this boot: its pid in the agent's pid namespace, and its start in clock ticks since the boot."""
 
     pid: int
     start_ticks: int
@@ -27,22 +27,22 @@ class RankLabel(NamedTuple):
 
 
 def rank_order(rank: str) -> tuple[bool, int, str]:
-    """Return what ranks are sorted by: numbers as such, then the others by name."""
+    """Return a sort key for ranks: numbers in numeric order, then others by name."""
     is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
     return not is_number, int(rank) if is_number else 0, rank
 
 
 def label_fields(labels: Collection[RankLabel]) -> dict[str, str]:
-    """The fields of a log line that name the ranks of one process; both are ``unknown`` while it has no label."""
+    """Return log fields with the job and ranks of a process; both are ``unknown`` without labels."""
     ranks = ",".join(label.rank for label in labels)
     return {"job_id": next((label.job_id for label in labels), UNKNOWN_RANK), "rank": ranks or UNKNOWN_RANK}
 
 
 class WriterKey(NamedTuple):
-    """Who wrote a stream of records: the file, which generation of it, and the writer by its own words.
+    """The writer of a stream of records: the file, its generation, and the host name and pid in its name.
 
-    ``pid`` is that of the writer's pid namespace, ``hostname`` that of its UTS namespace. ``generation`` counts how
-    often the file was truncated, so that a restarted writer of the same name has another key.
+    ``pid`` is in the writer's pid namespace, ``hostname`` in its UTS namespace. ``generation`` counts truncations of
+    the file, so that a restarted writer of the same name has another key.
     """
 
     device: int
@@ -53,9 +53,9 @@ class WriterKey(NamedTuple):
 
 
 class Membership(msgspec.Struct, frozen=True, gc=False):
-    """A rank's place in one communicator, as one record or report tells it.
+    """A rank's membership of a communicator, from one record or report.
 
-    ``comm`` is the communicator's hash in the form of :func:`comm_label`, ``nodes`` NCCL's count of NVLink domains.
+    ``comm``: the communicator's hash in the form of :func:`comm_label`. ``nodes``: NCCL's count of NVLink domains.
     """
 
     comm: str
@@ -66,10 +66,10 @@ class Membership(msgspec.Struct, frozen=True, gc=False):
 
 
 def comm_label(hash_text: str) -> str:
-    """Return the `comm` label for a communicator hash written as hex, with or without ``0x``.
+    """Return the `comm` label for a communicator hash in hex, with or without ``0x``.
 
-    The first 14 digits of the unpadded form; shorter hashes whole. Inspector cuts its ids to 16 characters ("0x" and
-    14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads to 16 digits.
+    It is the first 14 digits of the unpadded form; shorter hashes stay whole. Inspector cuts its ids to 16 characters
+    ("0x" and 14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads them to 16 digits.
     """
     digits = hash_text.removeprefix("0x").removeprefix("0X").lower()
     return (digits.lstrip("0") or "0")[:COMM_DIGITS]

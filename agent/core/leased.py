@@ -10,7 +10,7 @@ class LeaseEnded(RuntimeError):  # noqa: N818  # a signal to a late update, not 
 
 
 class Leased(Generic[T]):
-    """Writes into ``table`` for a run of exporter ``source``. After ``close`` reads go on; writes raise LeaseEnded."""
+    """Writer into ``table`` for exporter ``source``. After ``close`` reads work, and writes raise LeaseEnded."""
 
     def __init__(self, table: T, source: str = "") -> None:
         self._table = table
@@ -19,15 +19,15 @@ class Leased(Generic[T]):
 
     @property
     def _lent(self) -> T:
-        """The table, to write into."""
-        self.check()
+        """Return the table for a write."""
+        self.ensure_open()
         return self._table
 
-    def check(self) -> None:
+    def ensure_open(self) -> None:
         """Raise LeaseEnded after ``close``."""
         if self._closed:
             raise LeaseEnded("the exporter's run has ended")
 
     def close(self) -> None:
-        """Refuse further writes. A subclass also removes what holds only while its exporter runs."""
+        """Refuse further writes. A subclass also withdraws its evidence that holds only while its exporter runs."""
         self._closed = True

@@ -1,4 +1,4 @@
-"""Logs: one line per event, a constant message plus fields, limited when it repeats, written without blocking."""
+"""Log one line per event: a constant message plus fields, limited when it repeats, written without blocking."""
 
 import json
 import logging
@@ -25,9 +25,9 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 MAX_VALUE_CHARACTERS = 512
-"""A longer value (or message) is cut and ends in an ellipsis."""
+"""Limit of a value or message; a longer one is cut and ends in an ellipsis."""
 MAX_QUEUED_LINES = 1000
-"""Lines that wait to be written, as while the reader of standard error hangs; more are lost, and counted."""
+"""Limit of unwritten lines, as while the reader of standard error hangs; further lines are lost and counted."""
 FLUSH_SECONDS = 1.0
 
 _PREFIX = "rankwatch."
@@ -36,12 +36,12 @@ _NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNIN
 
 
 class Logger:
-    """The log of one part of the agent, named ``name``; every method takes a constant message and fields.
+    """The log of one part of the agent, ``name``; every method takes a constant message and fields.
 
-    Repeats are counted by the message, so what varies is given as fields. Where a field names a ``user`` (or ``uid``),
-    they are counted by that user and the ``job_id``: one user's do not hold back another's. ``{name}`` in the message
-    stands for the field of that name: "rank {rank} left". Values are of any type; an exception is shown by its type,
-    text and, unless it is an OSError, the place where it was raised.
+    Repeats are counted by message, so variable parts are fields. If a field names a ``user`` (or ``uid``), they are
+    counted by that user and the ``job_id``: one user's messages do not hold back another's. ``{name}`` in the message
+    stands for the field of that name: "rank {rank} left". Values have any type; an exception is shown by its type, its
+    text and, unless it is an OSError, the line that raised it.
     """
 
     __slots__ = ("_logger",)
@@ -50,15 +50,15 @@ class Logger:
         self._logger = logging.getLogger(_PREFIX + name)
 
     def info(self, message: str, /, **fields: object) -> None:
-        """Log at INFO: something changed, as it may."""
+        """Log at INFO: an expected change."""
         self._log(logging.INFO, message, fields)
 
     def warning(self, message: str, /, **fields: object) -> None:
-        """Log at WARNING: something is wrong, and the agent goes on without it."""
+        """Log at WARNING: an error that the agent works around."""
         self._log(logging.WARNING, message, fields)
 
     def error(self, message: str, /, **fields: object) -> None:
-        """Log at ERROR: the agent cannot do a part of its work."""
+        """Log at ERROR: the agent cannot do part of its work."""
         self._log(logging.ERROR, message, fields)
 
     def _log(self, level: int, message: str, fields: dict[str, object]) -> None:
@@ -67,11 +67,10 @@ class Logger:
 
 
 class Guard:
-    """Runs the work on one piece of a source (a record, a process) at a time: what goes wrong costs that one alone.
+    """Runs work on one piece of a source (a record, a process) at a time, so that an error affects only that piece.
 
-    ``skipped`` counts the pieces whose work failed; each is logged.
-
-    May be used by several threads of one exporter: a count that is one too low after a race is no harm.
+    ``skipped``: number of pieces whose work failed; each is logged. Several threads of an exporter may use one guard: a
+    race can make the count one too low, which is harmless.
     """
 
     def __init__(self, log: Logger) -> None:
@@ -79,14 +78,14 @@ class Guard:
         self.skipped = 0
 
     def attempt(self, what: str, work: Callable[[], T], **which: object) -> T | None:
-        """Return what ``work`` returns, or None when it raised; ``what`` and ``which`` name the piece in the log."""
+        """Return the result of ``work``, or None if it raised; ``what`` and ``which`` name the piece in the log."""
         try:
             return work()
-        except LeaseEnded:  # no piece is odd: the exporter has ended
+        except LeaseEnded:  # not an error of this piece: the exporter's run has ended
             raise
-        except Exception as error:  # noqa: BLE001  # whatever an odd piece causes; counted and logged
+        except Exception as error:  # noqa: BLE001  # any error of an odd piece; counted and logged
             self.skipped += 1
-            self._log.error("{what} was left out: looking at it failed", what=what, error=error, **which)
+            self._log.error("{what} was left out because of an error", what=what, error=error, **which)
             return None
 
 
@@ -96,9 +95,9 @@ def configure(
     stream: TextIO | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send every log of the process, libraries' too, to ``stream`` (standard error) from ``level`` on.
+    """Send every log of the process, including libraries', to ``stream`` (standard error) from ``level`` on.
 
-    May be called again: the last call holds. ``monotonic`` gives seconds and is what repeats are timed by.
+    A later call replaces the settings. ``monotonic`` returns seconds and times the limits of repeats.
     """
     root = logging.getLogger()
     for old in _own_handlers():
@@ -109,25 +108,25 @@ def configure(
 
 
 def flush() -> None:
-    """Wait, FLUSH_SECONDS at most, until what was logged is written. Blocks: not for the event loop."""
+    """Wait at most FLUSH_SECONDS until the log is written. Blocks: not for the event loop."""
     for handler in _own_handlers():
         handler.flush()
 
 
 def logfmt_line(fields: Mapping[str, object]) -> str:
-    """Return ``fields`` as one line of key=value, values quoted and escaped where they need it; no newline."""
+    """Return ``fields`` as one line of key=value without newline, values quoted and escaped if needed."""
     return " ".join(f"{key}={_logfmt_value(_plain(value))}" for key, value in fields.items())
 
 
 def json_line(fields: Mapping[str, object]) -> str:
-    """Return ``fields`` as one line of ASCII JSON; no newline."""
+    """Return ``fields`` as one line of ASCII JSON without newline."""
     return json.dumps({key: _plain(value) for key, value in fields.items()})
 
 
 class _LineHandler(logging.Handler):
-    """Makes lines in the thread that logs and writes them on one of its own, which alone waits for the stream.
+    """Formats lines in the logging thread and writes them in its own thread, the only one that waits for the stream.
 
-    ``emit`` runs under the handler's lock, on any thread: it owns ``_lost`` and ``_limit``.
+    ``emit`` runs under the handler's lock on any thread, and owns ``_lost`` and ``_limit``.
     """
 
     def __init__(
@@ -156,7 +155,7 @@ class _LineHandler(logging.Handler):
             if lost := self._lost + self._limit.forgotten:
                 fields["lines_lost"] = lost
             line = self._line_of(fields)
-        except Exception:  # noqa: BLE001  # a value that cannot be shown must not harm the caller; counted
+        except Exception:  # noqa: BLE001  # a value without text must not harm the caller; counted
             self._lost += 1
             return
         self._queue.put(line)
@@ -178,7 +177,7 @@ class _LineHandler(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            with suppress(OSError, ValueError):  # closed, or its reader went away: there is nowhere left to say it
+            with suppress(OSError, ValueError):  # closed, or its reader is gone: the line is lost
                 self._stream.write(item + "\n")
                 self._stream.flush()
 
@@ -188,7 +187,7 @@ def _own_handlers() -> list[_LineHandler]:
 
 
 def _about(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the user and the job that a line is about; empty where its fields do not name them."""
+    """Return the user and the job in a line's fields; empty if not there."""
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
     user = str(fields.get("user") or fields.get("uid", ""))
     return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]
@@ -212,12 +211,12 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
-    """Return the field that ``{name}`` in a message stands for; the text itself where there is no such field."""
+    """Return the value of the field ``{name}``; the unchanged text if there is no such field."""
     return str(_plain(fields[match[1]])) if match[1] in fields else match[0]
 
 
 def _plain(value: object) -> str | int | float | bool | None:
-    """Return ``value`` as something both formats can show: numbers, truth and None as they are, the rest as text."""
+    """Return ``value`` for both formats: numbers, bool and None unchanged, all else as text."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     text = _error_text(value) if isinstance(value, BaseException) else str(value)
@@ -250,5 +249,5 @@ _NEEDS_QUOTES = frozenset(" =")
 
 
 def _escape(character: str) -> str:
-    """Write a control, format or separator character visibly: it could forge a line or turn the terminal."""
+    """Return a control, format or separator character as an escape: it could forge a line or control a terminal."""
     return character.encode("unicode_escape").decode()

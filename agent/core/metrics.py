@@ -1,4 +1,4 @@
-"""How a metric family is declared: once, whole, beside its help text; and its series at one moment."""
+"""Declare metric families, each once and whole with its help text; and hold their series at one moment."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 MetricKind = Literal["gauge", "counter", "histogram"]
 Aggregation = Literal["sum", "max", "none"]
 COUNT, SUM = "count", "sum"
-"""What stands for `le` in the two series of a histogram that are no buckets."""
+"""The `le` values of a histogram's two series that are not buckets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A metric family: its full name as Prometheus stores it, type, help, labels and cost.
+    """A metric family: full name as stored by Prometheus, type, help, labels and cost.
 
-    ``cost`` says in words how many series it makes; ``aggregate`` how to combine it over nodes that export the same
-    label set (``none``: the series is one node's alone). The last label of a histogram is `le`.
+    ``cost``: how many series it makes, as text. ``aggregate``: how to combine nodes that export the same labels
+    (``none``: only one node exports a series). The last label of a histogram is `le`.
     """
 
     name: str
@@ -28,21 +28,21 @@ class Family:
     aggregate: Aggregation = "none"
 
     def rows(self) -> Rows:
-        """Start an empty family to fill."""
+        """Return an empty family to fill."""
         return Rows(Metric(self))
 
     def single(self, value: float) -> Metric:
-        """Return a family without labels that holds one value."""
+        """Return a family without labels with one value."""
         rows = self.rows()
         rows.add((), value)
         return rows.metric
 
     def by_label(self, values: Mapping[str, float]) -> Metric:
-        """Return a family with one label that has these values."""
+        """Return a family with one label, from values by label value."""
         return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:
-        """Return what follows the family's name in the name of a series with these label values."""
+        """Return the suffix of the series with these label values, such as ``_bucket``; empty unless a histogram."""
         if self.kind != "histogram":
             return ""
         return f"_{values[-1]}" if values[-1] in (COUNT, SUM) else "_bucket"
@@ -50,7 +50,7 @@ class Family:
 
 @dataclass(slots=True)
 class Metric:
-    """A family's series at one moment: ``labels`` has each one's label values, ``values`` its number, in step."""
+    """A family's series at one moment: ``labels`` and ``values`` have one entry per series, in the same order."""
 
     family: Family
     labels: list[tuple[str, ...]] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Metric:
 
 
 class Rows:
-    """One family under construction: ``add`` label values and a value; ``metric`` is what is rendered."""
+    """A family under construction: ``add`` series; ``metric`` is the result."""
 
     __slots__ = ("_add_labels", "_add_value", "_width", "metric")
 

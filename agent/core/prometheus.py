@@ -1,4 +1,4 @@
-"""Asks a Prometheus: its HTTP API, version 1."""
+"""Query a Prometheus through its HTTP API, version 1."""
 
 import base64
 import http.client
@@ -13,19 +13,19 @@ import msgspec
 
 ASK_SECONDS = 10.0
 _PORT = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::[0-9]*)?")
-"""A host and its port, as they stand in an address."""
+"""Matches a host with an optional port in an address."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 class Sample(NamedTuple):
-    """One series of an instant query's result: its labels and its value."""
+    """A series of an instant query: its labels and its value."""
 
     labels: Mapping[str, str]
     value: float
 
 
 class Line(NamedTuple):
-    """One series of a range query's result: its labels, and its points as (s since the epoch, value), ascending."""
+    """A series of a range query: its labels and its points (epoch seconds, value) in ascending order."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -47,42 +47,42 @@ class _Result(msgspec.Struct):
 
 
 def samples(url: str, expression: str, at_seconds: float | None = None) -> list[Sample]:
-    """What an instant query gives now, or at a time; series that are no number are left out. Errors as ``get``."""
+    """Return the finite samples of an instant query, now or at a time; raises the errors of ``get``."""
     at = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
     answer = _query(url, "query", {"query": expression, **at})
     return [Sample(line.labels, line.points[0][1]) for line in answer if line.points]
 
 
 def lines(url: str, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-    """What a range query gives; points that are no number are left out. Errors as those of ``get``."""
+    """Return the series of a range query with their finite points; raises the errors of ``get``."""
     times = {"start": f"{start_seconds:.3f}", "end": f"{end_seconds:.3f}", "step": f"{step_seconds:.3f}"}
     return _query(url, "query_range", {"query": expression, **times})
 
 
 def _query(url: str, path: str, query: Mapping[str, str]) -> list[Line]:
-    made = []
+    series = []
     for line in msgspec.convert(get(url, f"/api/v1/{path}", query), type=_Result).result:
         points = ((at, float(value)) for at, value in line.values or [line.value])
-        made.append(Line(line.metric, tuple(point for point in points if math.isfinite(point[1]))))
-    return made
+        series.append(Line(line.metric, tuple(point for point in points if math.isfinite(point[1]))))
+    return series
 
 
 def get(url: str, path: str, query: Mapping[str, str]) -> Any:
-    """The data that Prometheus at ``url`` (http or https, with a path, user and password if it has them) answers.
+    """Return the data of Prometheus' answer; ``url`` is http or https, optionally with path, user and password.
 
-    OSError where it does not answer, or not with 200; ValueError where ``url`` is no address, or the answer no JSON.
+    Raises OSError if it does not answer with status 200; ValueError if ``url`` is invalid or the answer is not JSON.
     """
     parts = _parts(url)
     connection = _connection(parts, parts.hostname or "")
     try:
-        asked = f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
-        connection.request("GET", asked, headers=_headers(parts))
+        target = f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
+        connection.request("GET", target, headers=_headers(parts))
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != http.HTTPStatus.OK:
             hint = ": is it a Prometheus, not an agent?" if answer.status == http.HTTPStatus.NOT_FOUND else ""
             raise OSError(f"HTTP status {answer.status} ({answer.reason}){hint}")
-    except http.client.HTTPException as error:  # which is no OSError
+    except http.client.HTTPException as error:  # not an OSError
         raise OSError(f"not an answer in HTTP: {error!r}") from error
     finally:
         connection.close()
@@ -90,7 +90,7 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
 
 
 def shown(url: str) -> str:
-    """Return the address without user and password, for messages; where it is none, without all before the last @."""
+    """Return the address without user and password, for messages; an invalid one without all text before the last @."""
     scheme, mark, rest = url.partition("//") if "//" in url else ("", "", url)
     host, slash, path = rest.partition("/")
     if "@" not in host and _PORT.fullmatch(host) is None:  # a slash in the password
@@ -99,7 +99,7 @@ def shown(url: str) -> str:
 
 
 def shows_password(url: str) -> bool:
-    """Return whether a user and password in the address cross the network as they are."""
+    """Return True if a user and password in the address would cross the network unencrypted."""
     parts = _parts(url)
     is_near = parts.hostname == "localhost" or str(parts.hostname).startswith(("127.", "::1"))
     return parts.scheme == "http" and parts.username is not None and not is_near
@@ -109,7 +109,7 @@ def _parts(url: str) -> urllib.parse.SplitResult:
     try:
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # whose text may hold a part of the password
+    except ValueError:  # its text may contain part of the password
         is_address = False
     if not is_address:
         raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090") from None

@@ -1,4 +1,4 @@
-"""Budgets shared out fairly, and who may create a series: a budget per rank and one for all."""
+"""Limit series fairly: a limit per rank, and one for all ranks that groups of owners share."""
 
 import threading
 from collections.abc import Hashable
@@ -8,19 +8,19 @@ from agent.core.leased import Leased
 SERIES_PER_RANK = 400
 SERIES_IN_ALL = 50_000
 GREED = 2
-"""How many times what it leaves free a group may hold."""
+"""A group may hold at most this many times the free room."""
 
 Group = tuple[Hashable, ...]
-"""The owner of entries, the widest first: a user, then a directory of that user. An empty group is the total."""
+"""Owner of entries, the widest group first: a user, then a directory of that user. An empty group is the total."""
 
 
 class FairBudget:
-    """Room for ``room`` entries, which groups hold; ``refused`` counts how often there was none.
+    """Room for ``room`` entries that groups share. ``refused``: number of refusals.
 
-    A group may grow while it then holds no more than GREED times what stays free. Groups above an equal share are
-    refused early, so capacity remains for new ones and no entry is ever taken back. k groups that want everything
-    get GREED / (GREED * k + 1) of it each. The groups within a group share in the same way what it
-    may still take: one user's job with one directory gets 4/7 of all, and all jobs of one user 2/3.
+    A group may grow while it then holds at most GREED times the free room. Groups above an equal share are refused
+    early, so capacity remains for new ones and no entry is ever taken back. If k groups want everything, each gets
+    GREED / (GREED * k + 1) of it. Subgroups share their group's room in the same way: one user's job with one directory
+    gets 4/7 of all, and all jobs of one user 2/3.
     """
 
     def __init__(self, room: int) -> None:
@@ -29,7 +29,7 @@ class FairBudget:
         self.taken = self.refused = 0
 
     def take(self, group: Group, amount: int = 1) -> bool:
-        """Take room; False when the group, or a wider one, would hold too much."""
+        """Take room; return False if the group, or a wider group, would hold too much."""
         free = self._room - self.taken - amount
         for depth in range(1, len(group) + 1):
             if free >= 0:
@@ -41,11 +41,11 @@ class FairBudget:
         return True
 
     def keep(self, group: Group, amount: int) -> None:
-        """Take room that was granted earlier, however little there is now."""
+        """Take room that was granted earlier, even if it exceeds the limit now."""
         self._change(group, amount)
 
     def give_back(self, group: Group, amount: int) -> None:
-        """Give room back."""
+        """Release room."""
         self._change(group, -amount)
 
     def _change(self, group: Group, by: int) -> None:
@@ -57,7 +57,7 @@ class FairBudget:
 
 
 class SeriesBudget:
-    """The series of all exporters: ``in_all``, and ``per_rank`` of one owner's rank; ``refused`` counts requests."""
+    """Limits of all exporters' series: ``in_all``, and ``per_rank`` of one rank. ``refused``: refused requests."""
 
     def __init__(self, per_rank: int = SERIES_PER_RANK, in_all: int = SERIES_IN_ALL) -> None:
         self.per_rank = per_rank
@@ -69,10 +69,10 @@ class SeriesBudget:
 class Admission(Leased[SeriesBudget]):
     """Counts an exporter's series by owner. The exporter adds refused series to `other` from their first sample.
 
-    Folding a series into `other` later would make `other` jump, and the series that vanished look like a reset. So none
-    is ever taken back: an owner's ``group`` (its user, and a part of that user's) has a fair share of the budget for
-    all instead, as FairBudget has it, which leaves room for groups to come. ``close`` gives everything back.
-    Exporters ask from threads of their own, hence the lock: it is taken only when a series is born or buried.
+    Folding a series into `other` later would make `other` jump, and the end of that series would look like a reset. So
+    none is ever taken back. Instead an owner's ``group`` (its user, and a part of that user's jobs) has a fair share of
+    the total, which leaves room for later groups (see FairBudget). ``close`` releases everything. Exporters call from
+    their own threads, hence the lock; only creating or removing a series takes it.
     """
 
     def __init__(self, budget: SeriesBudget) -> None:
@@ -81,9 +81,9 @@ class Admission(Leased[SeriesBudget]):
         self._group: dict[Hashable, Group] = {}
 
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:
-        """Reserve ``series`` for ``owner``, which holds ``ranks`` ranks; False, and counted, when a budget is spent.
+        """Reserve ``series`` for ``owner``, which has ``ranks`` ranks; count and return False if a limit is reached.
 
-        The first admission fixes an owner's ``group``. Without one only the total and the budget per rank apply.
+        The first admission fixes the owner's ``group``. Without a group only the total and the limit per rank apply.
         """
         with self._table.lock:
             budget, held, group = self._lent, self._held.get(owner, 0), self._group.get(owner, group)
@@ -95,7 +95,7 @@ class Admission(Leased[SeriesBudget]):
             return True
 
     def give_back(self, owner: Hashable, series: int) -> None:
-        """Give back some of what ``owner`` holds."""
+        """Release some series of ``owner``."""
         with self._table.lock:
             shares, given = self._lent.shares, min(series, self._held.get(owner, 0))
             if given:
@@ -103,12 +103,12 @@ class Admission(Leased[SeriesBudget]):
                 shares.give_back(self._group[owner], given)
 
     def release(self, owner: Hashable) -> None:
-        """Give back all that ``owner`` holds."""
+        """Release all series of ``owner``."""
         with self._table.lock:
             self._lent.shares.give_back(self._group.pop(owner, ()), self._held.pop(owner, 0))
 
     def close(self) -> None:
-        """Give back all that any owner holds."""
+        """End the lease and release the series of all owners."""
         with self._table.lock:
             super().close()
             while self._held:

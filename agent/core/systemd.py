@@ -1,4 +1,4 @@
-"""systemd's notification protocol: readiness, reloads, and the watchdog and when it is fed."""
+"""systemd's notification protocol: readiness, reloads, and the watchdog."""
 
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from agent.core.log import Logger
 
 FEEDS_PER_TIMEOUT = 3
-"""The watchdog is fed this often within its timeout, so that one late turn is no death."""
+"""Notifications of the watchdog per timeout, so that one late turn does not end the agent."""
 
 
 class Notifier:
-    """Tells systemd where the service stands (sd_notify(3)); does nothing when ``address`` is None.
+    """Notifies systemd of the service's state (sd_notify(3)); does nothing if ``address`` is None.
 
-    ``address`` is $NOTIFY_SOCKET: a path, or ``@`` and an abstract name. Never blocks and never raises: it logs what
-    it could not send.
+    ``address``: $NOTIFY_SOCKET, a path or ``@`` and an abstract name. It never blocks and never raises: errors are
+    logged.
     """
 
     def __init__(self, address: str | None, log: Logger) -> None:
@@ -25,13 +25,13 @@ class Notifier:
             self._socket.setblocking(False)  # noqa: FBT003  # its only parameter
 
     def close(self) -> None:
-        """Close the socket; nothing is sent afterwards."""
+        """Close the socket; later messages are dropped."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def send(self, message: str) -> None:
-        """Say where the service stands, as ``READY=1``."""
+        """Send the service's state, such as ``READY=1``."""
         if self._socket is None:
             return
         try:
@@ -41,9 +41,9 @@ class Notifier:
 
 
 def watchdog_interval_seconds(environ: Mapping[str, str], pid: int) -> float | None:
-    """Return how often to feed the watchdog that ``environ`` sets for ``pid``, None when there is none.
+    """Return the interval of watchdog notifications for ``pid``, by ``environ``; None without a watchdog.
 
-    $WATCHDOG_USEC and $WATCHDOG_PID as sd_watchdog_enabled(3) has them.
+    $WATCHDOG_USEC and $WATCHDOG_PID: see sd_watchdog_enabled(3).
     """
     timeout = environ.get("WATCHDOG_USEC")
     if timeout is None or environ.get("WATCHDOG_PID", str(pid)) != str(pid):
@@ -52,7 +52,7 @@ def watchdog_interval_seconds(environ: Mapping[str, str], pid: int) -> float | N
 
 
 class WatchdogGate:
-    """Lets the watchdog be fed only when every one of ``beats`` was seen since it was last fed."""
+    """Allows a watchdog notification only after all of ``beats`` were seen since the last one."""
 
     def __init__(self, beats: Iterable[str], monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -65,13 +65,13 @@ class WatchdogGate:
         self._missing.discard(name)
 
     def may_feed(self) -> bool:
-        """Return whether the watchdog may be fed now; if so, it waits for every beat again."""
+        """Return True if the watchdog may be notified now; then every beat is awaited again."""
         if self._missing:
             return False
         self._missing = set(self._last_seen)
         return True
 
     def missing(self) -> dict[str, float]:
-        """Return the beats still awaited, with the seconds since each was last seen (or the gate was made)."""
+        """Return the awaited beats with the seconds since each was last seen (or since the start)."""
         now = self._monotonic()
         return {name: now - self._last_seen[name] for name in sorted(self._missing)}

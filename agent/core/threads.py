@@ -1,4 +1,4 @@
-"""Threads that belong to one owner each: blocking work never shares a thread, and never the default executor."""
+"""Threads with one owner each: blocking work shares no thread, and never uses the default executor."""
 
 import asyncio
 import queue
@@ -18,10 +18,10 @@ _Job = tuple[Callable[[], object], _Settle]
 
 
 class OwnThread(Executor):
-    """One daemon thread that runs the blocking calls of one owner, in order; for aiofiles an executor.
+    """A daemon thread that runs one owner's blocking calls in order; an executor for aiofiles.
 
-    A call that hangs holds up its owner alone, and never the exit of the process (the thread is a daemon and is not
-    joined, as those of ThreadPoolExecutor are: a thread in uninterruptible sleep cannot be).
+    A call that hangs delays only its owner, and never the exit of the process: the thread is a daemon and is not
+    joined, unlike those of ThreadPoolExecutor. A thread in uninterruptible sleep cannot be joined.
     """
 
     def __init__(self, name: str) -> None:
@@ -32,9 +32,9 @@ class OwnThread(Executor):
         self._stopped = False
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run ``function`` on this thread and return its result; its exception is raised here.
+        """Run ``function`` on this thread and return its result or raise its exception.
 
-        Cancelling the caller does not stop ``function``: its result is then dropped. LeaseEnded after ``stop``.
+        Cancelling the caller does not stop ``function``; its result is dropped. Raises LeaseEnded after ``stop``.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
@@ -42,13 +42,13 @@ class OwnThread(Executor):
         return await future  # type: ignore[return-value]  # the future carries what `function` returned
 
     def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
-        """Run ``function`` on this thread, as Executor says. LeaseEnded after ``stop``."""
+        """Run ``function`` on this thread as Executor.submit does. Raises LeaseEnded after ``stop``."""
         future: Future[T] = Future()
         self._put(partial(function, *arguments, **options), partial(_settle, future))
         return future
 
     def stop(self) -> None:
-        """Let the thread end after the calls already queued; returns at once."""
+        """End the thread after the queued calls; return at once."""
         self._stopped = True
         self._jobs.put(None)
 
@@ -66,7 +66,7 @@ class OwnThread(Executor):
             try:
                 result: object = function()
                 error: BaseException | None = None
-            except BaseException as caught:  # noqa: BLE001  # handed to the caller, whatever it is
+            except BaseException as caught:  # noqa: BLE001  # any exception is passed to the caller
                 result, error = None, caught
             try:
                 settle(result, error)
@@ -79,7 +79,7 @@ def _settle(future: asyncio.Future[Any] | Future[Any], result: object, error: Ba
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):  # no future takes one: its caller would wait for ever
+    elif isinstance(error, StopIteration):  # a future refuses it, and the caller would wait for ever
         future.set_exception(RuntimeError(f"a call ended in {error!r}"))
     else:
         future.set_exception(error)

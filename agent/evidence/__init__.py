@@ -1,1 +1,1 @@
-"""Evidence of an incident: what a node knew when a rank died or hung, as a bundle on its disk."""
+"""Evidence of an incident: a node's knowledge when a rank died or hung, in a bundle on its disk."""

@@ -1,5 +1,4 @@
-"""Where exporters offer what they know for a bundle: each a named part, made when a bundle is taken; and which jobs
-stand still by what they read."""
+"""The board of evidence: exporters offer named parts, made when a bundle is taken, and report stalled jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from agent.evidence.summary import Event, Word
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """What a bundle is taken of: a job, the pids of its ranks here by rank, and suspects, the likeliest first."""
+    """The request for a bundle: a job, the pids of its ranks here by rank, and suspects, the likeliest first."""
 
     job_id: str
     pids: Mapping[str, int]
@@ -21,7 +20,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """What a part gives: files by their name in the bundle, and what they mean for the summary."""
+    """A part of a bundle: files by name, and their words and events for the summary."""
 
     files: Mapping[str, bytes]
     words: Sequence[Word] = ()
@@ -29,20 +28,19 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 Offer = Callable[[Wanted], Awaitable[Offered]]
-"""Makes a part; may raise, and is given up at the bundle's deadline: it costs that part only."""
+"""Makes a part. It may raise, and is abandoned at the bundle's deadline: either costs only this part."""
 
 
 Stalls = Callable[[], Mapping[str, float]]
-"""The jobs (ids) that stand still, and for how many seconds they did when that was last seen. Called often: it must
-cost little."""
+"""Returns the stalled jobs by id, with the seconds of their stall when last seen. Called often: it must be cheap."""
 
 
 Files = Callable[[str], Awaitable[bytes | None]]
-"""Gives a file of a bundle by its name; None where there is none of that name. May raise OSError."""
+"""Returns a file of a bundle by its name; None without such a file. May raise OSError."""
 
 
 class Offers(Leased["EvidenceBoard"]):
-    """What one exporter (``source``) offers while it is on the board."""
+    """Writer of one exporter (``source``): its offers and reports on the board."""
 
     def __init__(self, board: EvidenceBoard, source: str) -> None:
         super().__init__(board)
@@ -52,21 +50,21 @@ class Offers(Leased["EvidenceBoard"]):
         self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
-        """Offer a part from now on, under the exporter's name."""
-        self.check()
+        """Offer a part from now on, named after the exporter."""
+        self.ensure_open()
         self.make = make
 
     def all(self) -> dict[str, Offer]:
-        """Return the parts that all exporters offer now, by the exporter that makes them."""
+        """Return the offered parts of all exporters, by exporter."""
         return {offers.source: offers.make for offers in self._table.offers if offers.make is not None}
 
     def tell_stalls(self, stalls: Stalls) -> None:
-        """Tell from now on which jobs stand still."""
-        self.check()
+        """Report stalled jobs by ``stalls`` from now on."""
+        self.ensure_open()
         self.read_stalls = stalls
 
     def stalls(self) -> dict[str, float]:
-        """The jobs that stand still by any exporter, and for how many seconds by the one that saw it for longest."""
+        """Return the stalled jobs of all exporters, each with the longest stall that any of them reports."""
         longest: dict[str, float] = {}
         for offers in self._table.offers:
             for job_id, seconds in offers.read_stalls().items():
@@ -74,24 +72,24 @@ class Offers(Leased["EvidenceBoard"]):
         return longest
 
     def serve(self, files: Files) -> None:
-        """Give files of bundles from now on to who may have them."""
-        self.check()
+        """Serve files of bundles by ``files`` from now on."""
+        self.ensure_open()
         self.files = files
 
     def struck(self) -> Mapping[RankLabel, str]:
-        """Return the ranks that run on hardware that has failed now, each with a check that says so."""
+        """Return the ranks on hardware that has failed, each with a failed check."""
         return self._table.struck()
 
     def close(self) -> None:
-        """Withdraw what it offers and tells."""
+        """Withdraw this exporter's offers and reports."""
         self._table.offers = [offers for offers in self._table.offers if offers is not self]
         super().close()
 
 
 class EvidenceBoard:
-    """The offers of all exporters, the jobs that stand still, and which ranks run on failed hardware.
+    """The board: offers of all exporters, stalled jobs, and ranks on failed hardware.
 
-    Every method is called in the event loop.
+    Every method runs in the event loop.
     """
 
     def __init__(self) -> None:
@@ -99,12 +97,12 @@ class EvidenceBoard:
         self.struck: Callable[[], Mapping[RankLabel, str]] = dict
 
     def of(self, source: str) -> Offers:
-        """Return the place for what the exporter of this name offers."""
+        """Return the writer for the exporter ``source``."""
         self.offers.append(Offers(self, source))
         return self.offers[-1]
 
     async def file(self, name: str) -> bytes | None:
-        """A file of a bundle by its name; None where there is none, or none are served."""
+        """Return a file of a bundle by its name; None if there is none, or no exporter serves files."""
         for offers in self.offers:
             if offers.files is not None and (content := await offers.files(name)) is not None:
                 return content

@@ -1,4 +1,4 @@
-"""The directory of bundles: what files are called, how root asks for a bundle, and reading the summaries. Blocking."""
+"""The directory of bundles: names of files, root's requests for bundles, and reading of summaries. Blocking."""
 
 import base64
 import contextlib
@@ -19,21 +19,21 @@ DEFAULT_PATH = "/var/lib/rankwatch/evidence"
 SUFFIX, SUMMARY_SUFFIX = ".tar.gz", ".json"
 MAX_SUMMARY_BYTES = 8 * 1024 * 1024
 MAX_SERVED_BYTES = 16 * 1024 * 1024
-"""Of a file that is given over HTTP; packed bundles have about one MiB, and 20 MiB before packing."""
+"""Limit of a file served over HTTP; packed bundles have about 1 MiB, unpacked up to 20 MiB."""
 MAX_LISTED = 1000
-"""Bundles of a directory that are looked at, the newest."""
+"""Limit of bundles listed in a directory: the newest ones."""
 REQUEST_PREFIX = "take-"
 MAX_REQUESTS = 8
-"""In one look; the others wait."""
+"""Limit of requests handled at once; further ones wait."""
 MAX_JOB_ID_BYTES = 150
-"""In a request, whose name holds it in base 32: names of files have at most 255 bytes."""
+"""Limit of a job id in a request. A request's name has the id in base 32, and file names have at most 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")
 _REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
-"""Never a bundle, whatever its job is called: these have a time and a suffix."""
+"""Matches only requests: a bundle's name always has a time and a suffix."""
 
 
 def bundles(folder: Path) -> list[str]:
-    """Return the names of the bundles, without suffix, the oldest first."""
+    """Return the names of the bundles without suffix, oldest first."""
     dated_names = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -45,12 +45,12 @@ def bundles(folder: Path) -> list[str]:
 
 
 def read_summary(folder: Path, name: str) -> Summary:
-    """Return the summary of a bundle; raises OSError, or ValueError where it makes no sense."""
+    """Return the summary of a bundle; raises OSError, or ValueError if it is damaged."""
     return parsed_summary(folder / f"{name}{SUMMARY_SUFFIX}")
 
 
 def parsed_summary(path: Path) -> Summary:
-    """Return the summary in a file; raises OSError, or ValueError where it makes no sense."""
+    """Return the summary in a file; raises OSError, or ValueError if it is damaged."""
     try:
         return msgspec.json.decode(_content(path, MAX_SUMMARY_BYTES), type=Summary)
     except RecursionError:
@@ -58,10 +58,7 @@ def parsed_summary(path: Path) -> Summary:
 
 
 def read_file(folder: Path, name: str) -> bytes | None:
-    """Return a bundle or its summary by the whole name of its file; None where there is none, or a larger one.
-
-    Raises OSError.
-    """
+    """Return a bundle or its summary by its file name; None if it is missing or too large. Raises OSError."""
     suffix = next((ending for ending in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(ending)), "")
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None
@@ -72,7 +69,7 @@ def read_file(folder: Path, name: str) -> bytes | None:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Return the bytes of a regular file; ValueError for anything else, which is not waited for, or beyond ``most``."""
+    """Return the bytes of a regular file, at most ``most``; raises ValueError for any other file, without blocking."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")
@@ -83,14 +80,14 @@ def _content(path: Path, most: int) -> bytes:
 
 
 def summaries(folder: Path) -> Iterable[tuple[str, Summary]]:
-    """Yield the summaries that can be read, by the bundle's name, the oldest first."""
+    """Yield (bundle's name, summary) for each readable summary, oldest first."""
     for name in bundles(folder):
         with contextlib.suppress(OSError, ValueError):
             yield name, read_summary(folder, name)
 
 
-def ask_for(folder: Path, job_id: str) -> Path:
-    """Leave a request for a bundle; returns its file, which the agent removes. Raises OSError or ValueError."""
+def request_bundle(folder: Path, job_id: str) -> Path:
+    """Write a request for a bundle and return its file, which the agent removes. Raises OSError or ValueError."""
     encoded = job_id.encode()
     if not 0 < len(encoded) <= MAX_JOB_ID_BYTES:
         raise ValueError(f"a job's id has 1 to {MAX_JOB_ID_BYTES} bytes")
@@ -100,9 +97,9 @@ def ask_for(folder: Path, job_id: str) -> Path:
 
 
 def asked_for(folder: Path) -> list[str]:
-    """Return the jobs for which a bundle is requested, and remove the requests.
+    """Return the jobs with a request for a bundle, and remove the requests.
 
-    Only who may write to the directory can ask: it is the service's own.
+    Only users who may write to the directory can request one: it belongs to the service.
     """
     try:
         names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))

@@ -1,4 +1,4 @@
-"""What stands beside a bundle as ``.json``: who, when, why, what the witnesses say, and which parts there are."""
+"""The summary beside a bundle (``.json``): job, time, trigger, the witnesses' words, and the list of parts."""
 
 from typing import Annotated, Literal
 
@@ -10,15 +10,15 @@ MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
-"""Seconds since the epoch; before the year 10000, which calendars end with."""
+"""Seconds since the epoch, before the year 10000, where Python's dates end."""
 Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 
 class RankAtTime(msgspec.Struct, frozen=True):
-    """One rank of this node. ``state``: as rankwatch_rank_state has it; ``since``: of the state, s since the epoch.
+    """A rank of this node. ``state``: as in rankwatch_rank_state. ``since``: start of the state, epoch seconds.
 
-    ``last_operation``: what its records say ("last completed AllReduce no. 812, ..."); ``quiet_seconds``: since then.
+    ``last_operation``: from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: time since then.
     """
 
     rank: Text
@@ -32,7 +32,7 @@ class RankAtTime(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What one witness says of one rank: ``says`` is a sentence without the rank ("died of SIGKILL")."""
+    """A witness' word about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
 
     rank: Text
     witness: Witness
@@ -41,7 +41,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened, at ``at`` (s since the epoch), about ``rank`` (empty: the job or the node)."""
+    """An event at ``at`` (epoch seconds) about ``rank`` (empty: the job or the node)."""
 
     at: Moment
     rank: Text
@@ -50,7 +50,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One file of the bundle; ``failed`` says why it is missing or cut, empty when it is whole."""
+    """A file of the bundle. ``failed``: why it is missing or cut, empty if it is whole."""
 
     name: Text
     size_bytes: int
@@ -59,7 +59,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The whole summary; ``suspects``: ranks (labels) in order of the evidence, most first; ``user``: the job's."""
+    """The whole summary. ``suspects``: rank numbers, the most suspicious first. ``user``: the job's."""
 
     format: Literal[1]
     job_id: Text

@@ -1,1 +1,1 @@
-"""From the state of sources to the text of a scrape."""
+"""Exporters' interface, and the way from their state to the text of a scrape."""

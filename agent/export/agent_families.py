@@ -1,4 +1,4 @@
-"""What the agent says of itself."""
+"""Metric families about the agent itself."""
 
 import platform
 from collections.abc import Callable, Iterable, Mapping
@@ -18,12 +18,12 @@ BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; alway
 START_AGE = Family("rankwatch_start_age_seconds", "gauge",
     "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
 SERIES_REFUSED = Family("rankwatch_series_refused_total", "counter",
-    "Counters that got no series of their own because their rank's budget was spent; they are added up under `other`.")
+    "Counters without a series of their own because their rank reached its limit; they are summed under `other`.")
 LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
-    "The longest that the event loop was late for a timer in the last minute.",
+    "The greatest lateness of an event loop timer in the last minute.",
     aggregate="max")
 RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
-    "1 when the configuration in use is the one last read, 0 when that one was refused.")
+    "1 if the configuration last read is in use, 0 if it was refused.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
     "Times the checkpoint could not be written.")
 WEB_RESPONSES = Family(
@@ -38,7 +38,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 class SelfSnapshot(msgspec.Struct, frozen=True):
-    """How the agent fares."""
+    """State of the agent."""
 
     age_seconds: float
     exporters: tuple[ExporterStatus, ...]
@@ -52,13 +52,13 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
 
 
 def self_source(read: Callable[[], SelfSnapshot]) -> Source:
-    """Return the agent as a source of series."""
+    """Return the source of the agent's own series."""
     process = psutil.Process()
     return Source("agent", 10_000, read, lambda snapshot: families(snapshot, process))
 
 
 def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric]:
-    """Render what the agent says of itself, and read what its process uses, which blocks for a moment."""
+    """Render the agent's state, and read its process' usage, which blocks for a moment."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric

@@ -1,4 +1,4 @@
-"""Bases of exporters: one that follows text files of jobs, one that reads small files (sysfs, /proc) at each update."""
+"""Base classes of exporters: one follows text files of jobs, one reads small files (sysfs, /proc) at each update."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class SavedTexts(msgspec.Struct):
-    """Its part of the checkpoint: where reading stands. A subclass adds what the lines so far mean, by job."""
+    """An exporter's section of the checkpoint: read positions. A subclass adds the results of the lines, by job."""
 
     positions: SavedPositions = []
 
@@ -26,9 +26,9 @@ S = TypeVar("S", bound=SavedTexts)
 
 
 class TextExporter(Generic[S, T]):
-    """Follows the files of ``paths`` in a thread, where ``turn``, ``take`` and ``forget`` run; ``shown``: a snapshot.
+    """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``; ``shown``: a snapshot.
 
-    ``saved``: what the lines mean; ``section``: the same, encoded after each turn.
+    ``saved``: results of the lines. ``section``: the same, encoded after each turn.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TextExporter(Generic[S, T]):
         self.texts: JobTexts | None = None
 
     async def start(self, ctx: Context) -> None:
-        """Take back what the lines meant before; no file is opened yet."""
+        """Restore the saved results; open no file yet."""
         self.ctx = ctx
         self.thread = ctx.thread(self._name)
         if self._paths:
@@ -51,7 +51,7 @@ class TextExporter(Generic[S, T]):
             self.texts = await self.thread.call(partial(JobTexts, ctx, self._paths, self.saved.positions))
 
     async def follow(self, ranks: RankSnapshot) -> bool:
-        """Read on; return whether there is a file, or a directory in which one may appear."""
+        """Read new lines; return True if a file exists, or a directory in which one may appear."""
         if self.texts is None:
             return False
         await self.thread.call(partial(self._turn, self.texts, ranks))
@@ -59,11 +59,11 @@ class TextExporter(Generic[S, T]):
         return self.texts.available
 
     def snapshot(self) -> T:
-        """Return what the last look gave."""
+        """Return the result of the last update."""
         return self.shown
 
     def families(self, snapshot: T) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot; pure."""
         return self._render(snapshot)
 
     async def drain(self) -> None:
@@ -72,11 +72,11 @@ class TextExporter(Generic[S, T]):
             await self.thread.call(self.texts.close)
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
-        """Take in the next lines."""
+        """Process the next lines."""
         self.keep(texts.turn(ranks), ranks)
 
     def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
-        """Take in lines, and forget jobs without ranks here. An error costs the lines of one file."""
+        """Process lines, and forget jobs without ranks here. An error costs the lines of one file."""
         for lines in jobs:
             self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
         if not self.ctx.once:
@@ -84,11 +84,11 @@ class TextExporter(Generic[S, T]):
 
     @abstractmethod
     def take(self, lines: JobLines) -> None:
-        """Take in lines of one file."""
+        """Process lines of one file."""
 
     @abstractmethod
     def forget(self, here: frozenset[str]) -> None:
-        """Forget all jobs but those ``here``."""
+        """Forget all jobs except those in ``here``."""
 
     def _turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         self.turn(texts, ranks)
@@ -97,10 +97,10 @@ class TextExporter(Generic[S, T]):
 
 
 class SysfsExporter(Generic[C, T]):
-    """Reads in a thread of its own and shows what it read last.
+    """Reads a source in its own thread and exports the last result.
 
     A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
-    updates the agent's tables, overrides ``update`` and calls ``look`` there.
+    writes to the agent's tables, overrides ``update`` and calls ``look`` there.
     """
 
     def __init__(self, config: C) -> None:
@@ -109,36 +109,36 @@ class SysfsExporter(Generic[C, T]):
 
     @abstractmethod
     def read(self, roots: Roots) -> T:
-        """Read the source (blocking, in the thread); NoData or FileNotFoundError when it is not there."""
+        """Read the source (blocking, in the thread); raises NoData or FileNotFoundError if it is absent."""
 
     @abstractmethod
     def render(self, snapshot: T) -> Iterable[Metric]:
-        """Turn what ``read`` returned into metric families: pure, on the render thread."""
+        """Return the metric families of a result of ``read``: pure, on the render thread."""
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; the source is not touched yet."""
+        """Prepare without touching the source."""
         self.ctx = ctx
         self._thread = ctx.thread(type(self).__name__.removesuffix("Exporter").lower())
 
     async def look(self) -> T:
-        """Run ``read`` in the thread; NoData when the source is not there."""
+        """Run ``read`` in the thread; raises NoData if the source is absent."""
         try:
             return await self._thread.call(lambda: self.read(self.ctx.roots))
         except FileNotFoundError:
             raise NoData from None
 
     async def update(self) -> None:
-        """Look once."""
+        """Read once."""
         self._found = None
         self._found = await self.look()
 
     def snapshot(self) -> T | None:
-        """What was read last, None when the source was not there."""
+        """Return the last result of ``read``; None if the source was absent."""
         return self._found
 
     def families(self, snapshot: T | None) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot; pure."""
         return () if snapshot is None else self.render(snapshot)
 
     async def drain(self) -> None:
-        """Nothing is under way; the thread ends with the lease."""
+        """Do nothing: no work is under way, and the thread ends with the lease."""

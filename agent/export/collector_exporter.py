@@ -1,6 +1,6 @@
-"""A collector written for prometheus-client, run as an exporter: in a thread, at an interval, with the series limit.
+"""Run a collector of prometheus-client as an exporter: in a thread, at an interval, with the limit of series.
 
-A collector is an object with ``collect()``, which yields metric families as prometheus_client.core has them: ``name``,
+A collector is an object with ``collect()``, which yields metric families as in prometheus_client.core: ``name``,
 ``documentation``, ``type`` and ``samples`` (https://prometheus.github.io/client_python/collector/custom/).
 """
 
@@ -19,16 +19,16 @@ DEADLINE_SECONDS = 10.0
 MAX_FAMILIES = 1_000
 MAX_SAMPLES = 20_000
 MAX_TEXT_CHARACTERS = 1_024
-"""Of a help text or a label's value; the rest is cut."""
+"""Limit of a help text or a label's value; the rest is cut."""
 OWN_PREFIX = "rankwatch_"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
 _WITHOUT = ("_created", "_gcount", "_gsum")
-"""Ends of names of samples that have no place in Prometheus' text format."""
+"""Suffixes of samples that do not exist in Prometheus' text format."""
 
 
 class Collector(Protocol):
-    """What prometheus-client's registry takes."""
+    """A collector as prometheus-client's registry accepts it."""
 
     def collect(self) -> Iterable[Any]:
         """Yield metric families."""
@@ -42,11 +42,11 @@ class CollectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
 
 class CollectorError(ValueError):
-    """The collector gave what cannot be exported."""
+    """The collector returned something that cannot be exported."""
 
 
 class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
-    """Calls ``collect()`` at each update, never at a scrape. While a call has not returned, no other one begins."""
+    """Calls ``collect()`` at each update, never at a scrape; calls do not overlap."""
 
     def __init__(self, make: Callable[..., Collector], config: CollectorConfig) -> None:
         super().__init__(config)
@@ -54,18 +54,18 @@ class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
         self._collector: Collector | None = None
 
     def read(self, _roots: Roots) -> tuple[Metric, ...]:
-        """Collect once; a collector that raises costs its own series."""
+        """Collect once; an error costs only this collector's series."""
         if self._collector is None:
             self._collector = self._make(**self.config.arguments)
         return converted(self._collector.collect())
 
     def render(self, metrics: tuple[Metric, ...]) -> Iterable[Metric]:
-        """Return the metrics of the last call; they are never changed."""
+        """Return the metrics of the last call unchanged."""
         return metrics
 
 
 def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
-    """Describe a collector's class, or a function that returns a collector, as an exporter."""
+    """Return the Spec for a collector class, or for a function that returns a collector."""
     return Spec(
         name=name,
         config=CollectorConfig,
@@ -78,7 +78,7 @@ def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
 
 
 def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
-    """Convert metric families; pure. CollectorError: a name of ours, a bad name, a timestamp, a double, or too many."""
+    """Return the converted metric families; CollectorError: our prefix, a bad name, a timestamp, doubles, too many."""
     metrics: dict[str, Metric] = {}
     samples = 0
     for number, family in enumerate(collected):
@@ -103,10 +103,10 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
 
 def _metric(family: Any, name: str, samples: list[Any]) -> Metric:
     if name.startswith(OWN_PREFIX) or not _NAME.fullmatch(name):
-        raise CollectorError(f"{name[:200]!r} is no name for a metric of a collector")
+        raise CollectorError(f"{name[:200]!r} is not a valid metric name for a collector")
     labels = tuple(sorted({label for sample in samples for label in sample.labels} - {"le"}))
     if bad := [label for label in labels if not _LABEL.fullmatch(label)]:
-        raise CollectorError(f"{name}: {bad[0][:200]!r} is no name for a label")
+        raise CollectorError(f"{name}: {bad[0][:200]!r} is not a valid label name")
     kind: MetricKind = family.type if family.type in ("counter", "histogram") else "gauge"
     names = (*labels, "le") if kind == "histogram" else labels
     rows = Family(name, kind, _text(family.documentation) or name, names, "its own").rows()

@@ -1,4 +1,4 @@
-"""What an exporter is, and what the agent lends to it."""
+"""The interface of exporters, and what the agent lends to them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -22,12 +22,12 @@ from agent.ranks.liveness.causes import ExitFactsWriter
 from agent.ranks.writer import RankWriter
 
 
-class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is not there
+class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is absent
     """Raised by ``update`` when the source does not exist on this node."""
 
 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What every exporter's section of the configuration holds; each exporter extends it.
+    """Base of every exporter's section of the configuration.
 
     ``enabled``: ``auto``: a missing source is not an error. True: it is.
     """
@@ -37,7 +37,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the kernel's file systems and the system's folders are; a recorded tree takes their place in tests."""
+    """Paths of the kernel's file systems and the system's directories; tests replace them by recorded trees."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -46,28 +46,27 @@ class Roots:
 
 
 class Note(Leased[None]):
-    """What an operator should know of an exporter that works: what it may not see, and what helps. Empty: nothing."""
+    """A note to operators about a working exporter: what it cannot read, with the remedy; empty for none."""
 
     def __init__(self) -> None:
         super().__init__(None)
         self.text = ""
 
     def say(self, text: str) -> None:
-        """Replace it."""
-        self.check()
+        """Replace the note."""
+        self.ensure_open()
         self.text = text
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the agent lends to one exporter run. After its end each write raises LeaseEnded; reads go on.
+    """Resources that the agent lends to one exporter run. After the run writes raise LeaseEnded; reads work.
 
-    ``ranks`` has the snapshot of all ranks and takes what the exporter knows of them; ``admit`` gives room for series;
-    ``thread`` makes a thread of the exporter's own for blocking calls, ``helper`` lends a process for those that can
-    hang; ``checks`` takes what it finds wrong with the hardware, ``hardware`` what there is, ``evidence`` what it can
-    add to a bundle, ``exits`` why ranks may have ended; with ``guard`` one odd piece of a source (a record, a process)
-    costs itself alone; ``note`` is shown to operators; ``once`` is set for a single pass over recorded data (no
-    streams, no state, all hosts' files).
+    ``ranks``: reads all ranks, takes evidence about them. ``admit``: reserves series. ``thread``: makes a thread for
+    blocking calls. ``helper``: lends a process for calls that may hang. ``checks``: takes findings about hardware.
+    ``hardware``: takes the hardware's inventory. ``evidence``: takes offers for bundles. ``exits``: takes causes of
+    exits. ``guard``: keeps an error to one piece of a source (a record, a process). ``note``: shown to operators.
+    ``once``: a single pass over recorded data (no streams, no state, files of all hosts).
     """
 
     roots: Roots
@@ -89,37 +88,37 @@ class Context:
 
 
 class Exporter(Protocol):
-    """One source. ``update`` runs on the event loop and never blocks it; see CONTRIBUTING.md."""
+    """An exporter of one source. ``update`` runs on the event loop and never blocks it; see CONTRIBUTING.md."""
 
     async def start(self, ctx: Context) -> None:
-        """Prepare; raise to refuse to start."""
+        """Prepare; raise any exception to refuse the start."""
         ...
 
     async def update(self) -> None:
-        """Take one look at the source; raise NoData when it is not there. Never cancelled, never run twice at once."""
+        """Read the source once; raise NoData if it is absent. The agent never cancels it, and calls do not overlap."""
         ...
 
     def snapshot(self) -> object:
-        """Return a frozen copy of the state, cheaply; called on the event loop."""
+        """Return a frozen copy of the state quickly; called on the event loop."""
         ...
 
     def families(self, snapshot: Any) -> Iterable[Metric]:
-        """Turn a snapshot into metric families: pure, on the render thread, no I/O."""
+        """Return the metric families of a snapshot: pure, on the render thread, no I/O."""
         ...
 
     async def drain(self) -> None:
-        """Stop within ``Spec.drain_seconds`` and publish what the checkpoint must hold."""
+        """Stop within ``Spec.drain_seconds`` and publish the checkpoint's section."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What the agent must know of an exporter before it builds one; a module-level ``SPEC`` in each exporter.
+    """Description of an exporter before it is built; each exporter module has one as ``SPEC``.
 
-    ``build`` takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: an update that takes
-    longer is late (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
-    ``checkpoint_bytes``: the limit of its section of the checkpoint; 0: it keeps none. ``keeps_past``: what it showed
-    in the last minutes goes into bundles of evidence.
+    ``build``: takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: a longer update is late
+    (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
+    ``checkpoint_bytes``: limit of its section of the checkpoint; 0 for none. ``keeps_past``: bundles of evidence
+    contain its series of the last minutes.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the agent says of its exporters: their updates, and what became of their series."""
+"""Metric families about exporters: their updates and their series."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,33 +10,32 @@ from agent.export.registry import SourceCounts
 
 # fmt: off
 EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
-    "1 when the exporter's last update worked (or found, in mode auto, that its source is not there), 0 when it "
-    "failed or is late.",
+    "1 if the exporter's last update succeeded (or, in mode auto, found no source), 0 if it failed or is late.",
     ("exporter",), "1 per exporter")
 EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
     "0 while the exporter's source does not exist on this node; absent while it does.",
     ("exporter",), "1 per exporter without a source")
 EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
-    "How long the exporter's last update took; absent where its source is not there.",
+    "How long the exporter's last update took; absent without a source.",
     ("exporter",), "1 per exporter with a source")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
-    "Absent where the exporter has no source and was never late.",
+    "Absent if the exporter has no source and was never late.",
     ("exporter",), "1 per exporter with a source")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
-    "Updates that ended in an error, and scrapes in which the exporter's state could not be rendered, or only in part; "
-    "absent before the first.",
+    "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent before the "
+    "first.",
     ("exporter",), "1 per exporter that failed")
 EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
-    "Pieces of a source (a record, a process) left out because looking at one of them failed; the log says why. "
+    "Pieces of a source (a record, a process) left out because of an error, which the log names. "
     "Absent before the first.",
     ("exporter",), "1 per exporter that left something out")
 EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
-    "Series that the exporter gave in the last scrape that asked for it.",
+    "Series of the exporter in the last scrape that included it.",
     ("exporter",), "1 per exporter with series")
 EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
-    "Series left out of scrapes because the exporter was over its cap or had given the same one before (the log says "
-    "which), counted at each scrape.",
+    "Series left out because the exporter was over its limit or had the same series twice (the log says which), "
+    "counted at each scrape.",
     ("exporter",), "1 per exporter with series")
 # fmt: on
 
@@ -47,7 +46,7 @@ FAMILIES: tuple[Family, ...] = (
 
 
 class ExporterStatus(msgspec.Struct, frozen=True):
-    """How one exporter fares."""
+    """State of one exporter."""
 
     name: str
     up: bool
@@ -65,11 +64,11 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
     (EXPORTER_LATE, lambda exporter: exporter.late if exporter.present or not exporter.up or exporter.late else None),
     (EXPORTER_SKIPPED, lambda exporter: exporter.skipped or None),
 )
-"""The value of each family for an exporter; None: no series."""
+"""Functions that return each family's value for an exporter; None for no series."""
 
 
 def render(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
-    """Render how the exporters fare; ``counts`` by source, the agent's own tables included."""
+    """Render the state of the exporters; ``counts``: by source, including the agent's own tables."""
     for family, value_of in _UPDATES:
         yield family.by_label(
             {exporter.name: value for exporter in exporters if (value := value_of(exporter)) is not None}

@@ -1,4 +1,4 @@
-"""What a scrape asks for, and the bytes that answer it. Pure."""
+"""The selection of a scrape, and the bytes of its answer. Pure."""
 
 import re
 import zlib
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GZIP_LEVEL = 1
-"""Of 10,000 series (1.3 MB), level 1 leaves 10.0 % in 5.5 ms, level 3 9.7 % in 6.5 ms, level 6 8.3 % in 16 ms of the
-scraped node's time: what more it saves is not worth that."""
+"""Level of gzip: it leaves 10.0 % of 10,000 series (1.3 MB) in 5.5 ms of the scraped node's time. Level 3 leaves 9.7 %
+in 6.5 ms, level 6 8.3 % in 16 ms, which is not worth it."""
 _REFUSED = re.compile(r"(^|;)q=0(\.0*)?(;|$)")
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
-"""zlib's way to ask for gzip's header, which then tells no time: equal expositions are equal bytes."""
+"""Requests gzip's header from zlib, without a time: equal expositions are equal bytes."""
 LIVENESS = frozenset({"liveness"})
-"""What the job rankwatch-liveness of deploy/prometheus collects, and the job rankwatch excludes."""
+"""Exporters that scrape job rankwatch-liveness collects, and scrape job rankwatch excludes."""
 SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
-"""`collect[]` and `exclude[]` of a plain scrape and of each job. With format and compression: 12 different renders."""
+"""`collect[]` and `exclude[]` of a plain scrape and of each shipped job. Formats and compressions make 12 variants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one scrape wants: equal selections get equal bytes.
+    """Selection of one scrape; equal selections get equal bytes.
 
-    ``collect``: these exporters only (None: all); ``exclude``: all but these; the format and compression of the answer.
+    ``collect``: only these exporters (None: all). ``exclude``: all except these. The rest: format and compression.
     """
 
     collect: frozenset[str] | None = None
@@ -32,12 +32,12 @@ class Selection:
     gzip: bool = False
 
     def takes(self, exporter: str) -> bool:
-        """Say whether ``exporter`` is wanted."""
+        """Return True if ``exporter`` is selected."""
         return exporter not in self.exclude and (self.collect is None or exporter in self.collect)
 
     @property
     def is_shipped(self) -> bool:
-        """Say whether a shipped scrape job, or a plain scrape, asks for this."""
+        """Return True if this is the selection of a shipped scrape job or of a plain scrape."""
         return (self.collect, self.exclude) in SHIPPED
 
 
@@ -55,9 +55,9 @@ class SelectionError(ValueError):
 
 
 def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], exporters: frozenset[str]) -> Selection:
-    """Return what a request for metrics wants; SelectionError when it cannot be had.
+    """Return the selection of a request for metrics; raises SelectionError if it is impossible.
 
-    ``collect[]`` and ``exclude[]`` name some of ``exporters`` and exclude each other, as in node_exporter. ``headers``
+    ``collect[]`` and ``exclude[]`` name some of ``exporters`` and exclude each other, as in node_exporter. ``headers``:
     by lower-case name.
     """
     collect, exclude = frozenset(query.get("collect[]", ())), frozenset(query.get("exclude[]", ()))
@@ -74,7 +74,7 @@ def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], expor
 
 
 class Body:
-    """An exposition under construction: compressed as it grows, so that it is never held as a whole uncompressed."""
+    """An exposition under construction, compressed as it grows: the whole uncompressed text is never in memory."""
 
     def __init__(self, selection: Selection) -> None:
         self._openmetrics = selection.openmetrics
@@ -86,7 +86,7 @@ class Body:
         self._pieces.append(text if self._compressor is None else self._compressor.compress(text))
 
     def rendered(self) -> Rendered:
-        """End it; nothing can be added thereafter."""
+        """Finish and return the exposition; nothing can be added afterwards."""
         if self._openmetrics:
             self.add(b"# EOF\n")
         content_type = OPENMETRICS_CONTENT_TYPE if self._openmetrics else TEXT_CONTENT_TYPE
@@ -96,6 +96,6 @@ class Body:
 
 
 def _named(header: str) -> set[str]:
-    """Return what an Accept-like header names, whatever version follows; what it refuses (q=0) is left out."""
+    """Return the names in an Accept-like header, whatever their version, without refused ones (q=0)."""
     entries = (entry.replace(" ", "").lower().partition(";") for entry in header.split(","))
     return {name for name, _, parameters in entries if not _REFUSED.search(parameters)}

@@ -1,4 +1,4 @@
-"""Reads lines of jobs' text files and maps each file to its job. The node with the writing process reads a file.
+"""Read lines of jobs' text files and map each file to its job. The node with the writing process reads a file.
 
 A file belongs to the job whose control group contains the writer. This works in containers, whose ranks often run as
 another user than the job. Without such a group, the file belongs to a job of the file's owner.
@@ -67,7 +67,7 @@ class JobTexts:
         self._ours: dict[tuple[int, int], str] = {(position.device, position.inode): "" for position in resume}
         self._resumed = set(self._ours)
         self._known: list[FollowedFile] = []
-        self._look_at = self._ask_at = float("-inf")
+        self._next_search = self._next_writer_search = float("-inf")
 
     @property
     def available(self) -> bool:
@@ -109,12 +109,12 @@ class JobTexts:
 
     def _discover(self, ranks: RankSnapshot) -> None:
         now = self._ctx.clock.monotonic()
-        if now >= self._look_at:
-            self._look_at = now + LOOK_SECONDS
+        if now >= self._next_search:
+            self._next_search = now + LOOK_SECONDS
             self._known = self._files.discover()
         wanted = {file.path: file.share.uid for file in self._known if self._is_wanted(file, ranks)}
-        if wanted and now >= self._ask_at:
-            self._ask_at = now + HOLDERS_SECONDS
+        if wanted and now >= self._next_writer_search:
+            self._next_writer_search = now + HOLDERS_SECONDS
             self._ours.update(writers_of(self._proc, wanted))
             self._resumed.difference_update(file.identity for file in self._known)
             while len(self._ours) > MAX_OURS:
@@ -131,8 +131,8 @@ class JobTexts:
 
     def _is_ours(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
         job_id = self._job(file, ranks)
-        is_asked = job_id and not self._ctx.once and self._files.job_id(file)
-        claimed = self.claim(file.path, job_id) if is_asked else None
+        may_claim = job_id and not self._ctx.once and self._files.job_id(file)
+        claimed = self.claim(file.path, job_id) if may_claim else None
         if claimed:
             self._ours.setdefault(file.identity, "")
         is_ours = self._ctx.once or file.identity in self._ours

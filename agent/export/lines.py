@@ -1,7 +1,7 @@
-"""Families as lines of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0.
+"""Write families as lines of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0.
 
-Byte for byte what prometheus-client writes, which is the reference of the tests. What the line of a series begins with
-(name and escaped labels) is made once and kept for as long as the series is given: docs/decisions/0053-rendering.md.
+The result equals prometheus-client's byte for byte, which is the reference of the tests. The head of each line (name
+and escaped labels) is built once and cached while the series exists: docs/decisions/0053-rendering.md.
 """
 
 import re
@@ -11,22 +11,22 @@ from agent.core.metrics import Family, Metric
 
 _NON_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _EXACT_INTEGERS = 1 << 53
-"""Every whole number below it is a float of its own."""
+"""Every smaller whole number is an exact float."""
 _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
-"""Numbers between are written with an exponent, as Go does; those above Python writes so by itself."""
+"""Numbers in this range are written with an exponent, as Go does; Python itself does so above it."""
 _EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
-"""By the number of digits before the point."""
+"""Exponents by the number of digits before the point."""
 PIECE_SERIES = 500
-"""Pieces of about 80 kB: larger ones leave the CPU cache, and the allocator maps them again at each scrape."""
+"""Series per piece (about 80 kB): larger pieces leave the CPU cache, and the allocator maps them at each scrape."""
 _ODD = re.compile(r'[\\\n"]')
 
 
 def number(value: float) -> str:
-    """Return a sample's value as the reference writes it: Python's shortest text of the float, with Go's exponents.
+    """Return a sample's value as prometheus-client writes it: Python's shortest text of a float, with Go's exponents.
 
-    TypeError or OverflowError for what is no float.
+    Raises TypeError or OverflowError if it is not a float.
     """
-    if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of the way by a float
+    if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of conversion to float
         digits = str(value)
         if value < _EXPONENT_FROM:
             return digits + ".0"
@@ -47,9 +47,9 @@ def _with_exponent(digits: str, before_point: int) -> str:
 
 
 class Heads:
-    """The series of ``family`` as last given, in their order, and the head of each: name and labels, as lines begin.
+    """The last series of ``family`` in order, with the head (name and labels) of each line.
 
-    Series mostly come as they came before: then comparing their labels is all there is to do.
+    Series mostly equal those of the last scrape, so comparing their labels is usually all the work.
     """
 
     def __init__(self, family: Family) -> None:
@@ -59,34 +59,34 @@ class Heads:
         self._lines: dict[str, str] = {}
 
     def __len__(self) -> int:
-        """Return how many series are kept."""
+        """Return the number of cached series."""
         return len(self._heads)
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
-        """Return the heads of these series, and keep them instead of those of before.
+        """Return the heads of these series, and cache them instead of the previous ones.
 
-        ValueError where a series has not as many values as the family has labels, TypeError where one is no text.
+        Raises ValueError if a series has too many or too few label values, TypeError for a value that is not text.
         """
         if labels != self._labels:
             known = dict(zip(self._labels, self._heads, strict=True))
-            self._heads = [known.get(values) or self._made(values) for values in labels]
+            self._heads = [known.get(values) or self._new_head(values) for values in labels]
             self._labels = labels.copy()
         return self._heads
 
-    def _made(self, values: tuple[str, ...]) -> str:
+    def _new_head(self, values: tuple[str, ...]) -> str:
         if len(values) != len(self.family.labels):
             raise ValueError(f"{self.family.name}: {len(values)} label values for {len(self.family.labels)} labels")
         shown = map(_escaped, values) if _ODD.search("".join(values)) else values
         suffix = self.family.suffix(values)
         line = self._lines.get(suffix) or self._lines.setdefault(suffix, _line(self.family, suffix))
-        made = line.format(*shown)
-        if made.isascii():
-            return made
-        return made.encode("utf-8", "replace").decode()  # lone surrogates become question marks
+        head = line.format(*shown)
+        if head.isascii():
+            return head
+        return head.encode("utf-8", "replace").decode()  # lone surrogates become question marks
 
 
 def _line(family: Family, suffix: str) -> str:
-    """Return the head of a series whose name has this suffix, with places for the label values."""
+    """Return the template of heads for series with this suffix, with placeholders for the label values."""
     shown = [index for index, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
     order = sorted(shown, key=family.labels.__getitem__)
     labels = ",".join(f'{family.labels[index]}="{{{index}}}"' for index in order)
@@ -94,20 +94,20 @@ def _line(family: Family, suffix: str) -> str:
 
 
 class KeptHeads:
-    """The heads of all series that sources gave last: of those given no more nothing is kept.
+    """The cached heads of all sources' last series; heads of vanished series are dropped.
 
-    Bounded, therefore, by the sources' caps. Owned by the render thread: every method is called there.
+    So the sources' limits bound it. Owned by the render thread, which calls every method.
     """
 
     def __init__(self) -> None:
         self._by_source: dict[str, dict[str, Heads]] = {}
 
     def __len__(self) -> int:
-        """Return how many series are kept."""
+        """Return the number of cached series."""
         return sum(len(heads) for families in self._by_source.values() for heads in families.values())
 
     def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
-        """Yield the lines of a family in pieces: the series in ``metric``, all that ``source`` has of it."""
+        """Yield the lines of a family in pieces; ``metric`` has all series of ``source`` in the family."""
         families = self._by_source.setdefault(source, {})
         heads = families.get(metric.family.name)
         if heads is None or heads.family is not metric.family:
@@ -115,13 +115,13 @@ class KeptHeads:
         return _lines(metric, heads.of(metric.labels), openmetrics=openmetrics)
 
     def keep_families(self, source: str, names: Collection[str]) -> None:
-        """Forget the families of ``source`` but those named."""
+        """Drop the families of ``source`` except those named."""
         families = self._by_source.get(source, {})
         for name in [family for family in families if family not in names]:
             del families[name]
 
     def keep_sources(self, names: Collection[str]) -> None:
-        """Forget all sources but those named."""
+        """Drop all sources except those named."""
         for name in [source for source in self._by_source if source not in names]:
             del self._by_source[name]
 

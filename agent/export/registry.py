@@ -1,4 +1,4 @@
-"""From snapshots to one exposition: each source by itself, capped, without doubles, rendered off the loop."""
+"""Render snapshots into one exposition: sources are isolated, limited, without duplicates, and off the loop."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ from agent.export.lines import KeptHeads
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Something with series: an exporter under way, or a part of the agent.
+    """A source of series: a running exporter, or a part of the agent.
 
-    ``name``: what `collect[]` and the label `exporter` call it. ``series_cap``: the most series it may give.
-    ``snapshot`` copies its state, on the loop; ``families`` renders that, on the render thread. ``shown``: False while
-    it has nothing recent to tell.
+    ``name``: its name in `collect[]` and in label `exporter`. ``series_cap``: limit of its series. ``snapshot`` copies
+    its state on the loop; ``families`` renders the copy on the render thread. ``shown``: returns False while its data
+    are stale.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Source:
 
 @dataclass(slots=True)
 class SourceCounts:
-    """What became of a source's series: in the last whole render, and dropped or failed since the start."""
+    """Counts of a source's series: in the last render, and dropped or failed since the start."""
 
     series: int = 0
     dropped: int = 0
@@ -46,9 +46,9 @@ class _Outcome:
 
 
 class Registry:
-    """Renders what ``sources`` returns at the time of each request; one that fails costs only its own series.
+    """Renders the current ``sources`` at each request; an error costs only one source's series.
 
-    ``installed``: names of sources that may be switched off; a scrape that asks for one must not fail by it.
+    ``installed``: names of sources that may be disabled; a scrape that selects one must not fail.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Registry:
         self.counts: dict[str, SourceCounts] = {}
 
     def names(self) -> frozenset[str]:
-        """What `collect[]` may name."""
+        """Return the names that `collect[]` accepts."""
         return self._installed | frozenset(source.name for source in self._sources())
 
     async def render(self, selection: Selection) -> Rendered:
-        """Take snapshots on the loop, render them on the render thread."""
+        """Take snapshots on the loop and render them on the render thread."""
         shown = [source for source in self._sources() if source.shown()]
         taken: list[tuple[Source, object]] = []
         for source in shown:
@@ -78,7 +78,7 @@ class Registry:
                 continue
             try:
                 taken.append((source, source.snapshot()))
-            except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
+            except Exception as error:  # noqa: BLE001  # an exporter's error must not cost the others their scrape
                 self._fail(source.name, error)
         names = frozenset(source.name for source in shown)
         rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
@@ -92,7 +92,7 @@ class Registry:
         counts.dropped += outcome.dropped + outcome.doubles
         if outcome.dropped or outcome.doubles:
             self._log.warning(
-                "of exporter {exporter} {dropped} series over its cap and {doubles} given twice are left out",
+                "exporter {exporter}: {dropped} series over its limit and {doubles} duplicates are left out",
                 exporter=name,
                 dropped=outcome.dropped,
                 doubles=outcome.doubles,
@@ -115,7 +115,7 @@ class Registry:
         return body.rendered(), outcomes
 
     def _gather(self, source: Source, snapshot: object, selection: Selection, body: Body) -> _Outcome:
-        """Add a source's families up to its cap, each series once. What it raises costs its remaining families."""
+        """Add a source's families up to its limit, without duplicates; an error costs its remaining families."""
         outcome = _Outcome()
         try:
             for metric in source.families(snapshot):
@@ -123,14 +123,14 @@ class Registry:
                 if kept.labels:
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
-        except Exception as error:  # noqa: BLE001  # one exporter's mistake must not cost the others their scrape
+        except Exception as error:  # noqa: BLE001  # an exporter's error must not cost the others their scrape
             outcome.error = error
         self.heads.keep_families(source.name, outcome.given)
         return outcome
 
 
 def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
-    """Return the series of ``metric`` that were not given before and are not over the cap, and count them."""
+    """Return the new series of ``metric`` within the limit, and count the others."""
     earlier = outcome.given.setdefault(metric.family.name, [])
     seen = set(metric.labels)
     kept = metric

@@ -1,4 +1,4 @@
-"""What the agent's process uses, as the kernel counts it, and how its helpers fare."""
+"""Metric families about the usage of the agent's process, and about its helpers."""
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,8 +22,8 @@ HELPER_UP = Family("rankwatch_helper_up", "gauge",
     "1 when the helper process answered its last call, 0 when it failed or hung; absent before the first.",
     ("helper",), "1 per helper")
 HELPER_CALLS = Family("rankwatch_helper_calls_total", "counter",
-    "Calls by what became of them: ok, failed (the process crashed, ran out of memory, or was not to be started again "
-    "yet) or hung (no answer in time, or an earlier process is still there); absent before the first of its kind.",
+    "Calls by result: ok, failed (the process crashed, ran out of memory, or waits for its next start) or hung (no "
+    "answer in time, or an earlier process still exists); absent before the first of its kind.",
     ("helper", "result"), "1 per helper and result seen, at most 3")
 # fmt: on
 FAMILIES: tuple[Family, ...] = (CPU, MEMORY, OPEN_FDS, START, PYTHON_INFO, HELPER_UP, HELPER_CALLS)
@@ -36,7 +36,7 @@ _READS: tuple[tuple[Family, Callable[[psutil.Process], float]], ...] = (
 
 
 class HelperStatus(msgspec.Struct, frozen=True):
-    """How one helper fares; ``ok`` None: it was not called yet."""
+    """State of one helper; ``ok`` None: it was not called yet."""
 
     name: str
     ok: bool | None
@@ -44,7 +44,7 @@ class HelperStatus(msgspec.Struct, frozen=True):
 
 
 def render_own(process: psutil.Process) -> Iterable[Metric]:
-    """Read and render what a process uses, which blocks for a moment; what cannot be read is absent."""
+    """Read and render a process' usage, which blocks for a moment; unreadable values are absent."""
     for family, read in _READS:
         with suppress(psutil.Error, OSError):
             yield family.single(read(process))
@@ -55,7 +55,7 @@ def render_own(process: psutil.Process) -> Iterable[Metric]:
 
 
 def render_helpers(helpers: Sequence[HelperStatus]) -> Iterable[Metric]:
-    """Render how the helpers fare."""
+    """Render the state of the helpers."""
     called = [helper for helper in helpers if helper.ok is not None]
     calls = HELPER_CALLS.rows()
     for helper in called:

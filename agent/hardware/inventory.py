@@ -72,7 +72,7 @@ class _Observed(msgspec.Struct, frozen=True):
 
 
 class Hardware:
-    """See the module."""
+    """The observations of all sources about this node's GPUs and NICs."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Observed] = {}

@@ -74,7 +74,7 @@ Levels: TypeAlias = Mapping[tuple[Subject, str], CheckState]  # The result of ea
 
 
 class HealthLedger:
-    """See the module."""
+    """All findings of this node, by source, subject and check."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -127,10 +127,10 @@ class Checks(Leased[HealthLedger]):
 
     def report_all(self, levels: Levels) -> None:
         """Replace all levels. Earlier levels that are not in ``levels`` are dropped."""
-        self.check()
+        self.ensure_open()
         for (subject, check), state in levels.items():
             self.report(subject, check, state)
-        self._keep(lambda subject, check: (subject, check) in levels)
+        self._drop_levels_unless(lambda subject, check: (subject, check) in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
         """Write a fault that stays until it is cleared. Its time is the time of the last write."""
@@ -160,15 +160,15 @@ class Checks(Leased[HealthLedger]):
 
     def forget(self, kept: Collection[Subject]) -> None:
         """Drop the levels of subjects outside ``kept``; latched faults stay."""
-        self.check()
-        self._keep(lambda subject, _: subject in kept)
+        self.ensure_open()
+        self._drop_levels_unless(lambda subject, _: subject in kept)
 
     def close(self) -> None:
         """Drop all levels; latched faults stay."""
-        self._keep(lambda *_: False)
+        self._drop_levels_unless(lambda *_: False)
         super().close()
 
-    def _keep(self, kept: Callable[[Subject, str], bool]) -> None:
+    def _drop_levels_unless(self, kept: Callable[[Subject, str], bool]) -> None:
         """Drop the levels of this source for which ``kept`` returns False."""
         findings = self._table.findings
         for (source, subject, check), finding in list(findings.items()):

@@ -1,1 +1,1 @@
-"""Helper processes, for calls that can hang or take memory without bound."""
+"""Helper processes for calls that may hang or need unbounded memory."""

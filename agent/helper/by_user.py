@@ -1,6 +1,6 @@
-"""Answers requests about users' files, in a thread for each user's. Standard library alone.
+"""Answer requests about users' files, in one thread per user. Imports only the standard library.
 
-A call to a file system that hangs never returns, and cannot be ended. Only its own user loses answers.
+A call to a hung file system never returns and cannot be cancelled; then only its own user loses answers.
 """
 
 import threading
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-MAX_WAITING = 64  # Threads that hang; beyond these nothing more is read
+MAX_WAITING = 64  # Limit of hung threads; beyond it no file is read
 STACK_BYTES = 256 * 1024
 
 
@@ -17,7 +17,7 @@ A = TypeVar("A")
 
 
 class ByUser(Generic[R, A]):
-    """``read`` answers one request, whose ``uid`` says whose file it is about; it may hang."""
+    """Answers requests with ``read``, which may hang; a request's ``uid`` is the owner of its file."""
 
     def __init__(self, read: Callable[[R], A], max_waiting: int = MAX_WAITING) -> None:
         self._read = read
@@ -25,8 +25,8 @@ class ByUser(Generic[R, A]):
         self._waiting: dict[int, threading.Thread] = {}
 
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
-        """Answer each request, None for one whose file system did not within the grace, which is for all together."""
-        others_bytes = threading.stack_size(STACK_BYTES)
+        """Return the answer to each request; None for those unanswered after ``grace_seconds`` for all together."""
+        default_bytes = threading.stack_size(STACK_BYTES)
         results: list[A | None] = [None] * len(requests)
         self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}
         begun = []
@@ -37,7 +37,7 @@ class ByUser(Generic[R, A]):
             self._waiting[uid] = thread
             thread.start()
             begun.append(thread)
-        threading.stack_size(others_bytes)
+        threading.stack_size(default_bytes)
         until = time.monotonic() + grace_seconds
         for thread in begun:
             thread.join(max(until - time.monotonic(), 0.0))

@@ -1,7 +1,7 @@
-"""Helpers: processes for calls that can hang, or that cost memory which hostile data would run up.
+"""Run helpers: processes for calls that may hang, or whose memory hostile data could increase.
 
-A thread that hangs in a driver cannot be got rid of; a process mostly can. One in uninterruptible sleep cannot be
-killed: it is left alone, never waited for, and no second one is started beside it.
+A thread that hangs in a driver cannot be ended; a process mostly can. A process in uninterruptible sleep cannot be
+killed: the agent abandons it, never waits for it, and starts no second one beside it.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from agent.helper.process import HelperProcess
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
-"""After the second failure in a row no process is started for this long; it doubles with each that follows. One alone
-must not cost the next call, which may be about another user."""
-KILL_SECONDS = 0.5  # A killed process goes within milliseconds; one that is there after this long hangs in the kernel
+"""Wait before a start after the second failure in a row; it doubles with each further failure. A single failure must
+not cost the next call, which may concern another user."""
+KILL_SECONDS = 0.5  # A killed process exits within milliseconds; one that exists after this time hangs in the kernel
 STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16
-IDLE_SECONDS = 120.0  # A process without calls for this long is ended: it holds memory
+IDLE_SECONDS = 120.0  # A process without calls for this time is ended, to free its memory
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
@@ -33,23 +33,23 @@ T = TypeVar("T")
 
 
 class HelperError(Exception):
-    """A call without an answer; its process is killed."""
+    """A call failed; its process is killed."""
 
 
-class HelperFailed(HelperError):  # noqa: N818  # what happened, as the metric's label has it
-    """The process crashed, broke the protocol or ran out of memory, or waits for its next start after that."""
+class HelperFailed(HelperError):  # noqa: N818  # named like the metric's label
+    """The process crashed, broke the protocol, ran out of memory, or waits for its next start after that."""
 
 
-class HelperHung(HelperError):  # noqa: N818  # likewise
-    """The process did not answer in time, or one that did not is still there."""
+class HelperHung(HelperError):  # noqa: N818  # named like the metric's label
+    """The process did not answer in time, or an earlier such process still exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelperSpec(Generic[Answer]):
-    """``target``: MODULE:FUNCTION that answers calls, see ``agent.helper.serve``; ``answer``: the type it returns.
+    """Description of a helper. ``target``: MODULE:FUNCTION that answers calls (see ``agent.helper.serve``).
 
-    ``memory_bytes``: what calls may take there beyond the interpreter and the module's imports. The module is imported
-    without its packages' ``__init__``.
+    ``answer``: type of the answers. ``memory_bytes``: limit of memory for calls, beyond the interpreter and the
+    module's imports. The module is imported without its packages' ``__init__``.
     """
 
     name: str
@@ -59,9 +59,9 @@ class HelperSpec(Generic[Answer]):
 
 
 class Helper(Generic[Answer]):
-    """One helper: at most one process, started by the first call; calls wait for each other.
+    """A helper with at most one process, started by the first call; calls run one after the other.
 
-    ``calls`` count since the agent started; ``ok`` is how the last call went, None before the first.
+    ``calls``: results since the agent's start. ``ok``: result of the last call, None before the first.
     """
 
     def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
@@ -79,21 +79,21 @@ class Helper(Generic[Answer]):
         self._start_at = float("-inf")
 
     def lend(self) -> None:
-        """Count one more user; each must ``stop`` once."""
+        """Count another user; each user must ``stop`` once."""
         self._users += 1
 
     async def call(self, request: object, deadline_seconds: float) -> Answer:
-        """Send what msgspec can encode and return the answer; HelperHung, HelperFailed.
+        """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        ``deadline_seconds`` is for the process to take the request (and to start, if need be), and again to answer.
+        ``deadline_seconds`` limits twice: the process' start and its receipt of the request; and its answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
     async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
-        """Likewise, with a body that need never be whole in this process; ``pieces`` of up to 4 MiB.
+        """Send a request with a body in ``pieces`` of up to 4 MiB, so that the body is never whole in this process.
 
-        The process gets the deadline for each piece too; the time that the pieces take to come is not counted. What
-        ``pieces`` raises is raised here; the next call has a fresh process.
+        The process gets the deadline for each piece too; waiting for a piece does not count. An error of ``pieces`` is
+        raised, and the next call gets a new process.
         """
         async with self._turn:
             if self._idle is not None:
@@ -109,12 +109,12 @@ class Helper(Generic[Answer]):
             return answer
 
     def rest(self) -> None:
-        """End the process now, as after two idle minutes, when the next call is long in coming: it holds memory."""
+        """End the process now to free its memory, if the next call is far off."""
         if not self._turn.locked():
             self._kill()
 
     async def stop(self) -> None:
-        """End the process for its last user: it may answer a call under way, within STOP_SECONDS."""
+        """End the process after its last user; a running call may be answered within STOP_SECONDS."""
         self._users -= 1
         if self._users > 0:
             return
@@ -129,16 +129,16 @@ class Helper(Generic[Answer]):
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _running(self) -> HelperProcess:
-        """Return the process, a fresh one if need be."""
+        """Return the running process, or start a new one."""
         if self._users <= 0:
             raise HelperFailed("it was stopped")
         if self._process is not None and not self._process.killed:
             if not self._process.is_gone:
                 return self._process
-            self._failures += 1  # between two calls; the kernel's OOM killer does that
+            self._failures += 1  # it died between two calls, as by the OOM killer
         await self._dismiss()
-        if self._process is not None and not self._process.is_gone:  # it sleeps in the kernel
-            raise HelperHung("its killed process is still there")
+        if self._process is not None and not self._process.is_gone:  # it hangs in the kernel
+            raise HelperHung("its killed process still exists")
         wait = self._start_at - self._clock.monotonic()
         if wait > 0:
             raise HelperFailed(f"it starts again in {wait:.1f} s")
@@ -150,7 +150,7 @@ class Helper(Generic[Answer]):
         return self._process
 
     def _back_off(self) -> None:
-        """Note a failure, and put the next start off unless it is the first."""
+        """Note a failure; from the second in a row on, delay the next start."""
         if self._failures > 0:
             wait = min(BACK_OFF_SECONDS * 2.0 ** min(self._failures - 1, _MAX_DOUBLINGS), MAX_BACK_OFF_SECONDS)
             self._start_at = self._clock.monotonic() + wait
@@ -161,7 +161,7 @@ class Helper(Generic[Answer]):
             self._process.kill()
 
     async def _dismiss(self) -> None:
-        """Kill the process, if there is one, and see it go, unless it hangs."""
+        """Kill the process, if any, and wait KILL_SECONDS for its exit."""
         if self._process is None:
             return
         self._process.kill()
@@ -183,7 +183,7 @@ class Helper(Generic[Answer]):
             await self._dismiss()
             raise
         except BaseException:  # cancelled, or the pieces failed
-            self._kill()  # in the middle of a call: its answer could be taken for the next call's
+            self._kill()  # its answer could pass for the next call's
             raise
         self._failures = 0
         return answer
@@ -200,7 +200,7 @@ class Helper(Generic[Answer]):
         await send(FrameKind.END)
         kind, answer = await _within(process, deadline_seconds, process.receive())
         if kind is not FrameKind.ANSWER:
-            raise HelperFailed(f"{kind.name} in the place of an answer")
+            raise HelperFailed(f"{kind.name} instead of an answer")
         try:
             return self._decoder.decode(answer)
         except (ValueError, RecursionError) as error:  # not msgpack, another type, bad UTF-8, nested too deep
@@ -208,7 +208,7 @@ class Helper(Generic[Answer]):
 
 
 async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitable[T]) -> T:
-    """Wait for one step of a process; every failure is a HelperError."""
+    """Wait for one step of a process; every failure becomes a HelperError."""
     try:
         async with asyncio.timeout(deadline_seconds):
             return await step
@@ -222,14 +222,14 @@ async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitab
 
 
 class Helpers:
-    """The helpers of the agent, by name; they keep their counters over reloads."""
+    """The agent's helpers by name; they keep their counters over reloads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._helpers: dict[str, Helper[Any]] = {}
 
     def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        """Return the helper of that name, for one more user; ValueError when another has the name."""
+        """Return the helper of this name for another user; raises ValueError if the name has another spec."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
             raise ValueError(f"another helper is called {spec.name}")
@@ -237,12 +237,12 @@ class Helpers:
         return helper
 
     def all(self) -> Sequence[Helper[Any]]:
-        """Every helper there has been."""
+        """Return all helpers since the start."""
         return tuple(self._helpers.values())
 
 
 class LendHelper(Protocol):
-    """How an exporter is lent a helper; its ``drain`` must ``stop`` it."""
+    """Function that lends a helper to an exporter, whose ``drain`` must ``stop`` it."""
 
     def __call__(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """Return the helper; no process is started before its first call."""

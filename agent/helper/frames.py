@@ -1,20 +1,20 @@
-"""The frames that the agent and a helper process exchange: a length and a kind in five bytes, then the payload. Pure.
+"""Frames between the agent and a helper process: a length and a kind in five bytes, then the payload. Pure.
 
-A call is a REQUEST, any number of BODY frames and END, and gets one ANSWER. A process that cannot answer ends: there is
-no frame for an error.
+A call is a REQUEST, any number of BODY frames and END; the answer is one ANSWER. There is no frame for errors: a
+process that cannot answer exits.
 """
 
 import struct
 from enum import IntEnum
 from typing import BinaryIO
 
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Of one frame, either way: an answer must fit into one
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Limit of one frame in both directions; an answer must fit into one
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 
 
 class FrameKind(IntEnum):
-    """What a frame is; a helper that sends on its own accord would add one."""
+    """The kind of a frame."""
 
     REQUEST = 1
     BODY = 2
@@ -23,18 +23,18 @@ class FrameKind(IntEnum):
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame, or one that may not be where it is."""
+    """Bytes that are not a valid frame, or a frame out of order."""
 
 
 def frame(kind: FrameKind, payload: bytes = b"") -> bytes:
-    """Return a frame; FrameError when ``payload`` is longer than one may be."""
+    """Return a frame; raises FrameError if ``payload`` is too long."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise FrameError(f"a payload of {len(payload)} bytes")
     return _HEADER.pack(len(payload), kind) + payload
 
 
 def parse_header(header: bytes) -> tuple[FrameKind, int]:
-    """Return the kind and the length of the payload, in bytes; FrameError when there is no such frame."""
+    """Return the kind and the payload's length in bytes; raises FrameError if they are invalid."""
     length, number = _HEADER.unpack(header)
     if length > MAX_PAYLOAD_BYTES:
         raise FrameError(f"a payload of {length} bytes")
@@ -45,7 +45,7 @@ def parse_header(header: bytes) -> tuple[FrameKind, int]:
 
 
 def read_frame(stream: BinaryIO) -> tuple[FrameKind, bytes]:
-    """Read one frame from a blocking stream; EOFError when the stream ends before the frame does."""
+    """Read one frame from a blocking stream; raises EOFError if the stream ends within it."""
     kind, length = parse_header(_read(stream, HEADER_BYTES))
     return kind, _read(stream, length)
 

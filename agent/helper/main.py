@@ -1,7 +1,7 @@
-"""Where a helper process begins: `python -I main.py TARGET MEMORY_BYTES PARENT_PID SYS_PATH`.
+"""Entry point of a helper process: `python -I main.py TARGET MEMORY_BYTES PARENT_PID SYS_PATH`.
 
-Standard input and output are the agent's; what anybody prints goes to standard error, which the agent logs. Nothing of
-ours can be imported before SYS_PATH, the agent's own, is in place.
+Standard input and output belong to the agent; prints go to standard error, which the agent logs. Our modules can be
+imported only after SYS_PATH, the agent's own, is set.
 """
 
 import ctypes
@@ -14,9 +14,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(target: str, memory_bytes: str, parent_pid: str, sys_path: str) -> int:
-    """Make the process a helper's and serve; return the exit status."""
+    """Set up the process and serve; return the exit status."""
     _die_with(int(parent_pid))
-    os.setsid()  # a terminal's Ctrl-C is for the agent alone, who ends us
+    os.setsid()  # a terminal's Ctrl-C reaches only the agent, which ends its helpers
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     try:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
@@ -33,7 +33,7 @@ def main(target: str, memory_bytes: str, parent_pid: str, sys_path: str) -> int:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Have the kernel kill us when the agent goes, however it goes and whatever we hang in; leave if it has gone."""
+    """Make the kernel kill this process when the agent ends in any way; exit now if it has ended."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG")
     if os.getppid() != parent_pid:

@@ -1,4 +1,4 @@
-"""One helper process as the agent sees it: its start, its streams, its log, its end. It is never waited for."""
+"""A helper process from the agent's side: its start, streams, log and end. The agent never blocks on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from agent.core.log import Logger
 from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
-MAX_SAID_BYTES = 512  # Of a line on standard error that has not ended; it is logged as it is then
+MAX_SAID_BYTES = 512  # Limit of an unfinished line on standard error; beyond it the part is logged
 _MAIN = Path(__file__).with_name("main.py")
 _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, and memory given back early
 
 
 class _Spawned(NamedTuple):
-    """A process that was just made: the descriptors are the agent's ends."""
+    """A new process with the agent's descriptors of it."""
 
     pid: int
     pidfd: int
@@ -28,10 +28,10 @@ class _Spawned(NamedTuple):
 
 
 def _spawn(target: str, memory_bytes: int) -> _Spawned:
-    """Make a fresh process; OSError when it cannot be.
+    """Start a new process; raises OSError if that fails.
 
-    Called on the event loop's thread: the interpreter stands still until the exec anyway, for a millisecond or two
-    (what is executed is in memory, as we are it), and the kernel kills a helper when the *thread* that made it ends.
+    Runs on the event loop's thread: the interpreter stops until the exec anyway, for a millisecond or two (the
+    executable is already in memory), and the kernel kills a helper when the *thread* that started it ends.
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
@@ -58,7 +58,7 @@ def _spawn(target: str, memory_bytes: int) -> _Spawned:
 
 
 class HelperProcess:
-    """A process that was spawned. ``ending`` says how it ended, once ``is_gone``; ``killed``: we told it to."""
+    """A spawned process. ``ending``: how it ended, once ``is_gone``. ``killed``: the agent killed it."""
 
     def __init__(
         self, spawned: _Spawned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Logger
@@ -80,28 +80,28 @@ class HelperProcess:
 
     @classmethod
     async def start(cls, target: str, memory_bytes: int, log: Logger) -> HelperProcess:
-        """Start one that answers calls with ``target`` within ``memory_bytes``, see ``agent.helper.serve``; OSError."""
+        """Start a process that answers calls with ``target`` (see ``agent.helper.serve``); raises OSError."""
         spawned = _spawn(target, memory_bytes)
         reader, writer = await asyncio.open_connection(sock=spawned.stream)
         return cls(spawned, reader, writer, log)
 
     @property
     def is_gone(self) -> bool:
-        """Return True once it has ended and was reaped."""
+        """Return True once the process has ended and was reaped."""
         return self._gone.is_set()
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
-        """Send a frame and wait until there is room for the next; OSError when the process has gone."""
+        """Send a frame and wait until there is room for the next; raises OSError if the process is gone."""
         self._writer.write(frame(kind, payload))
         await self._writer.drain()
 
     async def receive(self) -> tuple[FrameKind, bytes]:
-        """Return the next frame; EOFError or OSError when there is none, FrameError when it is none."""
+        """Return the next frame; raises EOFError or OSError without one, FrameError for an invalid one."""
         kind, length = parse_header(await self._reader.readexactly(HEADER_BYTES))
         return kind, await self._reader.readexactly(length)
 
     async def gone_within(self, seconds: float) -> bool:
-        """Wait ``seconds`` at most for its exit; return whether it has exited."""
+        """Wait at most ``seconds`` for its exit; return True if it has exited."""
         try:
             async with asyncio.timeout(seconds):
                 await self._gone.wait()
@@ -110,19 +110,19 @@ class HelperProcess:
         return True
 
     def end(self) -> None:
-        """Ask it to leave once it has answered."""
+        """Tell the process to exit after its current answer."""
         if not self.is_gone:
             self._writer.write_eof()
 
     def kill(self) -> None:
-        """Kill it if it still runs, and close its streams. In uninterruptible sleep it goes, and is reaped, later."""
+        """Kill the process if it runs, and close its streams. In uninterruptible sleep it exits later."""
         self.killed = True
         if not self.is_gone:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._writer.transport.abort()
 
     def _listen(self) -> None:
-        """Log what it writes to its standard error, line by line."""
+        """Log the process' standard error, line by line."""
         if self._said is None:
             return
         try:

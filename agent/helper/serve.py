@@ -1,4 +1,4 @@
-"""The inside of a helper process: takes calls from a stream, one at a time, and answers each. No event loop."""
+"""Serve calls inside a helper process: one at a time from a stream. No event loop."""
 
 import importlib
 import importlib.util
@@ -22,9 +22,9 @@ MAX_ERROR_CHARACTERS = 256
 def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO) -> int:
     """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
 
-    FUNCTION takes the request, whose type its annotation tells, and the body (bytes), and returns what msgspec can
-    encode. An error ends the process: who knows what state it left. ``memory_bytes`` is what the calls may take
-    beyond what the imports took.
+    FUNCTION takes the request, typed by its annotation, and the body (bytes); it returns a value that msgspec can
+    encode. An error ends the process, as its state is then unknown. ``memory_bytes``: limit for calls, beyond the
+    imports.
     """
     try:
         function, decoder = _load(target)
@@ -36,7 +36,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
             answers.flush()
     except BrokenPipeError:  # the agent has gone
         return 0
-    except Exception as error:  # noqa: BLE001  # whatever the target raises; the agent logs and counts it
+    except Exception as error:  # noqa: BLE001  # any error of the target; the agent logs and counts it
         *_, (last_frame, line) = traceback.walk_tb(error.__traceback__)
         text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
         name = Path(last_frame.f_code.co_filename).name
@@ -46,10 +46,10 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
 
 
 def bound_memory(memory_bytes: int) -> None:
-    """Let this process take ``memory_bytes`` more than it has: MemoryError, or a crash, then.
+    """Limit this process to ``memory_bytes`` more than it has; beyond it, it gets MemoryError or crashes.
 
-    Counts private writable memory (RLIMIT_DATA, VmData), not all that is mapped: a driver's library maps far more than
-    it uses.
+    The limit counts private writable memory (RLIMIT_DATA, VmData), not all mappings: a driver's library maps far more
+    than it uses.
     """
     status = Path("/proc/self/status").read_text()
     limit = 1024 * int(status.partition("VmData:")[2].split()[0]) + memory_bytes
@@ -66,7 +66,7 @@ def _load(target: str) -> tuple[Callable[[Any, bytes], object], msgspec.msgpack.
 def _import_alone(name: str) -> ModuleType:
     """Import a module without running the ``__init__`` of its packages.
 
-    An exporter's imports the whole agent, which would be twice the memory of the process, for nothing.
+    An exporter's ``__init__`` imports the whole agent, which would double the process' memory for nothing.
     """
     for package in accumulate(name.split(".")[:-1], "{}.{}".format):
         spec = importlib.util.find_spec(package)
@@ -76,22 +76,22 @@ def _import_alone(name: str) -> ModuleType:
 
 
 def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
-    """Return the request and the body of the next call; None when the agent has no more."""
+    """Return the request and the body of the next call; None if the agent has no more."""
     try:
         kind, request = read_frame(requests)
         if kind is not FrameKind.REQUEST:
-            raise FrameError(f"{kind.name} in the place of a request")
+            raise FrameError(f"{kind.name} instead of a request")
         return request, _read_body(requests)
     except EOFError:
         return None
 
 
 def _read_body(requests: BinaryIO) -> bytes:
-    body = io.BytesIO()  # gives its bytes away without a copy
+    body = io.BytesIO()  # returns its bytes without a copy
     while True:
         kind, piece = read_frame(requests)
         if kind is FrameKind.END:
             return body.getvalue()
         if kind is not FrameKind.BODY:
-            raise FrameError(f"{kind.name} in the place of a body")
+            raise FrameError(f"{kind.name} instead of a body")
         body.write(piece)

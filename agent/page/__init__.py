@@ -1,1 +1,1 @@
-"""What the agent shows of its node to people and scripts: one document, read by the page and by `rankwatch status`."""
+"""The node's document for people and scripts, shown by the page at `/` and by `rankwatch status`."""

@@ -1,4 +1,4 @@
-"""Makes the document of a node from the agent's tables. Pure."""
+"""Make the node's document from the agent's tables. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -14,7 +14,7 @@ from agent.ranks.speeds import SpeedView
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 _MAX_NAMED = 3
-"""Ranks that a sentence names; the rest is counted."""
+"""Limit of ranks named in a sentence; further ones are counted."""
 
 
 def ranks(
@@ -23,25 +23,25 @@ def ranks(
     counted: frozenset[str],
     speed_of: Callable[[RankLabel], SpeedView],
 ) -> list[Rank]:
-    """Every rank, those in trouble first, then by job and number. ``counted``: the checks that make one unhealthy."""
+    """Return all ranks, those in trouble first, then by job and number. ``counted``: checks that make one unhealthy."""
     failed = [entry for entry in entries if entry.finding.state is CheckState.FAILED and entry.check in counted]
     return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
 
 
 def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) -> list[JobView]:
-    """The jobs of ``judged``, those with ranks in trouble first; what their processes say of them is in ``views``."""
+    """Return the jobs of ``judged``, those with ranks in trouble first; ``views`` has the facts of their processes."""
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
     for rank in judged:
         by_job[rank.job_id].append(rank)
     facts: dict[str, RankView] = {}
     for view in views:
         facts.setdefault(view.label.job_id, view)
-    made = [_job(job_id, members, facts[job_id], now_seconds) for job_id, members in by_job.items()]
-    return sorted(made, key=lambda job: (min(map(_severity, job.states)), job.job_id))
+    views_of_jobs = [_job(job_id, members, facts[job_id], now_seconds) for job_id, members in by_job.items()]
+    return sorted(views_of_jobs, key=lambda job: (min(map(_severity, job.states)), job.job_id))
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
-    """What to know first of a job's ranks on this node: who is in trouble and how, then how many are not."""
+    """Return the first sentence about a job's ranks here: which are in trouble and how, then how many are not."""
     counts = Counter(rank.state for rank in members)
     said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
     runs = counts["alive"]
@@ -69,7 +69,7 @@ def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
 
 
 def how_ended(ended: RankEnd | None) -> str:
-    """Word how a rank ended, after its name: ``killed (SIGKILL)``."""
+    """Return a rank's end as a phrase after its name: ``killed (SIGKILL)``."""
     if ended is None:
         return in_words("unknown", "", "")
     words = in_words(ended.reason, ended.signal, "" if ended.code is None else str(ended.code))
@@ -85,7 +85,7 @@ def _held(rank: Rank) -> str:
 
 
 def age(seconds: float) -> str:
-    """A time span in its largest unit, as in ``6 min``."""
+    """Return a time span in its largest unit, such as ``6 min``."""
     whole = max(0, int(seconds))
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if whole >= length:
@@ -142,7 +142,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
 
 
 OTHER_USERS = "50-other-users.conf"
-"""The drop-in of the service that gives it the right to read other users' processes."""
+"""Drop-in of the service that grants the right to read other users' processes."""
 WITHOUT_NCCL = (
     "processes with a rank in their environment and no NCCL loaded: {count}; they use gloo or MPI, or have not "
     "initialised their process group"
@@ -150,12 +150,12 @@ WITHOUT_NCCL = (
 
 
 def notes(table: RankSnapshot) -> list[str]:
-    """Sentences for an operator: rank processes without series, and the fixes."""
+    """Return sentences for an operator: rank processes without series, and the fixes."""
     said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
         said.append(
             f"{table.unidentified} rank processes, not identified: their environment may not be read; enable "
-            f"{OTHER_USERS} (it counts for ranks that start afterwards)"
+            f"{OTHER_USERS} and restart their jobs"
         )
     elif table.unidentified:
         said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")

@@ -1,6 +1,6 @@
-"""The document at `/api/v1/ranks`: what the agent knows of the ranks of its node. Documented in docs/api.md.
+"""The document at `/api/v1/ranks`: the ranks of this node. Documented in docs/api.md.
 
-Within version 1 fields are added, never renamed or removed. Times are seconds since the epoch by the node's clock.
+Version 1 only gains fields; none is renamed or removed. Times are epoch seconds by the node's clock.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ from agent.ranks.rank.process import RankGpu
 PATH = "/api/v1/ranks"
 API_VERSION = 1
 MAX_RANKS = 4096
-"""Of one document; those in trouble come first and are never left out before others."""
+"""Limit of ranks in a document; ranks in trouble come first and are left out last."""
 
 
 class RankEnd(msgspec.Struct, frozen=True):
-    """How a rank's process ended. ``reason``: exited, signaled, oom_killed or unknown; ``code`` None: no status.
+    """A rank's end. ``reason``: exited, signaled, oom_killed or unknown. ``code``: None without a status.
 
-    ``exception``: the one that ended it, where its launcher has a file of it.
+    ``exception``: the exception that ended it, if its launcher saved one in a file.
     """
 
     at_seconds: float
@@ -29,11 +29,12 @@ class RankEnd(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank; it stays for a while after its process has ended. What is not known is empty or null.
+    """A rank; it stays for a while after its end. Unknown values are empty or null.
 
-    ``state``: alive, unresponsive, exited, dead, finished or unknown, by ``state_reason``. ``unhealthy``: the checks
-    that have failed on its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds with data.
-    ``late_share``: of the last minute that all others waited for it alone, where a communicator on this node tells.
+    ``state``: alive, unresponsive, exited, dead, finished or unknown; ``state_reason``: the rule that set it.
+    ``unhealthy``: failed checks of its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds
+    with data. ``late_share``: share of the last minute that all others waited for this rank alone, if a communicator on
+    this node shows it.
     """
 
     job_id: str
@@ -55,10 +56,10 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """One job, as far as its ranks on this node tell.
+    """A job, from its ranks on this node.
 
-    ``states``: how many of its ranks here are in which state. ``world_size``: of the whole job, null where its
-    environment does not say. ``sentence``: what a person should know first.
+    ``states``: number of its ranks here by state. ``world_size``: ranks of the whole job, null if its environment does
+    not name it. ``sentence``: the first thing to know.
     """
 
     job_id: str
@@ -71,9 +72,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExporterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One exporter. ``state``: up, down, absent (its source is not there) or starting.
+    """An exporter. ``state``: up, down, absent (its source is absent) or starting.
 
-    ``why``: why it is not up; of one that is, what it may not see, and what helps.
+    ``why``: the reason if it is not up; if it is up, what it may not read, with the remedy.
     """
 
     name: str
@@ -84,14 +85,14 @@ class ExporterView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """The configuration in use. ``file``: empty where all is default; ``refused``: why a newer text is not used."""
+    """The configuration in use. ``file``: empty for all defaults. ``refused``: why a newer text is not in use."""
 
     file: str = ""
     refused: str = ""
 
 
 class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole. ``notes``: sentences on ranks that cannot be shown; ``ranks_left_out``: of those above the bound."""
+    """The whole document. ``notes``: sentences about hidden ranks. ``ranks_left_out``: ranks over the limit."""
 
     rankwatch: str
     api: int = API_VERSION
@@ -108,7 +109,7 @@ class NodeDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write(document: NodeDocument) -> bytes:
-    """Return the document as JSON; lone surrogates, which a file's name may hold, become question marks."""
+    """Return the document as JSON; lone surrogates, possible in file names, become question marks."""
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
@@ -116,7 +117,7 @@ def write(document: NodeDocument) -> bytes:
 
 
 def read(text: bytes) -> NodeDocument:
-    """Return the document in ``text``; ValueError where it is none, or one of another version."""
+    """Return the document in ``text``; raises ValueError if it is not one, or of another version."""
     try:
         document = msgspec.json.decode(text, type=NodeDocument)
     except msgspec.DecodeError as error:

@@ -1,6 +1,6 @@
-"""The page at `/`: what runs on this node, readable at night without a dashboard. Pure.
+"""The page at `/`: the ranks on this node, readable at night without a dashboard. Pure.
 
-It is whole without its script, which only keeps it as it would be now.
+The page is complete without its script, which only updates it.
 """
 
 from collections import defaultdict
@@ -14,17 +14,17 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Ranks that are shown; the rest is counted. The page is made on the event loop: this many take some milliseconds."""
+"""Limit of shown ranks; further ones are counted. The event loop renders the page: this many take some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 STALE_SECONDS = 10.0
-"""After this long without progress a rank's last bandwidth is out of date."""
+"""A rank's last bandwidth is out of date after this time without progress."""
 
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})
 
 
 class SiteLinks(NamedTuple):
-    """Where Grafana (its address, as http://grafana:3000) and the runbooks are; empty: no link."""
+    """Addresses of Grafana (such as http://grafana:3000) and of the runbooks; empty for no link."""
 
     dashboards: str = ""
     runbooks: str = ""
@@ -50,7 +50,7 @@ def front_page(document: NodeDocument, links: SiteLinks) -> str:
 
 
 def age_text(seconds: float | None) -> str:
-    """Return a duration in its two largest units, as in ``2 d 3 h``; empty for None."""
+    """Return a duration in its two largest units, such as ``2 d 3 h``; empty for None."""
     if seconds is None:
         return ""
     whole = max(0, int(seconds))
@@ -63,7 +63,7 @@ def age_text(seconds: float | None) -> str:
 
 
 def _title(document: NodeDocument) -> str:
-    """Return the host, and first what is wrong there: a tab shows no more."""
+    """Return the title: the number of ranks in trouble, then the host, as a tab shows only the start."""
     bad = sum(rank.state in _BAD for rank in document.ranks)
     return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
 
@@ -81,7 +81,7 @@ def _nav(hostname: str, links: SiteLinks) -> str:
 
 
 def _refused(why: str) -> str:
-    return f"<p>{_mark('configuration refused', 'bad')} {_text(why)}; the one before stays.</p>" if why else ""
+    return f"<p>{_mark('configuration refused', 'bad')} {_text(why)}; the previous one stays.</p>" if why else ""
 
 
 def _notes(notes: Sequence[str]) -> str:
@@ -119,7 +119,7 @@ def _job(job: JobView, ranks: Sequence[Rank], document: NodeDocument, links: Sit
 
 
 Column = tuple[str, str]
-"""A title, and the classes of its cells: ``n``: a number; ``later``: not on a narrow screen."""
+"""(title, CSS classes of the cells) of a column; ``n``: a number; ``later``: hidden on a narrow screen."""
 _RANK_COLUMNS: tuple[Column, ...] = (
     ("State", ""), ("Rank", "n"), ("Progress", ""), ("Bus bandwidth, GB/s", "n"), ("Late", ""),
     ("GPU", "n"), ("Pid", "n later"), ("User", "later"), ("Local rank", "n later"), ("How it ended", ""),
@@ -149,7 +149,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
 
 
 def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """When the rank last got on; where it does not, and another of its job here is in trouble, what it waits for."""
+    """Return the rank's last progress; if it stands still while one other rank is in trouble, what it waits for."""
     if idle is None:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":
@@ -186,7 +186,7 @@ def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:
-    """``label``: for those who hear the page; the box can be scrolled by keys."""
+    """Return an HTML table, scrollable by keys. ``label``: its name for screen readers."""
     classes = [f' class="{kinds}"' if kinds else "" for _, kinds in columns]
     titles = "".join(f'<th scope="col"{kind}>{title}</th>' for kind, (title, _) in zip(classes, columns, strict=True))
     lines = [
@@ -217,5 +217,5 @@ def _text(text: str) -> str:
 
 
 def _valid(text: str) -> str:
-    """``text`` without lone surrogates, which no page may have."""
+    """Return ``text`` without lone surrogates, which are invalid in a page."""
     return text.encode("utf-8", "replace").decode()

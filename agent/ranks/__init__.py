@@ -1,1 +1,1 @@
-"""Which processes are ranks, which rank each is, how each is, and how it ended."""
+"""Ranks of this node: their processes, their numbers, their states and their exits."""

@@ -1,4 +1,4 @@
-"""Records of ranks that left: when they expire, and which a full table evicts first. Pure."""
+"""Decide when the record of an ended rank expires, and which record a full table evicts first. Pure."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -10,17 +10,17 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
-"""Records of ended ranks per user (per container, in Kubernetes per namespace) when they are of several jobs."""
+"""Limit of ended ranks' records per user (per container; in Kubernetes per namespace) that span several jobs."""
 MAX_ENDED_OF_JOB = 256
-"""Records of ended ranks per user when they are of one job."""
+"""Limit of ended ranks' records per user that belong to one job."""
 
 _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
 
 def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
-    """Return True when the record of a process that left has expired.
+    """Return True when the record of an ended process has expired.
 
-    ``holds_label`` False: it never had a label, or a new incarnation took its labels.
+    ``holds_label`` False: the process never had a label, or a restarted rank took its labels.
     """
     if process.exited_at is None:
         return False
@@ -29,10 +29,10 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 
 
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
-    """Yield the records of ended ranks to evict: those beyond MAX_ENDED of a user.
+    """Yield the keys of the ended ranks' records to evict: those beyond MAX_ENDED per user.
 
-    Whole jobs go first, except the last: first jobs without a running rank, among them those without a dead rank, among
-    them the one that ended first. The last job keeps MAX_ENDED_OF_JOB: dead ranks before others, each by time of exit.
+    Whole jobs go first, except a user's last job: jobs without a running rank, then without a dead rank, then by end.
+    The last job keeps MAX_ENDED_OF_JOB records: dead ranks before others, each by time of exit.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()
@@ -61,11 +61,12 @@ def _death_and_end(ended: _Ended) -> tuple[bool, float]:
     return not is_dead(ended[1]), ended[1].exited_at or 0.0
 
 
-def gives_way(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
-    """Return what a full table evicts for a process of the owner ``newcomer`` (an ``Owner.key``); None: it is refused.
+def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
+    """Return the key of the record that a full table evicts for a new process; None if the process is refused.
 
-    The owner with most loses the oldest record of a rank that left. For its own process a dead rank's record goes last.
-    For another owner's it never goes; without any other record, the newest running process does.
+    ``newcomer`` is the ``Owner.key`` of the new process. The owner with the most records loses its oldest record of an
+    ended rank. If that owner is the newcomer, records of dead ranks go last. If it is another owner, its records of
+    dead ranks are never evicted; its newest running process is evicted instead.
     """
     held = Counter(process.owner.key for process in processes.values())
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))

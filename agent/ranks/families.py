@@ -1,4 +1,4 @@
-"""The rank table as metric families for people and dashboards: ranks, their jobs and communicators. Pure."""
+"""Render the rank table as metric families for people and dashboards: ranks, jobs, communicators. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ RANK_UP = Family("rankwatch_rank_up", "gauge",
     "1 while the rank's process runs on this node, 0 after it left, until its record expires.",
     _RANK, "1 per rank", "max")
 RANK_STATE = Family("rankwatch_rank_state", "gauge",
-    "State of the rank by all that this node knows of it (process, records, RAS): alive, unresponsive, "
-    "exited, dead, finished or unknown; always 1. States that do not hold have no series.",
+    "State of the rank, judged from its process, records and RAS: alive, unresponsive, exited, dead, finished or "
+    "unknown; always 1. Only the current state has a series.",
     (*_RANK, "state"), "1 per rank", "max")
 RANK_INFO = Family("rankwatch_rank_info", "gauge",
     "Facts about a live rank, to be joined on job_id and rank; always 1. An empty label is unknown. Commas "
@@ -36,7 +36,7 @@ RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
     "unknown; signal and code are empty where they do not apply.",
     (*_RANK, "reason", "signal", "code"), "1 per rank that left")
 RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
-    "When the rank last completed an operation, as far as records tell; absent without records.",
+    "When the rank last completed an operation, by its records; absent without records.",
     _RANK, "1 per rank with records", "max")
 RANKS_DUPLICATE = Family("rankwatch_rank_duplicates", "gauge",
     "Live processes that are not exported because another live process already has their job_id and rank.",
@@ -52,23 +52,22 @@ RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
     aggregate="sum")
 
 NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
-    "The node's clock when this scrape was answered, since the epoch. Its value less timestamp() of the "
-    "series is how far the clock is ahead of Prometheus': use it to correct times of this node (exits, "
-    "starts).")
+    "The node's clock when this scrape was answered, since the epoch. Its value minus timestamp() of the series is "
+    "how far the node's clock is ahead of Prometheus: subtract that from the node's exit and start times.")
 JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")
 JOB_INFO = Family("rankwatch_job_info", "gauge",
-    "Facts about a job with live ranks here, as far as its environment has them; always 1. scheduler_cluster is "
+    "Facts about a job with live ranks here, from its environment; always 1. scheduler_cluster is "
     "Slurm's name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
     ("job_id", "user", "name", "world_size", "partition", "scheduler_cluster", "nodes", "restarts"),
     "1 per job", "max")
 COMMUNICATOR_INFO = Family("rankwatch_communicator_info", "gauge",
-    "A communicator that ranks of this node belong to; always 1. ranks is how many it has, nodes is NCCL's count of "
-    "NVLink domains.",
+    "A communicator with ranks on this node; always 1. ranks counts its ranks, nodes is NCCL's count of NVLink "
+    "domains.",
     ("job_id", "comm", "comm_name", "ranks", "nodes"), "1 per communicator", "max")
 COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
-    "Maps a place in a communicator (comm, comm_rank) to the rank in the job; always 1.",
+    "Maps a communicator's rank (comm, comm_rank) to the rank in the job; always 1.",
     ("job_id", "comm", "comm_rank", "rank"), "1 per rank and communicator", "max")
 # fmt: on
 
@@ -127,7 +126,7 @@ def _info(view: RankView) -> tuple[str, ...]:
 
 
 def state_of(process: RankProcess) -> str:
-    """Return the state that was last judged; until then, whether it runs."""
+    """Return the state of the last verdict; before the first verdict, ``alive`` or ``exited``."""
     if process.verdict is not None:
         return process.verdict.state
     return "alive" if process.exited_at is None else "exited"
@@ -143,13 +142,13 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
             continue
         user = next((p.facts.user for p in live if p.facts is not None), "")
         size = str(next(iter(expected_ranks(live).values()), ""))
-        scheduled = (_first(live, name) for name in ("partition", "cluster", "nodes", "restarts"))
-        info.add((job_id, user, _first(live, "job_name"), size, *scheduled), 1.0)
+        scheduled = (_first_claimed(live, name) for name in ("partition", "cluster", "nodes", "restarts"))
+        info.add((job_id, user, _first_claimed(live, "job_name"), size, *scheduled), 1.0)
     return [by_state.metric, info.metric]
 
 
-def _first(live: Sequence[RankProcess], name: str) -> str:
-    """Return what the first process whose environment has it says; empty where none does."""
+def _first_claimed(live: Sequence[RankProcess], name: str) -> str:
+    """Return field ``name`` of the first process whose environment sets it; empty if none does."""
     return next(filter(None, (getattr(process.claim, name) for process in live)), "")
 
 
@@ -161,7 +160,7 @@ def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
         if view.process.exited_at is not None:
             continue
         for (comm, comm_rank), membership in view.process.members.items():
-            if _is_place(view, comm, comm_rank):
+            if _is_own_comm_rank(view, comm, comm_rank):
                 seen.setdefault((view.label.job_id, comm), membership)
                 placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
     for (job_id, comm), m in seen.items():
@@ -171,8 +170,8 @@ def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
     return [info.metric, members.metric]
 
 
-def _is_place(view: RankView, comm: str, comm_rank: int) -> bool:
-    """True when (comm, comm_rank) is the place of this rank; in a process of several ranks places go by order."""
+def _is_own_comm_rank(view: RankView, comm: str, comm_rank: int) -> bool:
+    """Return True if rank ``comm_rank`` of ``comm`` is this rank; a process maps its ranks in ascending order."""
     slots = view.process.slots or []
     if len(slots) == 1:
         return True

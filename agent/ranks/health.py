@@ -1,7 +1,7 @@
-"""What the findings of the health ledger mean for a rank and for the node. Pure.
+"""Health of ranks and of the node, from the findings of the health ledger. Pure.
 
-A rank is unhealthy when a check that counts has failed on one of its GPUs, on the NIC near one, or on the node as a
-whole. Checks that do not count by default report wear or possible trouble; the configuration chooses.
+A rank is unhealthy when a counted check has failed on one of its GPUs, on the NIC near one, or on the node as a whole.
+Checks that do not count by default report wear or possible trouble; the configuration can count them.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -23,31 +23,31 @@ CHECKS: Mapping[str, bool] = {
     "rdma_rate_degraded": False, "nic_fatal": True, "machine_check": True, "filesystem_read_only": False,
     "nfs_not_responding": False, "storage_failed": False, "lustre_unhealthy": False, "dump_disk_full": False,
 }  # fmt: skip
-"""Every check there is, and whether it makes what it concerns unhealthy unless the configuration says otherwise."""
+"""All checks, and whether a failure makes the hardware unhealthy by default; the configuration can override it."""
 
 # fmt: off
 RANK_HEALTHY = Family("rankwatch_rank_healthy", "gauge",
-    "1 while no check that counts has failed on the rank's GPUs, on the NICs near them or on the node, else 0; absent "
-    "where nothing of the rank's hardware is known.",
+    "1 while no counted check has failed on the rank's GPUs, on the NICs near them or on the node, else 0; absent "
+    "if no check covers the rank's hardware.",
     ("job_id", "rank"), "1 per rank", "max")
 RANK_UNHEALTHY = Family("rankwatch_rank_unhealthy", "gauge",
-    "1 for each failed check that counts for the rank's hardware. After the rank has left, its failed "
-    "checks stay until its record expires.",
+    "1 for each counted check that has failed on the rank's hardware. After the rank's exit its failed checks stay "
+    "until its record expires.",
     ("job_id", "rank", "reason"), "1 per rank and failed check", "max")
 NODE_HEALTHY = Family("rankwatch_node_healthy", "gauge",
-    "1 while no check that counts has failed anywhere on the node, else 0; absent where nothing is checked.")
+    "1 while no counted check has failed anywhere on the node, else 0; absent if the node has no checks.")
 NODE_CHECK = Family("rankwatch_node_check_success", "gauge",
-    "1 while the check is well on every piece of hardware that it looks at, 0 where it has failed on one.",
+    "1 while the check passes on every GPU and NIC that it covers, 0 while it has failed on one.",
     ("check",), "1 per check that is made")
 CHECK_FAILED = Family("rankwatch_check_failed_since_timestamp_seconds", "gauge",
-    "Since when a check has failed on a GPU (its UUID), a NIC (its device) or the node; absent while it is well.",
+    "When the check began to fail on a GPU (name: its UUID), a NIC (its device) or the node; absent while it passes.",
     ("check", "kind", "name"), "1 per failed check and piece of hardware")
 # fmt: on
 FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED, fault_table.GPU_FAULT)
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
-    """What ``families`` renders; ``counted``: the checks that count; ``faults``: the last errors of the GPUs."""
+    """Input of ``families``. ``counted``: the checks that count. ``faults``: the last errors of the GPUs."""
 
     ranks: RankSnapshot
     entries: tuple[Entry, ...]
@@ -56,12 +56,12 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
 
 
 def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset[str]:
-    """The checks that count: the default ones, with those that the configuration adds and without those it ignores."""
+    """Return the default counted checks, plus those in ``count``, minus those in ``ignore``."""
     return frozenset({name for name, counts in CHECKS.items() if counts} | set(count)) - frozenset(ignore)
 
 
 def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
-    """Render the roll-up."""
+    """Render the health of ranks, of the node and of each check."""
     failed = [entry for entry in snapshot.entries if entry.finding.state is CheckState.FAILED]
     counting = [entry for entry in failed if entry.check in snapshot.counted]
     yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
@@ -85,10 +85,10 @@ def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Coll
     healthy, unhealthy = RANK_HEALTHY.rows(), RANK_UNHEALTHY.rows()
     known = {entry.subject for entry in entries}
     for view in ranks:
-        stands_on = subjects_of(view)
-        if not known.intersection(stands_on):
+        hardware = subjects_of(view)
+        if not known.intersection(hardware):
             continue
-        reasons = {entry.check for entry in counting if entry.subject in stands_on}
+        reasons = {entry.check for entry in counting if entry.subject in hardware}
         healthy.add(view.label, float(not reasons))
         for reason in sorted(reasons):
             unhealthy.add((*view.label, reason), 1.0)
@@ -96,7 +96,7 @@ def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Coll
 
 
 def subjects_of(view: RankView) -> set[Subject]:
-    """What a rank stands on: the node, its GPUs and the NICs near them."""
+    """Return the hardware that a rank needs: the node, its GPUs and the NICs near them."""
     subjects = {NODE}
     for gpu in view.gpus():
         subjects.add(Subject("gpu", gpu.uuid))

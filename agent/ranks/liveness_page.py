@@ -1,4 +1,4 @@
-"""The liveness page, `collect[]=liveness`: the jobs on this node, for rules that need fresh series. Pure."""
+"""Render `/metrics?collect[]=liveness`: the jobs on this node, for rules that need fresh series. Pure."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,33 +15,33 @@ JOB_EXPECTED = Family("rankwatch_job_expected_ranks", "gauge",
     "exists, not the largest value.",
     ("job_id", "source"), "3 per job", "max")
 JOB_RESTARTS_LEFT = Family("rankwatch_job_restarts_left", "gauge",
-    "Restarts that torchrun has left for the job's ranks of this node (its --max-restarts less those "
-    "used). Kept after the ranks left, until their records expire; absent under other launchers.",
+    "Restarts that torchrun can still make for the job's ranks on this node: --max-restarts minus those "
+    "used. Kept after the ranks' exit until their records expire; absent under other launchers.",
     ("job_id",), "1 per job under torchrun", "max")
 RANKS_LIVE = Family("rankwatch_job_ranks_live", "gauge",
-    "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last one left.",
+    "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last one's exit.",
     ("job_id",), "1 per job", "sum")
 START_AGE = Family("rankwatch_job_start_age_seconds", "gauge",
     "Time since the oldest rank of the job's latest run on this node started; kept for 15 minutes after the last "
-    "rank left.",
+    "rank's exit.",
     ("job_id",), "1 per job", "none")
 PROGRESS_AGE = Family("rankwatch_job_progress_age_seconds", "gauge",
     "Time since the job's newest completed operation on this node, by records; absent without records or ranks.",
     ("job_id",), "1 per job with records", "none")
 LONGEST_PAUSE = Family("rankwatch_job_longest_pause_seconds", "gauge",
-    "The longest time between two completed operations of the job on this node so far: normal for this job.",
+    "The longest time so far between two completed operations of the job on this node. A pause this long is normal.",
     ("job_id",), "1 per job with records", "max")
 ENDED_AGE = Family("rankwatch_job_ended_age_seconds", "gauge",
     "Time since the scheduler ended the job, by state (CANCELLED, PREEMPTED, TIMEOUT, DEADLINE); for 15 minutes. "
-    "It explains exits from 300 s before it to 60 s after it.",
+    "This end explains exits from 300 s before it to 60 s after it.",
     ("job_id", "state"), "1 per job that the scheduler ended", "none")
 PROVEN = Family("rankwatch_job_proven", "gauge",
-    "0 where nothing proves that the processes here are of the job that they name; 1 on the node of a rank 0 that the "
-    "scheduler's cgroup, its parent process or a pod proves. No series on other nodes of a proven job.",
+    "Whether the processes here belong to the job that they name. 0: no proof. 1: rank 0 runs here, and the "
+    "scheduler's cgroup, its parent process or a pod proves its job. Other nodes of a proven job have no series.",
     ("job_id",), "1 per job", "none")
 EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
-    "Time since a lead exit: of exits at most 60 s apart the first, the first by SIGTERM or ok, the first by OOM or a "
-    "fatal signal. -1 for 5 minutes once retracted: rank or job runs again, class changed, too old, no room. class: "
+    "Time since a lead exit: among exits at most 60 s apart the first, the first by SIGTERM or ok, the first by OOM or "
+    "a fatal signal. -1 for 5 minutes once retracted: rank or job runs again, class changed, too old, no room. class: "
     "oom, crash (SEGV, BUS, ILL, FPE, TRAP, SYS), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM for a peer "
     "here), killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by the scheduler), "
     "reboot (ran when the machine went down). lived: short below 600 s, else long.",
@@ -63,7 +63,7 @@ RETRACTED = -1.0
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:
-    """Render the page from the rank table."""
+    """Render the liveness page from the rank table."""
     expected, left_rows = JOB_EXPECTED.rows(), JOB_RESTARTS_LEFT.rows()
     for job_id, members in by_job(snapshot.ranks).items():
         if (restarts := _restarts_left(members)) is not None:
@@ -77,7 +77,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
 
 
 def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
-    """Return the processes of these ranks by job, in the order of the jobs' ids."""
+    """Return the processes of these ranks, grouped by job and sorted by job id."""
     jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
@@ -85,7 +85,7 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """Return what the newest process says, of equally new ones the fewest; None if no process says anything."""
+    """Return the restarts left by the newest process that names them, the fewest among equally new ones; else None."""
     restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(restarts)[1] if restarts else None
 
@@ -93,8 +93,8 @@ def _restarts_left(members: Sequence[RankProcess]) -> int | None:
 def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     """Return how many ranks the job should have, by source, the most reliable source first.
 
-    WORLD_SIZE does not count ranks if ranks share the environment of their task: then there is no source environment.
-    The number of tasks counts ranks only if each task here is one process.
+    Source environment (WORLD_SIZE) is left out if ranks share their task's environment. Source tasks is left out unless
+    each task here is one process.
     """
     is_shared = any(p.has_anothers_environment() for p in live)
     sizes = {
@@ -102,9 +102,9 @@ def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
         "communicator": max((m.size for p in live for m in p.members.values()), default=0),
     }
     steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}
-    [(in_all, here), *others] = steps
-    if not others and in_all and here == len(live) == len({p.claim.task for p in live}):
-        sizes["tasks"] = in_all
+    [(total_tasks, local_tasks), *others] = steps
+    if not others and total_tasks and local_tasks == len(live) == len({p.claim.task for p in live}):
+        sizes["tasks"] = total_tasks
     return {source: size for source, size in sizes.items() if size}
 
 
@@ -126,7 +126,7 @@ def _lines(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:
         if line.proves_first or not line.proven:
             proven.add((job_id,), float(line.proves_first))
         ages = {}
-        for lead in line.leads:  # the newest of equal labels counts
+        for lead in line.leads:  # among lead exits with equal labels the newest counts
             ages[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
         for labels, age in ages.items():
             exits.add((job_id, *labels), age)

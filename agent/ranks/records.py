@@ -1,4 +1,4 @@
-"""Writers of records: the rank process of each, what its records say of the rank; and the table's checkpoint."""
+"""Writers of records: which rank process each belongs to; and the checkpoint of the rank table."""
 
 from collections.abc import Mapping
 
@@ -12,19 +12,19 @@ from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.process import RankProcess
 
 LINK_SECONDS = 60.0
-"""How long the process of a new writer is looked for."""
+"""How long the agent searches for the process of a new writer."""
 WRITER_IDLE_SECONDS = 900.0
 
 
 def is_record_file(path: str) -> bool:
-    """True for names such as `host-pid123.log`, also after a rename to `...log.1`: files that may hold records."""
+    """Return True if a file with this name may hold records: `host-pid123.log`, also renamed to `host-pid123.log.1`."""
     return "-pid" in path and (".log" in path or ".jsonl" in path)
 
 
 class WriterRecord(msgspec.Struct):
-    """One writer of records: the process it belongs to, or (``unseen``) what stands in for one that was never seen.
+    """A writer of records with its process, or the stand-in (``unseen``) for a process that was never seen.
 
-    ``uid``: whose its file is, None if not known. An expired one is kept for a while: its series must be removed.
+    ``uid``: owner of its file, None if unknown. An expired writer stays for a while: its series must be removed.
     """
 
     seen_at: SavedSeconds
@@ -45,34 +45,34 @@ class WrittenRanks:
         self.processes: dict[ProcessKey, RankProcess] = {}
         self.writers: dict[WriterKey, WriterRecord] = {}
         self.hostnames: frozenset[str] = frozenset({hostname})
-        """The host names of this node and of its containers with ranks."""
+        """Host names of this node and of its containers with ranks."""
 
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
-        """Writers whose process is not known yet, while it is worth looking for, each with the uid of its file."""
+        """Return the writers whose process is still searched for, each with the uid of its file."""
         since = self.clock.monotonic() - LINK_SECONDS
         return {key: self.writers[key].uid for key, unseen in self.unseen().items() if unseen.found_at > since}
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the frozen label of one rank of a writer; None while it is not published."""
+        """Return the fixed label of one rank of a writer; None until it is published."""
         process = self.process_of(writer_key)
         return None if process is None else self.binder.label(process, comm, comm_rank)
 
     def recording_settings(self, writer_key: WriterKey) -> Mapping[str, str] | None:
-        """Return the kept variables (``keep_variables``) of a writer's process; None while they are not known."""
+        """Return the kept variables (``keep_variables``) of a writer's process; None while unknown."""
         process = self.process_of(writer_key)
         return None if process is None or process.facts is None else process.facts.environment
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """Return True when the series of a writer must go: the record of its rank has expired."""
+        """Return True when the writer's series must be removed because the record of its rank has expired."""
         record = self.writers.get(writer_key)
         return record is not None and record.expired_at is not None
 
     def unseen(self) -> dict[WriterKey, RankProcess]:
-        """Return the writers whose process was never seen, each with its stand-in."""
+        """Return the stand-ins of processes that were never seen, by writer."""
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Expire writers whose process left the table, and idle writers without a process or of an older file."""
+        """Expire writers whose process left the table, and idle writers with an older file or without a process."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)
@@ -87,12 +87,12 @@ class WrittenRanks:
                     record.expired_at, record.unseen = now, None
             elif now - record.expired_at > WRITER_IDLE_SECONDS:
                 del self.writers[writer_key]
-        self.name_hosts()
+        self.collect_hostnames()
 
-    def name_hosts(self) -> None:
+    def collect_hostnames(self) -> None:
         """Collect the host names of this node and of its containers with ranks. A name can move with its pod."""
-        theirs = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
-        self.hostnames = frozenset({self.hostname, *theirs})
+        of_containers = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
+        self.hostnames = frozenset({self.hostname, *of_containers})
 
     def process_of(self, writer_key: WriterKey) -> RankProcess | None:
         """Return the process of a writer, or its stand-in."""
@@ -103,7 +103,7 @@ class WrittenRanks:
 
 
 class SavedTable(msgspec.Struct):
-    """The saved rank table; ``saved_at`` is monotonic; ``schedulers``: those with a proven job on this node."""
+    """The rank table in the checkpoint. ``saved_at``: monotonic. ``schedulers``: those with a proven job here."""
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]
@@ -113,9 +113,9 @@ class SavedTable(msgspec.Struct):
 
 
 def decode(section: bytes) -> SavedTable:
-    """Take back what ``RankTable.dump`` gave earlier in this boot; raises ValueError when it cannot be read.
+    """Decode a section that ``RankTable.dump`` encoded in this boot; raises ValueError if it is damaged.
 
-    Processes that ran count as unconfirmed: whether they still do is not known.
+    Processes that ran are unconfirmed: whether they still run is unknown.
     """
     saved = msgspec.msgpack.decode(section, type=SavedTable)
     for process in saved.processes:

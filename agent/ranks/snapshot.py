@@ -1,4 +1,4 @@
-"""The ranks as others see them: immutable, for the render thread, the pages and exporters. Pure."""
+"""Immutable copies of the ranks, for the render thread, the pages and exporters. Pure."""
 
 from collections.abc import Mapping, Set as AbstractSet
 from functools import cached_property
@@ -12,8 +12,8 @@ from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
 
 
-class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec can: it refuses what would change it
-    """A rank process of the table as it was when it was published."""
+class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec allows this and refuses assignments
+    """A copy of a rank process, as it was when published."""
 
     facts: ProcessFacts = UNSEEN
 
@@ -27,24 +27,24 @@ class RankView(msgspec.Struct, frozen=True):
 
     @property
     def uid(self) -> int | None:
-        """Its user; None where that is not known."""
+        """Return the uid of its process; None if unknown."""
         return self.process.facts.uid
 
     def gpus(self) -> tuple[RankGpu, ...]:
-        """Return the rank's GPUs. If a process has several ranks and one GPU for each, every slot has its own."""
+        """Return the rank's GPUs. If a process has several ranks and one GPU for each, every rank has its own GPU."""
         gpus, slots = self.process.gpus, self.process.slots or ()
         return (gpus[self.slot],) if len(gpus) == len(slots) > 1 else gpus
 
 
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
-    """What is known of ranks between two changes. ``ranks``: by job and rank, those that run and those that left.
+    """The rank table between two changes. ``ranks``: running and ended ranks, by job and rank.
 
-    ``running``: all rank processes that run, those without a label and those not seen since a restart too.
-    ``taken_seconds``, ``taken_at``: for ages, since the epoch and since the boot. ``jobs``: the lines of the liveness
-    book, by job id. ``without_nccl``: processes that an environment calls ranks, and that have not loaded NCCL.
-    ``read_otherwise``: processes that need no records. ``held_files``: files of records that processes here hold, by
-    device and inode. ``hostnames``: those of this node and of its containers with ranks. ``renamed``: the job ids that
-    went to a proven owner, in order: earlier labels with them are out of date.
+    ``running``: all running rank processes, also those without a label or unconfirmed since a restart.
+    ``taken_seconds``, ``taken_at``: time of the copy, since the epoch and since the boot, from which ages are computed.
+    ``jobs``: lines of the liveness book, by job id. ``without_nccl``: processes with a rank's environment that have not
+    loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``: record files that processes here
+    hold open, by device and inode. ``hostnames``: of this node and of its containers with ranks. ``renamed``: job ids
+    that went to a proven owner, oldest first: earlier labels with them are out of date.
     """
 
     ranks: tuple[RankView, ...] = ()
@@ -64,14 +64,14 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def job_ids(self) -> frozenset[str]:
-        """The ids of local jobs, without jobs of an unknown user."""
+        """Return the ids of local jobs, without jobs of an unknown user."""
         return frozenset(job_id for jobs in self._names.values() for job_id in jobs)
 
     def job_of(self, uid: int, named: str | None) -> str:
-        """The label of the job that a file of this user is of; ``named``: the id that the file's name has, if any.
+        """Return the job id for a file of user ``uid``; ``named``: the job id in the file's name, if any.
 
-        What a file says counts for the jobs of its user alone. Empty where the user has no such job here, or no name
-        says which of several it is.
+        A file counts only for jobs of its own user. Empty if the user has no such job here, or has several and the name
+        does not choose one.
         """
         jobs = self._names.get(uid, {})
         if named is None:
@@ -80,7 +80,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _names(self) -> Mapping[int, Mapping[str, AbstractSet[str]]]:
-        """By user and job the names of the job: its label, and its ids before an owner's suffix."""
+        """Return, by user and job, the names of the job: its label, and its ids before an owner's suffix."""
         users: dict[int, dict[str, set[str]]] = {}
         for view in self.ranks:
             process = view.process
@@ -92,17 +92,17 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def published(process: RankProcess) -> PublishedProcess:
-    """Copy a process of the table for others."""
+    """Return an immutable copy of a process of the table."""
     slots = None if process.slots is None else list(process.slots)
     members, seen_at = dict(process.members), dict(process.seen_at)
     copied = msgspec.structs.replace(process, slots=slots, members=members, seen_at=seen_at)
-    return PublishedProcess(*msgspec.structs.astuple(copied))  # a tenth of the time that names take
+    return PublishedProcess(*msgspec.structs.astuple(copied))  # a tenth of the time of keyword arguments
 
 
 def views_of(
     processes: Mapping[ProcessKey, RankProcess], labels: LabelBook
 ) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
-    """Return, by job and rank, the ranks whose process was seen and holds the label; and the processes that run."""
+    """Return the ranks of seen processes that hold the label, sorted by job and rank; and the running processes."""
     ranks, running = [], {}
     for key, process in processes.items():
         copied = published(process)

@@ -1,4 +1,4 @@
-"""How fast ranks are, and how late in the last minute: what pages for people show beside the metrics."""
+"""Speeds of ranks, and their lateness in the last minute, for pages that show more than metrics."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from agent.core.identity import RankLabel
 STEP_SECONDS = 5.0
 LATE_SECONDS = 60.0
 MAX_TRACKS = 4096
-"""Ranks whose last minute is kept; of others only the present is known."""
+"""Limit of ranks whose last minute is kept; other ranks show only their bandwidth."""
 
 
 class RankSpeed(msgspec.Struct, frozen=True):
-    """What an exporter knows of a rank now.
+    """Speed of a rank, from an exporter.
 
-    ``bus_bandwidth_bytes_per_second``: over the last seconds with data, None without. ``lateness_seconds``: of all
-    time, that all others waited for it alone, None where no communicator tells.
+    ``bus_bandwidth_bytes_per_second``: over the last seconds with data, None without data. ``lateness_seconds``: total
+    time that all others waited for this rank alone, None if no communicator shows it.
     """
 
     bus_bandwidth_bytes_per_second: float | None = None
@@ -26,14 +26,14 @@ class RankSpeed(msgspec.Struct, frozen=True):
 
 
 class SpeedView(msgspec.Struct, frozen=True):
-    """What is shown of a rank. ``late_share``: of the last minute, 0 to 1; None where unknown."""
+    """Speed of a rank as shown. ``late_share``: share of the last minute that it was late, 0 to 1; None if unknown."""
 
     bus_bandwidth_bytes_per_second: float | None = None
     late_share: float | None = None
 
 
 class SpeedBook:
-    """The speeds of the node's ranks: the present ones, and the lateness at each step of LATE_SECONDS."""
+    """Current speeds of the node's ranks, and their lateness over the last LATE_SECONDS."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -41,7 +41,7 @@ class SpeedBook:
         self._lateness: dict[RankLabel, deque[tuple[float, float]]] = {}
 
     def observe(self, speeds: Mapping[RankLabel, RankSpeed]) -> None:
-        """Note the speeds of all ranks that have any; a lateness that fell restarted at 0."""
+        """Replace the speeds of all ranks; a lateness that decreased has restarted at 0."""
         now = self._clock.monotonic()
         self._speeds = speeds
         known = {label: track for label, track in self._lateness.items() if label in speeds}
@@ -61,7 +61,7 @@ class SpeedBook:
         self._lateness = known
 
     def view(self, label: RankLabel) -> SpeedView:
-        """Return what is known of a rank."""
+        """Return the current speed of a rank and its lateness in the last minute."""
         speed, track = self._speeds.get(label, RankSpeed()), self._lateness.get(label)
         late = None
         if track and track[-1][0] - track[0][0] >= LATE_SECONDS:

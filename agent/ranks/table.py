@@ -1,8 +1,8 @@
-"""The rank table: which processes are ranks, which rank each is, whether it runs, and how it ended.
+"""The rank table: which processes are ranks, each one's number, whether it runs, and how it ended.
 
-Every method is called in the event loop. Exporters put evidence in (agent/ranks/writer.py); only the table makes
-labels. A published binding (process -> job and rank) holds for the life of the process: later contradictions are
-counted and never change a label.
+Every method runs in the event loop. Exporters add evidence (agent/ranks/writer.py); only the table makes labels. A
+published binding (process -> job and rank) holds for the life of the process: later contradictions are counted and
+never change a label.
 """
 
 from collections.abc import Mapping
@@ -22,14 +22,15 @@ from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
 
 UNSEEN_SECONDS = 5.0
-"""A process that no exporter looks at counts as running for this long. A reload takes less."""
+"""How long a process that no exporter observes still counts as running. A reload takes less time."""
 
 
 class RankTable(WrittenRanks):
-    """See the module. ``settle_at_once``: bind without waiting (a single pass over recorded data).
+    """The rank table. ``settle_at_once``: bind without waiting (a single pass over recorded data).
 
-    ``job_id_variables``: environment variables that name the jobs of new processes, before the known ones.
-    ``variables``: by exporter, those that it needs of rank processes; ``changed``: jobs with exits not judged yet.
+    ``job_id_variables``: environment variables with the job id of new processes, tried before the known ones.
+    ``variables``: by exporter, the variables of rank processes that it needs. ``changed``: jobs with exits not judged
+    yet.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
@@ -45,21 +46,21 @@ class RankTable(WrittenRanks):
         self.speeds = SpeedBook(clock)
 
     def kept_variables(self) -> frozenset[str]:
-        """Return the variables to read of a rank process: those that identity is made of, and those to be kept."""
+        """Return the variables to read of a rank process: those that name it, and those that exporters need."""
         return KEPT_VARIABLES.union(self.job_id_variables, *self.variables.values())
 
     def observe_gpus(self, hardware: Hardware) -> None:
-        """Note which GPUs the processes use; what one used before it left stays."""
+        """Note which GPUs the processes use; the GPUs of ended processes stay."""
         for key, process in self.running().items():
             process.note_gpus(hardware, key.pid)
         self.published = None
 
     def running(self) -> dict[ProcessKey, RankProcess]:
-        """Return the rank processes that run, as far as is known."""
+        """Return the rank processes without a known exit."""
         return {key: process for key, process in self.processes.items() if process.exited_at is None}
 
     def snapshot(self) -> RankSnapshot:
-        """Return what others see of the table: the same object until the next tick or write."""
+        """Return an immutable copy of the table: the same object until the next tick or write."""
         if self.published is None:
             ranks, running = views_of(self.processes, self.binder.labels)
             self.published = RankSnapshot(
@@ -78,14 +79,14 @@ class RankTable(WrittenRanks):
             )
         return self.published
 
-    def page(self) -> RankSnapshot:
+    def timed_snapshot(self) -> RankSnapshot:
         """Return the snapshot with the current time, from which pages compute ages."""
         return msgspec.structs.replace(
             self.snapshot(), taken_seconds=self.clock.time(), taken_at=self.clock.monotonic()
         )
 
     def tick(self) -> None:
-        """Publish bindings that are due, judge every job, and remove records that have expired. Called at 1 Hz."""
+        """Publish due bindings, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
         self.judge_changed()  # first: a restarted rank may take the label of the rank whose exit explains others
         self.binder.bind_due(self.processes, self.unseen())
@@ -97,7 +98,7 @@ class RankTable(WrittenRanks):
         self.published = None
 
     def judge_changed(self) -> None:
-        """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
+        """Judge the jobs with an exit, or a new exit status, since the last verdict."""
         if self.changed:
             jobs = self._jobs()
             self._judge({job_id: jobs[job_id] for job_id in self.changed if job_id in jobs})
@@ -117,7 +118,7 @@ class RankTable(WrittenRanks):
         return jobs
 
     def _judge(self, jobs: Mapping[str, list[RankProcess]]) -> None:
-        """Write verdicts into the processes of these jobs, and their lines of the liveness book. O(n log n) in them."""
+        """Set the verdicts of these jobs' processes, and update the jobs' lines in the liveness book; O(n log n)."""
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
         for job_id, members in jobs.items():
@@ -145,9 +146,9 @@ class RankTable(WrittenRanks):
         self.binder.release(key, process)
 
     def make_room(self, owner: str) -> bool:
-        """Evict a process of the owner with the most, if ``owner`` has fewer; False if none can be evicted."""
+        """Evict a process of the owner with the most, if ``owner`` has fewer; return False if none can be evicted."""
         self.judge_changed()
-        if (key := expiry.gives_way(self.processes, owner)) is not None:
+        if (key := expiry.eviction_candidate(self.processes, owner)) is not None:
             self._drop(key)
         return key is not None
 
@@ -156,22 +157,22 @@ class RankTable(WrittenRanks):
         table = SavedTable(
             processes=list(self.processes.values()),
             writer_keys=list(self.writers.items()),
-            saved_at=self.clock.monotonic() if self.running() else 0.0,  # else equal tables are equal bytes
+            saved_at=self.clock.monotonic() if self.running() else 0.0,  # 0.0: equal tables have equal bytes
             schedulers=sorted(self.binder.owners.schedulers),
             jobs=self.liveness.jobs,
         )
         return msgspec.msgpack.encode(table)
 
     def load(self, section: bytes) -> None:
-        """Take back what ``dump`` gave earlier in this boot; raises ValueError when it cannot be read.
+        """Restore a section that ``dump`` encoded in this boot; raises ValueError if it is damaged.
 
-        Processes count as unconfirmed, and are not shown, until they are observed or found gone.
+        Processes stay unconfirmed, and are not shown, until an exporter observes them or their exit.
         """
         saved = decode(section)
         self.binder.owners.schedulers.update(saved.schedulers)
         self.processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self.writers.update(saved.writer_keys)
         self.binder.restore(self.processes, self.unseen())
-        self.name_hosts()
+        self.collect_hostnames()
         self.liveness.jobs.update(saved.jobs)
         self._judge_all()

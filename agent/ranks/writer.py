@@ -1,4 +1,4 @@
-"""What exporters say of ranks: one writer for one exporter run. Every method is called in the event loop."""
+"""Write exporters' evidence into the rank table: one writer per exporter run, called in the event loop."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -19,18 +19,18 @@ from agent.ranks.table import RankTable
 MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
 MAX_FORMER = 8
-"""The search for a file's last writer goes back this many generations: some held no record."""
+"""How many generations the search for a file's previous writer goes back: some generations held no record."""
 FUTURE_SLACK_SECONDS = 2.0
-"""A record may be this much newer than now; a newer one counts as this much newer."""
+"""A record may be this far in the future; a later time is cut to this."""
 OOM_LOG_SECONDS = 10.0
-"""A kernel log line may name an exit up to this long after it; a later line is about another process."""
+"""A kernel log line names an exit at most this long after it; a later line is about another process."""
 
 
 class RankWriter(Leased[RankTable]):
-    """Writes what exporter ``source`` knows of ranks. ``snapshot`` returns the same object until a rank changes.
+    """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until a rank changes.
 
-    Other reads are bound to the table: ``kept_variables`` of rank processes, and of a writer of records its ``label``,
-    ``recording_settings``, whether it ``is_expired``, and the ``unlinked_writers``.
+    Further reads come from the table: ``kept_variables`` of rank processes; for a writer of records ``label``,
+    ``recording_settings`` and ``is_expired``; and ``unlinked_writers``.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:
@@ -42,35 +42,35 @@ class RankWriter(Leased[RankTable]):
 
     @property
     def _lent(self) -> RankTable:
-        """The table, to write into: its snapshot is out of date then."""
+        """Return the table for a write, and mark its snapshot as out of date."""
         table = super()._lent
         table.published = None
         return table
 
     def close(self) -> None:
-        """Take back what holds only while the exporter runs.
+        """Withdraw the evidence that holds only while the exporter runs.
 
-        The variables and the held files stay until its next run: a process keeps for life the variables that were read
-        when it was found, and a file that no process seems to hold is read no more.
+        Variables and held files stay until its next run. The variables of a process are read once, when it is
+        discovered. A file that no process seems to hold is no longer read.
         """
-        for take_back in list(self._at_end.values()):
-            take_back()
+        for withdraw in list(self._at_end.values()):
+            withdraw()
         self._at_end.clear()
         super().close()
 
     # -- processes -------------------------------------------------------------------------------------------------
 
     def process(self, key: ProcessKey) -> PublishedProcess | None:
-        """Return a copy of the process, which may have no label, as long as it is in the table."""
+        """Return a copy of the process, with or without a label; None if the table does not have it."""
         process = self._table.processes.get(key)
         return None if process is None else published(process)
 
     def keep_variables(self, names: frozenset[str]) -> None:
-        """Keep these environment variables of the rank processes found from now on."""
+        """Keep these environment variables of rank processes discovered from now on."""
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, if need be in the place of one of the owner with most; False when there is no room."""
+        """Add a rank process, in a full table instead of one of the owner with the most; return False without room."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:
@@ -94,9 +94,9 @@ class RankWriter(Leased[RankTable]):
         kill_pending: bool = False,
         finalized: bool = False,
     ) -> None:
-        """Note that a rank process was just seen to run.
+        """Note that a rank process was just seen running.
 
-        Its state: the kernel's letter, since when it is blocked, and what was seen of it.
+        ``state``: the kernel's letter. ``blocked_since``: since when a thread that NCCL needs has not run.
         """
         process = self._lent.processes.get(key)
         if process is None or process.exited_at is not None:
@@ -107,7 +107,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = finalized
 
     def lose_sight(self) -> None:
-        """Note that looks at processes ended: they are shown for UNSEEN_SECONDS, after that only when seen again."""
+        """Note that no exporter observes processes now: after UNSEEN_SECONDS they are hidden until seen again."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:
@@ -119,24 +119,24 @@ class RankWriter(Leased[RankTable]):
         self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
 
     def observe_held_files(self, held: Mapping[tuple[int, int], str]) -> None:
-        """Note the files of records that processes here hold, by device and inode, as their processes name them."""
+        """Note the record files that processes here hold open, by device and inode; each path is the holder's own."""
         self._lent.held_files = held
 
     def observe_user(self, uid: int, name: str) -> None:
-        """Note the name of a user, which was not known when processes of it were found."""
+        """Note a user name that was unknown when the user's processes were discovered."""
         for process in self._lent.processes.values():
             if process.facts is not None and process.facts.uid == uid:
                 process.facts = msgspec.structs.replace(process.facts, user=name)
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
-        """Note the places of a process in communicators, from another source than its own records."""
+        """Note the memberships of a process in communicators, from a source other than its records."""
         table = self._lent
         if (process := table.processes.get(key)) is not None:
             for membership in memberships:
                 table.refused += not process.join(membership, table.clock.monotonic())
 
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
-        """Note which processes here RAS does not hear; those not in ``silences`` it hears, or says nothing of."""
+        """Note which processes here RAS misses; all processes not in ``silences`` count as heard."""
         for key, process in self._lent.processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
         self._at_end["silences"] = lambda: self.observe_silences({})
@@ -144,9 +144,9 @@ class RankWriter(Leased[RankTable]):
     # -- exits -----------------------------------------------------------------------------------------------------
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
-        """Note that a process is gone; called again when its status is learnt.
+        """Note the exit of a process; called again when its status becomes known.
 
-        Its state is `exited` until its job is judged: with the tick, or before that by ``judge_changed``.
+        Its state is `exited` until its job is judged: at the next tick, or earlier by ``judge_changed``.
         """
         table = self._lent
         if (process := table.processes.get(key)) is None:
@@ -165,7 +165,7 @@ class RankWriter(Leased[RankTable]):
             process.exception = name
 
     def observe_oom_kill(self, key: ProcessKey) -> None:
-        """Note that the kernel's log says, just now, that the OOM killer sent a process SIGKILL."""
+        """Note a fresh kernel log line: the OOM killer sent this process SIGKILL."""
         process, now = self._lent.processes.get(key), self._table.clock.monotonic()
         if process is None or (process.exited_at is not None and now - process.exited_at > OOM_LOG_SECONDS):
             return
@@ -174,7 +174,7 @@ class RankWriter(Leased[RankTable]):
             self.observe_exit(key, None)
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
-        """Note how schedulers ended jobs here, one end per job. Schedulers repeat it, as exits may follow."""
+        """Note how schedulers ended jobs here, one end per job. Exporters repeat an end, as exits may follow it."""
         table, by_id = self._lent, {end.job_id: end for end in ends}
         for process in table.processes.values() if by_id else ():
             end = by_id.get(process.scheduled_job_id)
@@ -186,7 +186,7 @@ class RankWriter(Leased[RankTable]):
                 table.liveness.note_end(end, process.shown_job_id, table.clock.monotonic(), table.clock.time())
 
     def judge_changed(self) -> None:
-        """Judge the jobs with a process that exited, or whose exit status arrived, since they were last judged."""
+        """Judge the jobs with an exit, or a new exit status, since the last verdict."""
         self._lent.judge_changed()
 
     # -- records ---------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class RankWriter(Leased[RankTable]):
         last_progress_seconds: float | None,
         uid: int | None = None,
     ) -> None:
-        """Note what records say: new memberships, the time (epoch) of the newest, and whose the file is, if known."""
+        """Note new memberships from records, the epoch time of the newest record, and the uid of the file, if known."""
         table = self._lent
         now = table.clock.monotonic()
         record = table.writers.get(writer_key)
@@ -219,7 +219,7 @@ class RankWriter(Leased[RankTable]):
             process.note_progress(min(last_progress_seconds, table.clock.time() + FUTURE_SLACK_SECONDS))
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Note that process ``key`` wrote the records of ``writer_key``: what they say holds for the process."""
+        """Note that process ``key`` wrote the records of ``writer_key``, and move their evidence to it."""
         table = self._lent
         record, process = table.writers.get(writer_key), table.processes.get(key)
         if record is None or process is None or record.process is not None:
@@ -238,23 +238,24 @@ class RankWriter(Leased[RankTable]):
         table.binder.labels.release(unseen)
 
     def observe_read_otherwise(self, keys: frozenset[ProcessKey]) -> None:
-        """Note which processes need no records: something else is read of them."""
+        """Note which processes need no records because another source describes them."""
         self._lent.read_otherwise = keys
         self._at_end["read_otherwise"] = lambda: self.observe_read_otherwise(frozenset())
 
     def observe_speeds(self, speeds: Mapping[RankLabel, RankSpeed]) -> None:
-        """Note the speeds of all ranks that have any."""
+        """Replace the speeds of all ranks."""
         self._lent.speeds.observe(speeds)
         self._at_end["speeds"] = lambda: self.observe_speeds({})
 
     def late_share(self, label: RankLabel) -> float | None:
-        """Return how late the rank was in the last minute (0 to 1); None where that is unknown."""
+        """Return the share of the last minute that the rank was late (0 to 1); None if unknown."""
         return self._table.speeds.view(label).late_share
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it left: no process holds the file now.
+        """Link a process that truncated its file just before it exited: no process holds the file now.
 
-        If it left while the agent was away, its exit time is unknown: newer records may be of a successor with its pid.
+        If it exited while the agent was away, its exit time is unknown: newer records may be of a successor with its
+        pid.
         """
         key = self._former(writer_key)
         process = None if key is None else self._table.processes.get(key)
@@ -265,7 +266,7 @@ class RankWriter(Leased[RankTable]):
             self.link(writer_key, key)
 
     def _former(self, writer_key: WriterKey) -> ProcessKey | None:
-        """Return the process that wrote what the same file held before, under the same host name and pid."""
+        """Return the process that wrote an earlier generation of the same file, with the same host name and pid."""
         for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
             record = self._table.writers.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:

@@ -1,1 +1,1 @@
-"""What an exporter may import, by purpose: docs are in each module, in the order in which an author needs them."""
+"""Everything that an exporter may import, by purpose; each module documents its names in the order of use."""

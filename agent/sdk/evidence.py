@@ -1,7 +1,7 @@
-"""Bundles of evidence on dead ranks.
+"""Bundles of evidence about dead ranks.
 
-EvidenceBoard: where exporters offer their part. Wanted: a bundle that waits for parts; Offers, Offered: the parts.
-folder, summary: where bundles lie and what their summary says.
+EvidenceBoard: the exporters' offers. Wanted: the request for a bundle. Offers: an exporter's writer. Offered: a part.
+folder, summary: directory of bundles, and their summaries.
 """
 
 from agent.evidence import folder, summary

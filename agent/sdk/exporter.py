@@ -1,12 +1,11 @@
-"""What every exporter is made of.
+"""Building blocks of every exporter.
 
-Exporter: the five calls that the agent makes. Spec: name, configuration, families and intervals, read before it
-starts. Context: what the agent lends to one run of an exporter, and takes back when it ends. NoData: raised when the
-source is not there. LeaseEnded: raised by every write after that. ExporterConfig: the base of a section of the
-configuration. Roots: where /proc, /sys and others are mounted. SysfsExporter: the base of an exporter that reads
-small files. OwnThread: a thread for calls that block. Clock, Logger. Guard: logs an exception and counts it.
-StateSection: a part of the checkpoint; SavedCount, SavedSeconds, saved_sum are its bounded numbers, MAX_SECTION_BYTES
-its limit. Outputs: command output read with a limit.
+Exporter: the five calls of the agent. Spec: name, configuration, families and intervals, read before the start.
+Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: raised by every write
+after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
+SysfsExporter: base of an exporter that reads small files. OwnThread: a thread for blocking calls. Clock, Logger. Guard:
+logs and counts an exception. StateSection: a section of the checkpoint; SavedCount, SavedSeconds, saved_sum: its
+bounded numbers; MAX_SECTION_BYTES: its limit. Outputs: the files that processes write.
 """
 
 from agent.core.checkpoint import MAX_SECTION_BYTES, SavedCount, SavedSeconds, StateSection, saved_sum

@@ -1,11 +1,11 @@
-"""Files that jobs write: found by pattern, followed for each owner with a fair share, and read as lines.
+"""Files of jobs: found by pattern, followed with a fair share per owner, and read as lines.
 
-TextExporter: the base of an exporter that follows text files of jobs; SavedTexts: its part of the checkpoint.
-PathPatterns, compiled_path_pattern: where files may lie. JobTexts: follows text files of jobs; JobLines: its new
-lines. TextFiles, TextLines, Follower, FollowedFile: the parts that it is made of. Position, SavedPositions: how far a
-file was read, for the checkpoint. ChangedFiles, read_changed, FilePlace: whole small files, read again when they
-change. FairTable, Share, ShareOf, share_of: a bounded table with fair eviction; in_turns: the owners one after the
-other, newest: of files. atoi, strtoll: numbers as C programs parse them.
+TextExporter: base of an exporter of jobs' text files; SavedTexts: its section of the checkpoint. PathPatterns,
+compiled_path_pattern: patterns of paths. JobTexts: follows text files of jobs; JobLines: their new lines. TextFiles,
+TextLines, Follower, FollowedFile: the parts of JobTexts. Position, SavedPositions: read positions for the checkpoint.
+ChangedFiles, read_changed, FilePlace: small files, read whole when they change. FairTable, Share, ShareOf, share_of: a
+bounded table with fair eviction; in_turns: items with owners in turn; newest: the same for files. atoi, strtoll:
+numbers as C programs parse them.
 """
 
 from agent.core.hosts import atoi, strtoll

@@ -1,9 +1,9 @@
 """GPUs and NICs of this node, and their health.
 
-Gpu, Nic: one device. HardwareSource: who found it. Checks, CheckState, Levels: health checks with hysteresis.
-Subject, NODE: what a check is about. fault_table, gpu_faults: what error codes mean; Told: a code as a driver reports
-it; Judged, Fault: its meaning; FaultSeen, FaultsByPci: faults by device. gpu_families: metric families of all GPU
-exporters.
+Gpu, Nic: a device. HardwareSource: an exporter's writer of devices. Checks, CheckState, Levels: an exporter's writer of
+check results. Subject, NODE: the hardware of a check. fault_table, gpu_faults: meanings of error codes; Told: a code as
+reported by a driver; Judged, Fault: its meaning; FaultSeen, FaultsByPci: faults by device. gpu_families: metric
+families of all GPU exporters.
 """
 
 from agent.hardware import fault_table, gpu_families, gpu_faults

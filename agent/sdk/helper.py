@@ -1,7 +1,7 @@
-"""Processes of their own, for calls that can hang.
+"""Helper processes for calls that may hang.
 
-LendHelper: starts one for an exporter; HelperSpec: what it runs; Helper: calls it. HelperHung, HelperFailed and their
-base HelperError: the three ends of a call that gave no answer.
+LendHelper: lends one to an exporter. HelperSpec: what it runs. Helper: calls it. HelperHung, HelperFailed and their
+base HelperError: a call without an answer.
 """
 
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper

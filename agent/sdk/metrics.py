@@ -1,9 +1,8 @@
-"""What an exporter exports.
+"""Metrics of an exporter.
 
-Family: one metric's name, type, labels, help and cost. COUNT, SUM: how its values add up. Metric: a family with its
-rows. Rows: rows collected under the series limit. comm_label, label_fields, clean_label: text that may become a label
-value. Admission: asks for room for a new series before its counter starts. FairBudget, Group: equal shares of a
-limit.
+Family: a metric's name, type, labels, help and cost. COUNT, SUM: `le` of a histogram's series that are not buckets.
+Metric: a family with its series. Rows: a family under construction. comm_label, label_fields, clean_label: safe label
+values. Admission: reserves series before their counters start. FairBudget, Group: equal shares of a limit.
 """
 
 from agent.core.identity import comm_label, label_fields

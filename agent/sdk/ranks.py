@@ -1,11 +1,11 @@
-"""What the agent knows of the ranks on this node, and what exporters add.
+"""The ranks on this node, and exporters' evidence about them.
 
-RankSnapshot, RankView: all ranks, until the next change. PublishedProcess: one rank's process, frozen; ProcessKey: its
-pid and start time. RankLabel: job id and rank as labels. ProcessFacts: what /proc said when the process was found.
-Owner, OwnerKind, Proof, proof_of: who runs it, by what proof. Membership, UNKNOWN_RANK: a rank in a communicator.
-ExitStatus, ending, in_words, JobEnd: how a process and a job ended. RankWriter: writes what an exporter knows of ranks.
-WriterKey, is_record_file: which process writes a record file. Pauses, RankSpeed, RasSilence: evidence on progress,
-speed and RAS. MarkRequest, MarkAnswer, mark: a user's marks through a socket.
+RankSnapshot, RankView: all ranks until the next change. PublishedProcess: a rank's process, frozen; ProcessKey: its pid
+and start time. RankLabel: job id and rank as labels. ProcessFacts: facts from /proc when it was discovered. Owner,
+OwnerKind, Proof, proof_of: its owner and the proof of its job. Membership, UNKNOWN_RANK: a rank in a communicator.
+ExitStatus, ending, in_words, JobEnd: the end of a process and of a job. RankWriter: writes an exporter's evidence.
+WriterKey, is_record_file: the writer of a record file. Pauses, RankSpeed, RasSilence: evidence of progress, speed and
+RAS. MarkRequest, MarkAnswer, mark: marks of users through a socket.
 """
 
 from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel, WriterKey

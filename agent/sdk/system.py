@@ -1,6 +1,6 @@
-"""What the kernel says.
+"""The kernel's interfaces.
 
-ProcFS: /proc; OpenFile, Stat: parts of it. sysfs: small files; pci_address, pci_path: PCI devices. netlink, ethtool:
+ProcFS: /proc; OpenFile, Stat: results of it. sysfs: small files; pci_address, pci_path: PCI devices. netlink, ethtool:
 network devices. expand_hosts: a scheduler's host list as names.
 """
 

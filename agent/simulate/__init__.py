@@ -1,1 +1,1 @@
-"""A simulated job: real processes that write NCCL Inspector files, for the demo, the benchmarks and the tests."""
+"""Simulate a job: real processes that write NCCL Inspector files, for the demo, benchmarks and tests."""

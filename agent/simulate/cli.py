@@ -25,10 +25,10 @@ EASY_TP = 4
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that refuses in one line."""
+    """An argument parser whose errors have one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Write ``message`` to standard error and exit with 2."""
+        """Print ``message`` to standard error and exit with status 2."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
@@ -39,7 +39,7 @@ def make_parser() -> Parser:
     )
     _add_job(parser.add_argument_group("the job"))
     _add_files(parser.add_argument_group("the files"))
-    _add_looks(parser.add_argument_group("the look of the processes"))
+    _add_looks(parser.add_argument_group("the appearance of the processes"))
     _add_slowness(parser.add_argument_group("slowness"))
     _add_accidents(parser.add_argument_group("accidents and ends"))
     return parser
@@ -48,33 +48,33 @@ def make_parser() -> Parser:
 def _add_job(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--ranks", type=whole(2), default=DEFAULT.ranks, metavar="N", help="ranks of the whole job (8)")
-    add("--hosts", type=whole(1), default=1, metavar="H", help="hosts the ranks are spread over (1)")
-    add("--host-index", type=whole(0), default=0, metavar="I", help="the host this launcher plays (0)")
-    add("--tp", type=whole(1), default=0, metavar="T", help="ranks per tensor-parallel group (4, or what divides)")
-    add("--job-id", metavar="ID", help=f"its id, which the agent shows ({DEFAULT.job_id}, shown by --scheduler alone)")
-    add("--seed", type=whole(0), default=0, metavar="N", help="same seed and job id: same hashes, same times (0)")
+    add("--hosts", type=whole(1), default=1, metavar="H", help="hosts of the ranks (1)")
+    add("--host-index", type=whole(0), default=0, metavar="I", help="index of this launcher's host (0)")
+    add("--tp", type=whole(1), default=0, metavar="T", help="ranks per tensor-parallel group (4, or a divisor)")
+    add("--job-id", metavar="ID", help=f"its id, as shown by the agent ({DEFAULT.job_id}, shown only with --scheduler)")
+    add("--seed", type=whole(0), default=0, metavar="N", help="equal seeds and job ids give equal hashes and times (0)")
     rate = DEFAULT.records_per_second
     add("--records-per-second", type=positive, default=rate, metavar="R", help=f"per healthy rank ({rate:g})")
-    add("--steps", type=whole(0), default=0, metavar="N", help="end in order after N steps (0: go on)")
+    add("--steps", type=whole(0), default=0, metavar="N", help="end in order after N steps (0: never)")
     add("--duration", dest="duration_seconds", type=amount, default=0.0, metavar="SECONDS",
-        help="end in order after this time, and cancel what cannot end within the grace (0: go on)")  # fmt: skip
+        help="end in order after this time, and cancel ranks that do not end within the grace (0: never)")  # fmt: skip
 
 
 def _add_files(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--job-dir", default="", metavar="DIR", help="the job's own, shared by its hosts (a temporary one)")
-    add("--dump-dir", default="", metavar="DIR", help="where Inspector files go (JOB_DIR/inspector)")
+    add("--job-dir", default="", metavar="DIR", help="the job's own directory, shared by its hosts (a temporary one)")
+    add("--dump-dir", default="", metavar="DIR", help="directory of Inspector files (JOB_DIR/inspector)")
     add("--dump-interval-us", type=whole(1), default=DEFAULT.dump_interval_us, metavar="US",
-        help=f"between two dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
-    add("--flush-at-end", action="store_true", help="a last dump pass at an orderly end, as RCCL makes; NCCL does not")
+        help=f"interval of dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
+    add("--flush-at-end", action="store_true", help="make a last dump pass at an orderly end (RCCL does, NCCL not)")
 
 
 def _add_looks(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
-    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="whose job id variable ranks have (torchrun, or none "
-        "without --job-id)")  # fmt: skip
+    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="the ranks have its job id variable "
+        "(torchrun, or none without --job-id)")  # fmt: skip
     add("--no-rank-environment", dest="rank_environment", action="store_false",
-        help="leave RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT out")  # fmt: skip
+        help="leave out RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT")  # fmt: skip
     add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"({DEFAULT.master_addr})")
     add("--master-port", type=whole(0), default=DEFAULT.master_port, metavar="PORT", help=f"({DEFAULT.master_port})")
     add("--dataloaders", type=whole(0), default=1, metavar="K", help="workers forked by each process (1)")
@@ -87,7 +87,7 @@ def _add_slowness(group: argparse._ArgumentGroup) -> None:
     add("--straggler-delay-us", type=amount, default=DEFAULT.straggler_delay_us, metavar="US", help="how much longer")
     add("--slow-link", type=whole(0), metavar="RANK", help="a rank whose network link is slow")
     add("--slow-link-factor", type=positive, default=DEFAULT.slow_link_factor, metavar="F",
-        help="how many times longer transfers take that use the link")  # fmt: skip
+        help="factor of the duration of transfers over the link")  # fmt: skip
 
 
 def _add_accidents(group: argparse._ArgumentGroup) -> None:
@@ -95,20 +95,20 @@ def _add_accidents(group: argparse._ArgumentGroup) -> None:
     add("--kill", dest="kill_ranks", type=ranks, default=(), metavar="RANKS", help="ranks (1 or 1,2,5) to signal")
     add("--kill-at", dest="kill_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
     add("--kill-signal", default="KILL", metavar="NAME", help="KILL, SEGV, ABRT, TERM, STOP ... (KILL)")
-    add("--exit", dest="exit_ranks", type=ranks, default=(), metavar="RANKS", help="ranks that leave by themselves")
+    add("--exit", dest="exit_ranks", type=ranks, default=(), metavar="RANKS", help="ranks that exit by themselves")
     add("--exit-code", type=whole(0), default=1, metavar="N", help="their exit status (1)")
     add("--exit-at", dest="exit_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
-    add("--stuck", type=whole(0), metavar="RANK", help="a rank that lives but goes no further")
-    add("--stuck-at-step", type=whole(0), default=0, metavar="K", help="the step it does not begin (0)")
+    add("--stuck", type=whole(0), metavar="RANK", help="a rank that lives but stops working")
+    add("--stuck-at-step", type=whole(0), default=0, metavar="K", help="the step that it does not begin (0)")
     add("--recreate-every", dest="recreate_every_steps", type=whole(0), default=0, metavar="K",
-        help="steps after which all communicators and their files are destroyed and made again (0: never)")  # fmt: skip
+        help="steps after which all communicators and their files are recreated (0: never)")  # fmt: skip
     add("--recreate-seconds", type=amount, default=DEFAULT.recreate_seconds, metavar="SECONDS",
-        help=f"how long that takes ({DEFAULT.recreate_seconds:g})")  # fmt: skip
+        help=f"duration of a recreation ({DEFAULT.recreate_seconds:g})")  # fmt: skip
     add("--teardown", choices=["none", "torchrun", "srun"], default="none",
         help="when a rank dies: leave the others, or end them (SIGTERM, then SIGKILL; srun: SIGCONT too)")  # fmt: skip
     add("--grace", dest="grace_seconds", type=amount, default=DEFAULT.grace_seconds, metavar="SECONDS",
         help=f"from SIGTERM to SIGKILL ({DEFAULT.grace_seconds:g})")  # fmt: skip
-    add("--slow-sigterm-ranks", type=ranks, default=(), metavar="RANKS", help="ranks that take their time at SIGTERM")
+    add("--slow-sigterm-ranks", type=ranks, default=(), metavar="RANKS", help="ranks that exit late after SIGTERM")
     add("--slow-sigterm-seconds", type=amount, default=DEFAULT.slow_sigterm_seconds, metavar="SECONDS", help="how long")
 
 
@@ -124,12 +124,12 @@ def whole(least: int) -> Callable[[str], int]:
 
 
 def ranks(text: str) -> tuple[int, ...]:
-    """Convert ``1,2,5`` to ranks."""
+    """Return the ranks in ``1,2,5``."""
     return tuple(whole(0)(number) for number in text.split(","))
 
 
 def amount(text: str) -> float:
-    """Convert to a float of 0 or more."""
+    """Return a float of 0 or more."""
     try:
         value = float(text)
     except ValueError:
@@ -140,7 +140,7 @@ def amount(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """Convert to a float above 0."""
+    """Return a float above 0."""
     value = amount(text)
     if value == 0.0:
         raise argparse.ArgumentTypeError("it must be more than 0")
@@ -148,16 +148,16 @@ def positive(text: str) -> float:
 
 
 def job_of(flags: argparse.Namespace) -> Job:
-    """Return the job that the flags describe. A given id is torchrun's unless a scheduler is named."""
+    """Return the job of the flags. A given id counts as torchrun's unless a scheduler is named."""
     flags.scheduler = flags.scheduler or ("none" if flags.job_id is None else "torchrun")
     flags.job_id = flags.job_id or DEFAULT.job_id
     return Job(**vars(flags))
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job that ``argv`` (without the program's name) asks for; return the exit code.
+    """Run the job of ``argv`` (without the program's name); return the exit status.
 
-    0: every rank exited with status 0; 1: some did not; 2 (by SystemExit): wrong options, one line explains.
+    0: every rank exited with status 0; 1: a rank did not; 2 (by SystemExit): wrong options, explained in one line.
     """
     parser = make_parser()
     job = job_of(parser.parse_args(argv))
@@ -171,7 +171,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             prepare(job)
         except FileExistsError:
-            parser.error(f"{job.file()} is there already: give each job a --job-dir of its own")
+            parser.error(f"{job.file()} exists already: give each job its own --job-dir")
         except ValueError as error:
             parser.error(str(error))
         except OSError as error:
@@ -180,7 +180,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def find_mistake(job: Job) -> str | None:
-    """Return what makes no sense in ``job``, in one line, or None."""
+    """Return the first error in ``job`` in one line, or None."""
     try:
         make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     except ValueError as error:
@@ -195,7 +195,10 @@ def find_mistake(job: Job) -> str | None:
             f"--ranks-per-process {job.ranks_per_process} does not divide {job.ranks_per_host} ranks per host",
         ),
         (bool(strangers), f"there is no rank {strangers[:1]} among {job.ranks} (from 0)"),
-        (job.kill_signal not in KNOWN_SIGNALS, f"--kill-signal {job.kill_signal} is no signal (KILL, SEGV, STOP ...)"),
+        (
+            job.kill_signal not in KNOWN_SIGNALS,
+            f"--kill-signal {job.kill_signal} is not a signal (KILL, SEGV, STOP ...)",
+        ),
         (job.exit_code > 255, f"--exit-code {job.exit_code} is more than 255"),
     )
     return next((message for refused, message in refusals if refused), None)

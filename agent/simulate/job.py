@@ -1,4 +1,4 @@
-"""The order to one launcher, as it travels to its rank processes. Imports the standard library only."""
+"""The description of a simulated job, passed to a launcher and its rank processes. Only the standard library."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps")
 SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor")
-"""Fields that every host must be given alike, or else its ranks would live in another job."""
+"""Fields that must be equal on every host; otherwise its ranks would belong to another job."""
 
 
 class Job(NamedTuple):
-    """One job as one launcher sees it; every launcher of a job is given the same, but for ``host_index``.
+    """A job for one launcher; all launchers of a job have equal fields, except ``host_index``.
 
-    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents count
-    from the moment all ranks of the job are initialised. ``job_dir`` is shared by all hosts, ``dump_dir`` need not be.
+    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents count from
+    the moment all ranks of the job are initialised. All hosts share ``job_dir``, but not necessarily ``dump_dir``.
     """
 
     job_dir: str
@@ -58,11 +58,11 @@ class Job(NamedTuple):
 
     @property
     def ranks_per_host(self) -> int:
-        """Return how many ranks each host has."""
+        """Return the number of ranks per host."""
         return self.ranks // self.hosts
 
     def processes(self) -> list[tuple[int, ...]]:
-        """Return the ranks that each process of this host holds."""
+        """Return the ranks of each process of this host."""
         first = self.host_index * self.ranks_per_host
         return [
             tuple(range(start, start + self.ranks_per_process))
@@ -70,15 +70,15 @@ class Job(NamedTuple):
         ]
 
     def file(self) -> Path:
-        """Where the launcher leaves the job for its ranks."""
+        """Return the path of the launcher's job file for its ranks."""
         return Path(self.job_dir) / f"job-{self.host_index}.json"
 
     def end_marker(self) -> Path:
-        """Return the file whose appearance tells the data loaders of this host to leave."""
+        """Return the path of the file that makes the data loaders of this host exit."""
         return Path(self.job_dir) / f"end-{self.host_index}"
 
     def difference(self, other: Job) -> str | None:
-        """Return the name of a field in which this host's job and ``other``'s cannot be one, or None."""
+        """Return a field in which this host's job contradicts ``other``'s, or None."""
         return next((name for name in SHARED + SHARED_ACCIDENTS if getattr(self, name) != getattr(other, name)), None)
 
     def encode(self) -> str:
@@ -87,7 +87,7 @@ class Job(NamedTuple):
 
 
 def decode(text: str) -> Job:
-    """Return the job that :meth:`Job.encode` wrote."""
+    """Return the job from the text of :meth:`Job.encode`."""
     fields: dict[str, Any] = json.loads(text)
     fields |= {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return Job(**fields)

@@ -1,4 +1,4 @@
-"""Starts the rank processes of one host, hurts them as asked, and ends them as torchrun or srun would."""
+"""Start the rank processes of one host, cause the requested accidents, and end the ranks as torchrun or srun would."""
 
 import ctypes
 import json
@@ -17,7 +17,7 @@ from agent.simulate.layout import STEP
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal a process gets when its parent dies; kept over exec, cleared in forked children."""
+"""prctl(2): set the signal for the parent's death; it stays over exec and is cleared in forked children."""
 
 JOB_ID_VARIABLE = {"slurm": "SLURM_JOB_ID", "torchrun": "TORCHELASTIC_RUN_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
 FOREIGN_PREFIXES = ("SLURM_", "PBS_", "LSB_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
@@ -27,7 +27,7 @@ KNOWN_SIGNALS = {known.name.removeprefix("SIG"): known for known in signal.Signa
 
 
 class Launcher:
-    """One host's part of the job; ``emit`` takes one JSON line per event."""
+    """Launches one host's part of the job; ``emit`` gets one JSON line per event."""
 
     def __init__(self, job: Job, emit: Callable[[str], object]) -> None:
         self._job = job
@@ -35,7 +35,7 @@ class Launcher:
         self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
         self._groups = job.processes()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self._asked: set[int] = set()
+        self._received_signals: set[int] = set()
         self._ready_at: float | None = None
         self._killed = False
         self._give_up_at: float | None = None
@@ -43,9 +43,9 @@ class Launcher:
         self._all_well = True
 
     def run(self) -> int:
-        """Run the job to its end; return 0 when every rank here exited with status 0, else 1."""
+        """Run the job to its end; return 0 if every rank here exited with status 0, else 1."""
         for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(signal_number, lambda number, _frame: self._asked.add(number))
+            signal.signal(signal_number, lambda number, _frame: self._received_signals.add(number))
         self._event("launcher", pid=os.getpid(), job_dir=self._job.job_dir, dump_dir=self._job.dump_dir)
         try:
             for index, ranks in enumerate(self._groups):
@@ -63,7 +63,7 @@ class Launcher:
         return 0 if self._all_well else 1
 
     def _start(self, index: int, ranks: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        # -S: the ranks need the standard library only, and site-packages would slow their start.
+        # -S: the ranks need only the standard library, and site-packages would slow their start.
         command = [sys.executable, "-S", "-m", "agent.simulate.rank", str(self._job.file()), str(index)]
         return subprocess.Popen(  # noqa: S603  # our own module
             command,
@@ -112,16 +112,16 @@ class Launcher:
                 self._give_up_at = now + self._job.duration_seconds + self._end_takes_seconds()
 
     def _obey(self, now: float) -> None:
-        asked, self._asked = self._asked, set()
-        if signal.SIGUSR1 in asked:
+        received, self._received_signals = self._received_signals, set()
+        if signal.SIGUSR1 in received:
             self._board.header[END_REQUESTED] = 1
             self._give_up_at = now + self._end_takes_seconds()
             self._event("end_requested")
-        if asked & {signal.SIGTERM, signal.SIGINT}:
+        if received & {signal.SIGTERM, signal.SIGINT}:
             self._terminate(now, "cancelled")
 
     def _end_takes_seconds(self) -> float:
-        """How long an orderly end may take: the step under way and the next, what may lie between, and the grace."""
+        """Return the limit of an orderly end: this step and the next, a possible recreation between, and the grace."""
         between_seconds = self._job.recreate_seconds if self._job.recreate_every_steps else 0.0
         return self._job.grace_seconds + between_seconds + 3 * len(STEP) / self._job.records_per_second
 
@@ -132,7 +132,7 @@ class Launcher:
                 process.send_signal(KNOWN_SIGNALS[self._job.kill_signal])
 
     def _terminate(self, now: float, event: str) -> None:
-        if self._sigkill_at is not None:  # already under way
+        if self._sigkill_at is not None:  # the end has begun
             return
         self._sigkill_at = now + self._job.grace_seconds
         self._event(event)
@@ -149,17 +149,17 @@ class Launcher:
 
 
 def prepare(job: Job) -> None:
-    """Make the directories and leave the job for its ranks.
+    """Create the directories and write the job file for the ranks.
 
-    Raises FileExistsError when this host's part of the job ran in ``job_dir`` before, OSError when it cannot write,
-    ValueError when another host was given another job.
+    Raises FileExistsError if this host's part of the job ran in ``job_dir`` before, OSError if a write fails,
+    ValueError if another host has a different job.
     """
     Path(job.job_dir).mkdir(exist_ok=True)
     for other in Path(job.job_dir).glob("job-*.json"):
         if other != job.file() and (name := job.difference(decode(other.read_text()))):
-            raise ValueError(f"{name} is not what {other} says: the hosts of a job must agree")
+            raise ValueError(f"{name} differs from {other}: the hosts of a job must agree")
     Path(job.dump_dir).mkdir(exist_ok=True)
-    # Complete or absent for the other hosts, and never over an old one.
+    # The link appears complete for other hosts, and never replaces an old file.
     draft = job.file().with_suffix(".draft")
     draft.write_text(job.encode())
     try:
@@ -171,10 +171,10 @@ def prepare(job: Job) -> None:
 def rank_environment(
     job: Job, ranks: tuple[int, ...], inherited: Mapping[str, str], module_path: Sequence[str]
 ) -> dict[str, str]:
-    """Return the environment of the process that holds ``ranks``.
+    """Return the environment of the process with ``ranks``.
 
-    Names of another job are taken out of ``inherited``; ``module_path`` is where the process finds this package. A
-    process of several ranks has no RANK of its own.
+    Variables of other jobs are removed from ``inherited``; ``module_path``: where the process finds this package. A
+    process of several ranks has no RANK.
     """
     kept = {
         name: value

@@ -1,4 +1,4 @@
-"""The communicators of the job and the operations of one training step. Pure."""
+"""Lay out the communicators of the job and the operations of a training step. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ KIB = 1024
 MIB = 1024 * KIB
 
 ID_CHARACTERS = 16
-"""Inspector keeps the communicator's id in 17 bytes with the final NUL (plugins/profiler/inspector, NCCL 2.28-2.30)."""
+"""Inspector stores a communicator's id in 17 bytes with the final NUL (plugins/profiler/inspector, NCCL 2.28-2.30)."""
 
 
 class Operation(NamedTuple):
-    """One collective of a step; ``size_bytes`` is the message size as NCCL gives it to the profiler."""
+    """A collective of a step. ``size_bytes``: message size as NCCL passes it to the profiler."""
 
     kind: CommunicatorKind
     collective: Collective
@@ -33,13 +33,13 @@ STEP = (
     Operation("dp", "AllGather", 32 * MIB),
     Operation("world", "AllReduce", 16 * KIB),
 )
-"""A training step; the world's operation comes last, so that all ranks end a step together."""
+"""A training step. The operation of the world communicator comes last, so that all ranks end a step together."""
 
 
 class SimulatedCommunicator(NamedTuple):
-    """One communicator: ``members`` are global ranks, a member's place is its rank in the communicator.
+    """A communicator. ``members``: global ranks; a member's index is its rank in the communicator.
 
-    ``nodes`` counts the hosts of its members; ``network`` says that its traffic leaves the NVLink domain.
+    ``nodes``: number of hosts of its members. ``network``: its traffic leaves the NVLink domain.
     """
 
     kind: CommunicatorKind
@@ -51,23 +51,23 @@ class SimulatedCommunicator(NamedTuple):
 
     @property
     def id(self) -> str:
-        """Return the id as Inspector prints it: ``0x`` and unpadded hex, cut to 16 characters."""
+        """Return the id as Inspector writes it: ``0x`` and unpadded hex, cut to 16 characters."""
         return f"{self.hash:#x}"[:ID_CHARACTERS]
 
-    def made_anew(self) -> SimulatedCommunicator:
-        """Return the communicator of the same members under the hash that all of them have for the next one."""
+    def recreated(self) -> SimulatedCommunicator:
+        """Return the next communicator of the same members; all of them compute the same hash for it."""
         return self._replace(hash=_draw(f"{self.name}/{self.hash}"))
 
 
 class Layout(NamedTuple):
-    """All communicators of a job with two or more members, by kind; ``steps`` is what each rank does in a step."""
+    """All communicators of a job with two or more members, by kind. ``step``: the operations of a rank's step."""
 
     ranks: int
     communicators: dict[CommunicatorKind, tuple[SimulatedCommunicator, ...]]
     step: tuple[Operation, ...]
 
     def of(self, rank: int) -> list[SimulatedCommunicator]:
-        """Return the communicators that ``rank`` is in, in the order of their creation: world, tp, dp."""
+        """Return the communicators of ``rank`` in the order of creation: world, tp, dp."""
         return [
             communicator
             for group in self.communicators.values()
@@ -79,8 +79,8 @@ class Layout(NamedTuple):
 def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layout:
     """Lay out ``ranks`` over ``hosts``: TP groups of ``tp`` consecutive ranks, DP groups of equal TP index, the world.
 
-    The same arguments give the same hashes on every host. Communicators of one rank are left out: NCCL launches no
-    kernel for them. Raises ValueError when the numbers do not divide.
+    Equal arguments give equal hashes on every host. Communicators of one rank are left out: NCCL launches no kernel for
+    them. Raises ValueError if the numbers do not divide.
     """
     if ranks < 2 or ranks % hosts:
         raise ValueError(f"{ranks} ranks cannot be spread over {hosts} hosts (two or more ranks, evenly)")
@@ -110,5 +110,5 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
 
 
 def _draw(text: str) -> int:
-    # A str seeds Random through SHA-512: the same number in every process and Python version.
+    # Random hashes a str seed with SHA-512: the number is equal in every process and Python version.
     return random.Random(text).getrandbits(64)  # noqa: S311  # simulated, no secret

@@ -1,6 +1,6 @@
-"""When each rank arrives at each collective and how long its kernel runs. Pure; the same in every process of the job.
+"""Compute when each rank arrives at each collective and how long its kernel runs. Pure; equal in all processes.
 
-A rank's kernel time holds its wait for the last to arrive, so the late rank has the shortest time (NVIDIA's Inspector
+A rank's kernel time includes its wait for the last arrival, so the late rank has the shortest time (NVIDIA's Inspector
 measures each GPU's own kernel from its own start to its own stop).
 """
 
@@ -20,7 +20,7 @@ CALIBRATION_STEPS = 32
 
 
 class Accidents(NamedTuple):
-    """What goes wrong: a rank that computes longer, a rank behind a slow link."""
+    """Accidents: a rank that computes longer, a rank behind a slow link."""
 
     straggler: int | None = None
     straggler_delay_us: float = 0.0
@@ -29,21 +29,21 @@ class Accidents(NamedTuple):
 
 
 class OperationTimes(NamedTuple):
-    """One operation, for all ranks by global rank: arrival in us after the step's start, kernel time in us."""
+    """Times of one operation by global rank: arrival in us after the step's start, kernel time in us."""
 
     arrival_us: list[float]
     kernel_us: list[float]
 
 
 class StepTimes(NamedTuple):
-    """One step: its operations in order, and its length in us (all ranks end it together)."""
+    """Times of one step: its operations in order, and its length in us (all ranks end it together)."""
 
     operations: list[OperationTimes]
     duration_us: float
 
 
 class TimingPlan(NamedTuple):
-    """All that decides the times; ``pace`` is real seconds per simulated second, so that the asked rate holds."""
+    """Inputs of all times. ``pace``: real seconds per simulated second, which keeps the requested rate."""
 
     layout: Layout
     seed: int
@@ -54,17 +54,17 @@ class TimingPlan(NamedTuple):
 
 
 def bus_factor(collective: Collective, ranks: int) -> float:
-    """Return bus bandwidth divided by algorithm bandwidth for a communicator of ``ranks``."""
+    """Return the ratio of bus bandwidth to algorithm bandwidth for a communicator of ``ranks``."""
     return (2.0 if collective == "AllReduce" else 1.0) * (ranks - 1) / ranks
 
 
 def moved_bytes(collective: Collective, size_bytes: int, ranks: int) -> int:
-    """Return the numerator of the algorithm bandwidth for a message of ``size_bytes``."""
+    """Return the bytes that count for the algorithm bandwidth of a message of ``size_bytes``."""
     return size_bytes if collective == "AllReduce" else size_bytes * ranks
 
 
 def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> float:
-    """Return how long ``operation`` takes once all members are there, on healthy links, in us."""
+    """Return the time (us) of ``operation`` after the last arrival, on healthy links."""
     ranks = len(communicator.members)
     bus_bytes = moved_bytes(operation.collective, operation.size_bytes, ranks) * bus_factor(operation.collective, ranks)
     if communicator.network:
@@ -73,9 +73,9 @@ def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> fl
 
 
 def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: Accidents) -> TimingPlan:
-    """Choose the compute time between operations so that a healthy rank completes ``records_per_second``.
+    """Return a plan whose compute times let a healthy rank complete ``records_per_second``.
 
-    Where the transfers alone take longer than that, ``pace`` squeezes simulated time into the real time there is.
+    If the transfers alone take longer, ``pace`` compresses simulated time into real time.
     """
     operations = len(layout.step)
     wanted_us = 1e6 / records_per_second

@@ -1,4 +1,4 @@
-"""How far a rank may go: it arrives when its time has come, and completes when its whole communicator has arrived."""
+"""Advance a rank: it arrives when its time has come, and completes when its whole communicator has arrived."""
 
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from agent.simulate.physics import OperationTimes, StepTimes, TimingPlan, step_t
 from agent.simulate.writer import CommunicatorLog, SimulatedRecord
 
 RUN_AHEAD_SECONDS = 0.03
-"""How far arrivals may run ahead of completions: three polls, or else fast jobs would crawl from poll to poll."""
+"""How far arrivals may run ahead of completions: three polls; with less, fast jobs would wait for each poll."""
 
 CATCH_UP_SECONDS = 1.0
-"""A rank further behind its schedule than this does not catch up: time spent stalled is lost, as in life."""
+"""A rank further behind its schedule does not catch up: stalled time is lost, as in a real job."""
 
 
 class Timeline:
-    """The steps still in use by the ranks of one process, each simulated once."""
+    """The steps still used by the ranks of one process, each computed once."""
 
     def __init__(self, plan: TimingPlan) -> None:
         self._plan = plan
@@ -26,7 +26,7 @@ class Timeline:
         self._next_start_us = 0.0
 
     def at(self, operation: int) -> tuple[float, OperationTimes]:
-        """Return the start of the step (us since the job's start) and the times of operation number ``operation``."""
+        """Return the step's start (us since the job's start) and the times of operation ``operation``."""
         step, index = divmod(operation, self._length)
         while step >= self._first + len(self._steps):
             times = step_times(self._plan, self._first + len(self._steps))
@@ -43,9 +43,9 @@ class Timeline:
 
 
 class RankProgress:
-    """One rank: ``arrived`` and ``completed`` count operations since the job's start.
+    """Progress of one rank. ``arrived``, ``completed``: numbers of operations since the job's start.
 
-    ``stuck_at`` is the operation at which it stops arriving, None for never.
+    ``stuck_at``: the operation at which it stops arriving, None for never.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class RankProgress:
         self._started_seconds = 0.0
 
     def start(self, now_seconds: float) -> None:
-        """Start the schedule; ``now_seconds`` is any monotonic clock."""
+        """Start the schedule at ``now_seconds`` of any monotonic clock."""
         self._started_seconds = now_seconds
 
     def advance(self, now_seconds: float, end_operation: int | None) -> None:
-        """Complete what the others have arrived at, then arrive at what is due, up to ``end_operation``."""
+        """Complete the operations at which all others arrived, then arrive at due ones, up to ``end_operation``."""
         while self.completed < self.arrived and self._board.all_arrived(
             self._members_at[self.completed % len(self._step)], self.completed + 1
         ):
@@ -83,9 +83,9 @@ class RankProgress:
             self._board.show(self.rank, self.arrived)
 
     def recreate(self) -> None:
-        """Leave all communicators for new ones of the same members, which count from 0."""
+        """Replace all communicators by new ones of the same members, which count from 0."""
         self.past_logs += self.logs
-        self._join([log.communicator.made_anew() for log in self.logs])
+        self._join([log.communicator.recreated() for log in self.logs])
 
     def _join(self, communicators: Sequence[SimulatedCommunicator]) -> None:
         self.logs = [CommunicatorLog(communicator, self.rank) for communicator in communicators]
@@ -113,7 +113,7 @@ class RankProgress:
         operation, log = self._step[index], self._log_at[index]
         _, times = self._timeline.at(self.completed)
         key = (operation.kind, operation.collective)
-        # The plugin floors the GPU's nanoseconds and never prints a zero (it drops such operations).
+        # The plugin rounds the GPU's nanoseconds down and drops operations of zero microseconds.
         kernel_us = max(1, int(times.kernel_us[self.rank]))
         log.add(SimulatedRecord(operation.collective, self._sequences[key], operation.size_bytes, kernel_us))
         self._sequences[key] += 1
@@ -121,7 +121,7 @@ class RankProgress:
 
 
 def run_ahead_operations(plan: TimingPlan) -> int:
-    """Return how many operations a rank may have arrived at without having completed them."""
+    """Return how many operations a rank may arrive at without completing them."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
 

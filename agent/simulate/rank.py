@@ -1,6 +1,6 @@
-"""One rank process of the simulated job (or several ranks in one): ``python -m agent.simulate.rank JOB.json N``.
+"""A process of one or several simulated ranks: ``python -m agent.simulate.rank JOB.json N``.
 
-Started by the launcher. Imports the standard library only, so that it starts fast and stays small.
+The launcher starts it. It imports only the standard library, so that it starts fast and stays small.
 """
 
 import json
@@ -21,9 +21,9 @@ from agent.simulate.writer import InspectorFile
 POLL_SECONDS = 0.01
 LOADER_POLL_SECONDS = 0.1
 STAY_SECONDS = 60.0
-"""How long a data-loader worker stays at most after its rank is gone."""
+"""Longest life of a data-loader worker after its rank's end."""
 THREAD_NAME = "NCCL RAS"
-"""What the library's thread is called with NCCL_SET_THREAD_NAME=1."""
+"""Name of the library's thread with NCCL_SET_THREAD_NAME=1."""
 
 
 class SimulatedRank:
@@ -46,7 +46,7 @@ class SimulatedRank:
         start_library_thread()
 
     def run(self) -> int:
-        """Be the ranks until their end; return the exit status, or die by SIGTERM when that was requested."""
+        """Run the ranks until their end; return the exit status, or die by SIGTERM if it was received."""
         for rank in self._ranks:
             self._board.show(rank.rank, 0)
         while not self._board.initialised() and not self._must_leave():
@@ -93,7 +93,7 @@ class SimulatedRank:
         self._file.close()
 
     def _recreate(self) -> None:
-        """Make all communicators again, as ncclCommInitRank does: the plugin opens the file of that name again."""
+        """Recreate all communicators, as ncclCommInitRank does: the plugin reopens the file of the same name."""
         made_at = time.monotonic() + self._job.recreate_seconds
         while time.monotonic() < made_at and not self._must_leave():
             time.sleep(POLL_SECONDS)
@@ -111,7 +111,7 @@ class SimulatedRank:
         self._file.dump([log for rank in self._ranks for log in rank.logs])
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
-        """Return the operation to end at; rank 0 chooses it when the time is up or an end was requested."""
+        """Return the last operation; rank 0 chooses it when the time is up or an end was requested."""
         chosen = self._board.header[END_OPERATION] or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None
@@ -125,7 +125,7 @@ class SimulatedRank:
         return self._terminated_at is not None or os.getppid() != self._launcher
 
     def _linger(self) -> None:
-        """Take the time that a rank with a slow SIGTERM handler takes."""
+        """Wait as long as a rank with a slow SIGTERM handler."""
         if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*self._job.slow_sigterm_ranks}:
             time.sleep(max(0.0, self._terminated_at + self._job.slow_sigterm_seconds - time.monotonic()))
 
@@ -157,14 +157,14 @@ class SimulatedRank:
 
 
 def plan_of(job: Job) -> TimingPlan:
-    """Return the times of the whole job, equal in all its processes."""
+    """Return the timing plan of the job, equal in all its processes."""
     layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     accidents = Accidents(job.straggler, job.straggler_delay_us, job.slow_link, job.slow_link_factor)
     return make_plan(layout, job.seed, job.records_per_second, accidents)
 
 
 def start_library_thread() -> None:
-    """Start the thread that a process with NCCL has."""
+    """Start a thread named like the one of NCCL."""
     named = threading.Event()
 
     def stay() -> None:
@@ -179,9 +179,9 @@ def start_library_thread() -> None:
 
 
 def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
-    """Fork ``count`` data-loader workers, which inherit environment and open files; call before starting threads.
+    """Fork ``count`` data-loader workers, which inherit environment and open files; call it before starting threads.
 
-    They leave when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after their parent is.
+    A worker exits when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after its parent.
     """
     parent = os.getpid()
     for _ in range(count):
@@ -190,12 +190,12 @@ def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 _be_quiet()
                 _stay(parent, end_marker, launcher)
-            finally:  # never go on as a second rank, whatever happened
+            finally:  # never continue as a second rank
                 os._exit(0)
 
 
 def _be_quiet() -> None:
-    """Close standard error: else a reader of the launcher's would wait for this worker's end."""
+    """Close standard error; otherwise a reader of the launcher's output would wait for this worker's end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""The Inspector file of one process, written as the 2.30 plugin writes it."""
+"""Write the Inspector file of one process as the 2.30 plugin does."""
 
 import json
 import os
@@ -14,7 +14,7 @@ GIT_REV = "v2.30.7-1"
 
 
 class SimulatedRecord(NamedTuple):
-    """One completed collective of one rank; ``sequence`` counts from 0 per communicator and collective."""
+    """A completed collective of one rank. ``sequence``: counts from 0 per communicator and collective."""
 
     collective: Collective
     sequence: int
@@ -23,12 +23,12 @@ class SimulatedRecord(NamedTuple):
 
 
 def escaped(text: str) -> str:
-    """Return ``text`` as a JSON string as the plugin writes it: UTF-8 left alone, ``/`` escaped."""
+    """Return ``text`` as a JSON string in the plugin's form: UTF-8 unchanged, ``/`` escaped."""
     return json.dumps(text, ensure_ascii=False).replace("/", "\\/")
 
 
 def line_start(communicator: SimulatedCommunicator, comm_rank: int) -> str:
-    """Return what every line of this rank in this communicator begins with, up to the time of the dump."""
+    """Return the start of every line of this rank in this communicator, up to the time of the dump."""
     return (
         f'{{"header":{{"id":"{communicator.id}","comm_name":{escaped(communicator.name)},"rank":{comm_rank},'
         f'"n_ranks":{len(communicator.members)},"nnodes":{communicator.nodes}}},'
@@ -38,13 +38,13 @@ def line_start(communicator: SimulatedCommunicator, comm_rank: int) -> str:
 
 
 def line_middle(hostname: str, pid: int) -> str:
-    """Return what stands between the time of the dump and the collective in every line of a process."""
+    """Return the part of every line of a process between the time of the dump and the collective."""
     return f',"hostname":{escaped(hostname)},"pid":{pid}}},"coll_perf":{{"coll":"'
 
 
 def line_end(record: SimulatedRecord, ranks: int) -> str:
-    """Return the collective's part of the line, newline included; ``ranks`` is the communicator's size."""
-    # The plugin computes bandwidths from the whole microseconds that it prints.
+    """Return the collective's part of a line with its newline; ``ranks``: size of the communicator."""
+    # The plugin computes bandwidths from whole microseconds, as printed.
     algorithm_gbs = moved_bytes(record.collective, record.size_bytes, ranks) / (record.kernel_us * 1e3)
     bus_gbs = algorithm_gbs * bus_factor(record.collective, ranks)
     return (
@@ -55,14 +55,14 @@ def line_end(record: SimulatedRecord, ranks: int) -> str:
 
 
 RING_RECORDS = 1024
-"""Records kept per communicator between two dump passes: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE's default."""
+"""Limit of records per communicator between two dump passes: NCCL_INSPECTOR_DUMP_COLL_RING_SIZE's default."""
 
 PIECE_BYTES = 4096
-"""The plugin's stdio buffer on ext4: longer output goes out in pieces of this, cut anywhere."""
+"""Size of the plugin's stdio buffer on ext4: longer output is written in pieces of this size, cut anywhere."""
 
 
 class CommunicatorLog:
-    """What one rank completed in one communicator since the last dump pass; the oldest is lost when it overflows."""
+    """The records of one rank in one communicator since the last dump pass; the oldest is lost on overflow."""
 
     def __init__(self, communicator: SimulatedCommunicator, rank: int) -> None:
         self.communicator = communicator
@@ -79,7 +79,7 @@ class CommunicatorLog:
         self._ring.append(record)
 
     def drain(self) -> list[SimulatedRecord]:
-        """Return what is kept, in order of completion, count it as written and keep nothing."""
+        """Return and remove all records in order of completion, and count them as written."""
         records = list(self._ring)
         self._ring.clear()
         self.written.update((record.collective, record.size_bytes) for record in records)
@@ -87,17 +87,17 @@ class CommunicatorLog:
 
 
 class InspectorFile:
-    """The open file ``<dump_dir>/<hostname>-pid<pid>.log``; OSError passes through (a full disk ends the rank)."""
+    """The open file ``<dump_dir>/<hostname>-pid<pid>.log``; an OSError passes through (a full disk ends the rank)."""
 
     def __init__(self, dump_dir: str, hostname: str, pid: int) -> None:
         self.path = f"{dump_dir}/{hostname}-pid{pid}.log"
         self.bytes_written = 0
         self._middle = line_middle(hostname, pid)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-        os.fchmod(self._fd, 0o666)  # whatever the umask says: so does the plugin
+        os.fchmod(self._fd, 0o666)  # independent of the umask, as in the plugin
 
     def dump(self, logs: Sequence[CommunicatorLog]) -> None:
-        """Make one dump pass over ``logs``, given in the order of creation: the newest communicator goes first."""
+        """Write one dump pass of ``logs`` (in order of creation): the newest communicator goes first."""
         text = "".join(
             f"{log.line_start}{time.time_ns() // 1000}{self._middle}{line_end(record, log.ranks)}"
             for log in reversed(logs)
@@ -109,7 +109,7 @@ class InspectorFile:
         self.bytes_written += len(output)
 
     def close(self) -> None:
-        """Close the file; what was not dumped is lost, as in life."""
+        """Close the file; records that were not dumped are lost, as in a real job."""
         os.close(self._fd)
 
     def _write(self, piece: memoryview) -> None:

@@ -1,1 +1,1 @@
-"""What the kernel tells: processes (/proc) and devices (/sys, PCI)."""
+"""Read the kernel's interfaces: processes (/proc) and devices (/sys, PCI, netlink)."""

@@ -1,4 +1,4 @@
-"""The kernel's ioctl for network devices (SIOCETHTOOL of linux/ethtool.h), as far as netlink does not do. Blocking."""
+"""Call the ioctl for network devices (SIOCETHTOOL of linux/ethtool.h) where netlink has no equivalent. Blocking."""
 
 import ctypes
 import fcntl
@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-ROOM_BYTES = 1024 * 1024  # For 131,071 numbers; the drivers with most have some 20,000
+ROOM_BYTES = 1024 * 1024  # Room for 131,071 numbers; no known driver has more than about 20,000
 _REQUEST = 0x8946
 _GET_STATISTICS = struct.pack("=II", 0x1D, 0)
 _NAME_BYTES = 16
@@ -15,14 +15,14 @@ _FORBIDDEN = 0
 
 
 def refresh_statistics(device: str) -> None:
-    """Have a device's driver read all its statistics now; OSError where it has none. The numbers are thrown away.
+    """Make a device's driver read all its statistics now, and drop them; raises OSError if it has none.
 
-    The kernel writes as many as the driver has, whatever room there is, so what follows the room may not be written to:
-    too many are an error, and never another's memory.
+    The kernel writes as many numbers as the driver has, whatever the room. So the page after the room is not writable:
+    too many numbers raise an error instead of overwriting other memory.
     """
     name = device.encode()
     if not 0 < len(name) < _NAME_BYTES:
-        raise ValueError("no name of a network device")
+        raise ValueError("not a name of a network device")
     before = -ROOM_BYTES % mmap.PAGESIZE  # so that the room ends where its last page does
     memory = mmap.mmap(-1, before + ROOM_BYTES + mmap.PAGESIZE)
     room = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + before

@@ -1,10 +1,9 @@
-"""Opens a file that a job names, as the job's process sees it, and nothing else. Blocking; standard library alone.
+"""Open a file named by a job as the job's process sees it, and no other file. Blocking; only the standard library.
 
-Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW guards the last name
-alone. So the path is walked name by name, each link read and followed here; openat2(RESOLVE_IN_ROOT) does the same, but
-kernels before 5.6 and some filters of system calls have it not. It opens only the
-requested kind, a regular file or a FIFO. It looks first at what a name leads to (O_PATH), so that it waits for no
-device and no lease.
+Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW protects only the
+last name. So the path is walked name by name, and each link is read and followed here. openat2(RESOLVE_IN_ROOT) does
+the same, but kernels before 5.6 and some filters of system calls lack it. Only the requested kind is opened, a regular
+file or a FIFO: its status is read first (O_PATH), so that no device or lease can block.
 """
 
 import errno
@@ -12,13 +11,13 @@ import os
 import stat
 
 MAX_PATH_BYTES = 4096
-MAX_LINKS = 40  # As the kernel's
-MAX_NAMES = 256  # Of directories on the way, those of links included
+MAX_LINKS = 40  # The kernel's own limit
+MAX_NAMES = 256  # Limit of directories on the way, including those of links
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_inside(root: str, path: str) -> int:
-    """A descriptor of the regular file that ``path`` is under the root directory ``root``; OSError."""
+    """Return a descriptor of the regular file at ``path`` under the root directory ``root``; raises OSError."""
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise OSError(errno.ENAMETOOLONG, "a long path")
     way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
@@ -31,11 +30,11 @@ def open_inside(root: str, path: str) -> int:
 
 
 class OtherUserError(OSError):
-    """What a name leads to belongs to another user than it should."""
+    """The file belongs to another user than it should."""
 
 
 def open_pipe_inside(root: str, path: str, uid: int) -> int:
-    """A descriptor to write to user ``uid``'s FIFO that ``path`` is under ``root``; OSError (ENXIO: it has no reader).
+    """Return a descriptor to write to user ``uid``'s FIFO at ``path`` under ``root``; OSError ENXIO: no reader.
 
     The last name may not be a link.
     """
@@ -48,7 +47,7 @@ def open_pipe_inside(root: str, path: str, uid: int) -> int:
         way.append(os.open(name, _WALK, dir_fd=way[-1]))
         status = os.fstat(way[-1])
         if not stat.S_ISFIFO(status.st_mode):
-            raise OSError(errno.EINVAL, "no FIFO")
+            raise OSError(errno.EINVAL, "not a FIFO")
         if status.st_uid != uid:
             raise OtherUserError(errno.EPERM, "another user's FIFO")
         return os.open(f"/proc/self/fd/{way[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -58,14 +57,14 @@ def open_pipe_inside(root: str, path: str, uid: int) -> int:
 
 
 def open_regular(fd: int) -> int:
-    """A descriptor to read the file that ``fd`` (O_PATH) stands for; OSError unless it is a regular one."""
+    """Return a descriptor to read the file of ``fd`` (O_PATH); raises OSError unless it is regular."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise OSError(errno.EINVAL, "no regular file")
+        raise OSError(errno.EINVAL, "not a regular file")
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def open_named(path: str, *, is_link: bool = False) -> int:
-    """A descriptor of the regular file of this name; OSError. ``is_link``: the name itself may be a link."""
+    """Return a descriptor of the regular file at ``path``; raises OSError. ``is_link``: the path may be a link."""
     fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))
     try:
         return open_regular(fd)
@@ -74,7 +73,7 @@ def open_named(path: str, *, is_link: bool = False) -> int:
 
 
 def read_bounded(fd: int, max_bytes: int) -> bytes:
-    """The first ``max_bytes`` + 1 bytes of an open file: who has more than ``max_bytes`` knows that it is too long."""
+    """Return up to ``max_bytes`` + 1 bytes of an open file: more than ``max_bytes`` means that it is too long."""
     pieces, missing = [], max_bytes + 1
     while missing > 0 and (piece := os.read(fd, missing)):
         pieces.append(piece)
@@ -83,7 +82,7 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
 
 
 def _walk(way: list[int], path: str) -> None:
-    """Go on from the last of ``way``, whose first is the root, to ``path``; OSError."""
+    """Walk ``path`` from the last descriptor of ``way``, whose first is the root; raises OSError."""
     names, links = path.split("/")[::-1], 0
     while names:
         name = names.pop()

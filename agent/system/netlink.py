@@ -1,6 +1,6 @@
-"""Questions to the kernel by netlink (netlink(7)): messages and attributes as bytes, and a socket for them. Blocking.
+"""Query the kernel through netlink (netlink(7)): messages, attributes and a socket. Blocking.
 
-Numbers are the kernel's own byte order. What asks here only reads: no request of ours changes anything.
+Numbers have the kernel's byte order. All our requests only read.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
-ROUTE, GENERIC, RDMA = 0, 16, 20  # Protocols (linux/netlink.h): the network's, families by name, RDMA's
+ROUTE, GENERIC, RDMA = 0, 16, 20  # Protocols (linux/netlink.h): network, families by name, RDMA
 TIMEOUT_SECONDS = 2.0  # The kernel answers at once; a driver may wait for its device
-MAX_MESSAGE_BYTES = 64 * 1024  # Of one datagram; the kernel makes dumps of 32 KiB at most
+MAX_MESSAGE_BYTES = 64 * 1024  # Limit of one datagram; the kernel's have at most 32 KiB
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 REQUEST, DUMP = 0x1, 0x300
 _HEADER = struct.Struct("=IHHII")
@@ -24,7 +24,7 @@ _NESTED, _KIND_MASK = 0x8000, 0x3FFF
 
 
 class Message(NamedTuple):
-    """One message: its type, flags, sequence number and what follows the header."""
+    """A message: its type, flags, sequence number and the payload after the header."""
 
     kind: int
     flags: int
@@ -33,13 +33,13 @@ class Message(NamedTuple):
 
 
 def attribute(kind: int, payload: bytes, *, nested: bool = False) -> bytes:
-    """An attribute, padded; ``nested``: its payload is attributes."""
+    """Return a padded attribute; ``nested``: its payload consists of attributes."""
     head = _ATTRIBUTE.pack(_ATTRIBUTE.size + len(payload), kind | (_NESTED if nested else 0))
     return head + payload + b"\0" * (-len(payload) % 4)
 
 
 def attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """The attributes in ``raw`` by type, up to one that is cut."""
+    """Yield (type, payload) of the attributes in ``raw``, up to a cut one."""
     at = 0
     while at + _ATTRIBUTE.size <= len(raw):
         length, kind = _ATTRIBUTE.unpack_from(raw, at)
@@ -50,12 +50,12 @@ def attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def message(kind: int, flags: int, number: int, payload: bytes) -> bytes:
-    """A message as it is sent."""
+    """Return a message as bytes."""
     return _HEADER.pack(_HEADER.size + len(payload), kind, flags, number, 0) + payload
 
 
 def messages(raw: bytes) -> Iterator[Message]:
-    """The messages of a datagram, up to one that is cut."""
+    """Yield the messages of a datagram, up to a cut one."""
     at = 0
     while at + _HEADER.size <= len(raw):
         length, kind, flags, number, _ = _HEADER.unpack_from(raw, at)
@@ -66,9 +66,9 @@ def messages(raw: bytes) -> Iterator[Message]:
 
 
 def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Netlink:
-    """A socket to the kernel; OSError where the sandbox or the kernel has none.
+    """Return a socket to the kernel; raises OSError if the sandbox or the kernel has none.
 
-    With ``timeout_seconds`` 0 a question never blocks: for protocols whose answer is there when the question was sent.
+    With ``timeout_seconds`` 0 a query never blocks: for protocols that answer before the send returns.
     """
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
@@ -81,14 +81,14 @@ def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Net
 
 
 class Netlink:
-    """One socket, for one question at a time. Raises OSError with what the kernel says against a question."""
+    """A netlink socket for one query at a time. Raises OSError with the kernel's error for a query."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._number = 0
 
     def __enter__(self) -> Netlink:
-        """Return itself."""
+        """Return this object."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,17 +100,17 @@ class Netlink:
         self._channel.close()
 
     def ask(self, kind: int, payload: bytes) -> bytes:
-        """Return the payload of the one message that answers."""
+        """Return the payload of the single answer."""
         for answer in self._answers(kind, REQUEST, payload):
             return answer
         raise OSError("the kernel's answer is empty")
 
     def dump(self, kind: int) -> list[bytes]:
-        """Return the payloads of all messages that answer."""
+        """Return the payloads of all answers."""
         return list(self._answers(kind, REQUEST | DUMP, b""))
 
     def _answers(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
-        """Yield payloads until the answer is whole. What answers an earlier question, given up, is passed over."""
+        """Yield payloads until the answer is complete; skip late answers to earlier queries."""
         self._number += 1
         self._channel.send(message(kind, flags, self._number, payload))
         remaining_bytes = MAX_ANSWER_BYTES

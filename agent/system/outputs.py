@@ -1,4 +1,4 @@
-"""Which files processes write: their standard output and error, and files by name, with each writer's Slurm job."""
+"""Find the files that processes write: standard output and error, and named files with their writers' Slurm jobs."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
 
 NUMBERS = ("1", "2")
-FORWARDER = "srun"  # The program that writes other processes' output, by any descriptor
+FORWARDER = "srun"  # The program that writes other processes' output, through any descriptor
 ROOT_UID = 0  # Schedulers' daemons write the output of jobs as root
-MAX_PROCESSES = 65_536  # Of a node, looked at in one look
-# Slurm's control groups from the root of the hierarchy on, where no user can make one (plugins cgroup/v2 and /v1).
+MAX_PROCESSES = 65_536  # Limit of processes per search
+# Slurm's control groups, anchored at the root of the hierarchy, where no user can make one (plugins cgroup/v2, /v1).
 _JOB = re.compile(
     r"/(?:system\.slice/(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]{1,10})/job_([0-9]{1,10})(?=/|$)",
     re.ASCII,
@@ -21,17 +21,16 @@ _JOB = re.compile(
 
 
 class Outputs:
-    """Looks at the processes under ``root`` (/proc, or a recorded tree)."""
+    """Reads descriptors of the processes under ``root`` (/proc, or a recorded tree)."""
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
         self._procfs = ProcFS(root)
 
     def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
-        """A process' standard output and error as far as they are regular files that it may write to.
+        """Return a process' standard output and error, if they are regular files that it may write.
 
-        ``forwards``: files by its other descriptors too, since it writes the output of others. Waits where a file
-        system hangs.
+        ``forwards``: also its other files, as it writes other processes' output. Blocks on a hung file system.
         """
         files = []
         for number in self._descriptors(pid) if forwards else NUMBERS:
@@ -46,9 +45,9 @@ class Outputs:
         return files
 
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
-        """Which of ``paths`` some process has for its standard output or error, or a srun has open.
+        """Return those of ``paths`` that are a process' standard output or error, or open in an srun.
 
-        Only links are read, which waits for no file system.
+        It only reads links, which never blocks on a file system.
         """
         open_paths = set()
         for pid in self._procfs.pids():
@@ -68,9 +67,9 @@ class Outputs:
             return []
 
     def path_of(self, pid: int, file: OpenFile) -> str | None:
-        """Where a process' file is found: by the name that the process has for it, else by way of its own root.
+        """Return a path to a process' file: the process' own name for it, else through the process' root.
 
-        None where neither leads to it: it is gone, or was renamed.
+        None if neither leads to it: it is gone, or was renamed.
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
@@ -83,10 +82,10 @@ class Outputs:
 
 
 def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
-    """Which of ``paths`` (each with the uid of its file) a process of that user, or of root, can write to now.
+    """Return the files of ``paths`` (with their uids) that a process of that user, or of root, can write now.
 
-    Returns device and inode, with the id of the Slurm job whose control group holds that process; empty where there is
-    none. Blocking. Takes the right to the processes' descriptors; where that is missing nothing is found.
+    By (device, inode): the Slurm job whose control group has the process, empty without one. Blocking. Needs the right
+    to read the processes' descriptors; without it the result is empty.
     """
     writers: dict[tuple[int, int], str] = {}
     users = {*paths.values(), ROOT_UID}
@@ -95,8 +94,8 @@ def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], 
         if status is None or status.uid not in users:
             continue
         for file in proc.open_files(pid, paths.__contains__) or ():
-            is_theirs = paths.get(file.target) == status.uid or status.uid == ROOT_UID
-            if file.inode and is_theirs and proc.may_write(pid, file):
+            is_own_or_root = paths.get(file.target) == status.uid or status.uid == ROOT_UID
+            if file.inode and is_own_or_root and proc.may_write(pid, file):
                 identity = (file.device, file.inode)
                 writers[identity] = writers.get(identity) or _job_of(proc, pid)
     return writers

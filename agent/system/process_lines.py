@@ -1,4 +1,4 @@
-"""Lines of /proc/PID/stat and /proc/PID/status (proc(5)), with the kernel's bounds. Pure."""
+"""Parse /proc/PID/stat and /proc/PID/status (proc(5)) within the kernel's limits. Pure."""
 
 import re
 
@@ -11,17 +11,17 @@ _EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kern
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
 MAX_CPU_LIST = 256  # Characters
-_MAX_TICKS = 1 << 46  # Of a time in ticks: 20,000 years of a hundredth of a second; more is none
+_MAX_TICKS = 1 << 46  # Limit of a time in ticks (1/100 s): 20,000 years; a longer one is damage
 _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/stat that we use. ``exit_code`` is in waitpid form, 0 where we lack ptrace rights.
+    """Used fields of /proc/PID/stat. ``exit_code``: in waitpid's form, 0 without ptrace rights.
 
-    ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie.
-    Of a process, not of a thread, CPU time and major faults are those of all its threads, also of those that ended;
-    ``io_wait_ticks`` is the thread's own in any case. ``waited_cpu_ticks``: of children that it has waited for, and
-    theirs.
+    ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie. CPU time
+    and major faults of a process include all its threads, even ended ones; of a thread they are its own.
+    ``io_wait_ticks`` is always the thread's own. ``waited_cpu_ticks``: of children that it waited for, and of their
+    children.
     """
 
     pid: int
@@ -42,20 +42,20 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ProcessKey:
-        """Return the identity that survives reuse of the pid."""
+        """Return the key that stays unique when the pid is reused."""
         return ProcessKey(self.pid, self.start_ticks)
 
     @property
     def over(self) -> bool:
-        """Return True for a zombie without other threads: it only waits for its parent."""
+        """Return True for a zombie without other threads, which only waits for its parent."""
         return self.state in "ZX" and self.threads <= 1
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """Fields of /proc/PID/status. ``namespace_pids`` runs from our pid namespace inwards.
+    """Used fields of /proc/PID/status. ``namespace_pids``: from the agent's pid namespace inwards.
 
-    ``uid``: the real one; ``root``: all four are 0. ``swap_bytes``: of the process; switches: of the thread. ``cpus``:
-    a list of those that it may run on, 256 characters at most, empty where there is none or it is longer.
+    ``uid``: the real one. ``root``: all four uids are 0. ``swap_bytes``: of the process. ``context_switches``: of the
+    thread. ``cpus``: list of allowed CPUs, at most 256 characters; empty if missing or longer.
     """
 
     uid: int
@@ -68,7 +68,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_stat(text: str) -> Stat | None:
-    """Parse /proc/PID/stat; None when it is not one. The name stands in brackets and may hold anything."""
+    """Parse /proc/PID/stat; None if it is invalid. The name is in brackets and may contain anything."""
     try:
         pid, rest = text.split(" ", 1)
         name, tail = rest[1:].rsplit(") ", 1)
@@ -99,7 +99,7 @@ def parse_stat(text: str) -> Stat | None:
 
 
 def parse_status(text: str) -> Status | None:
-    """Parse /proc/PID/status (or a thread's); None when it is not one."""
+    """Parse /proc/PID/status (or a thread's); None if it is invalid."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
@@ -125,9 +125,9 @@ def _cpu_list(text: str) -> str:
 
 
 def parse_schedstat(text: str) -> int | None:
-    """Return how long (ns) a thread was ready and waited for a CPU, from schedstat; None if the kernel counts nothing.
+    """Return how long (ns) a thread waited for a CPU while ready, from schedstat; None if the kernel does not count.
 
-    A kernel that has the file and does not count shows three zeros (kernel/sched/stats.h, sched_info_on).
+    A kernel with the file that does not count writes three zeros (kernel/sched/stats.h, sched_info_on).
     """
     match = _SCHEDSTAT.fullmatch(text)
     if match is None or not int(match[3]) or int(match[2]) > _MAX_NUMBER:

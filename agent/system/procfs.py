@@ -1,7 +1,7 @@
-"""What /proc says of processes; blocking reads, for the thread of their caller.
+"""Read processes from /proc. Blocking: call it in the caller's own thread.
 
-Every field is the kernel's (proc(5)) except names, command lines and environments, which belong to the job's user and
-are bounded and decoded leniently. A file that vanished, or that we may not read, is None: callers decide.
+Every field is the kernel's (proc(5)) except names, command lines and environments, which a job's user controls: those
+are bounded and decoded leniently. A missing or unreadable file gives None, and callers decide.
 """
 
 import errno
@@ -23,7 +23,7 @@ MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
-MAX_FRAMES = 32  # More frames of a kernel's stack than there are between a system call and the wait for a device
+MAX_FRAMES = 32  # Limit of stack frames: more than between a system call and the wait for a device
 MAX_MOUNTS_BYTES = 1024 * 1024
 # System calls whose first argument is a file's descriptor: read, write and their like, fsync, fstat, getdents, close.
 _FILE_CALLS = frozenset(
@@ -42,7 +42,7 @@ _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
 
 
 class OpenFile(msgspec.Struct, frozen=True, gc=False):
-    """One descriptor of a process: its number, what the link says, and the file's identity."""
+    """A descriptor of a process: its number, its link's target, and the file's identity."""
 
     fd: int
     target: str
@@ -57,56 +57,56 @@ class ProcFS:
         self._root = str(root)
 
     def pids(self) -> list[int]:
-        """Every process we can see."""
+        """Return the pids of all visible processes."""
         return [int(name) for name in os.listdir(self._root) if name.isascii() and name.isdigit()]
 
     def stat(self, pid: int) -> Stat | None:
-        """Return the process' stat line, or None when it is gone."""
+        """Return the process' stat; None if it is gone."""
         text = self._text(f"{pid}/stat")
         stat = None if text is None else parse_stat(text)
         return stat if stat is not None and stat.pid == pid else None
 
     def status(self, pid: int) -> Status | None:
-        """Return the process' status, or None when it is gone."""
+        """Return the process' status; None if it is gone."""
         text = self._text(f"{pid}/status")
         return None if text is None else parse_status(text)
 
     def is_in_exec(self, pid: int) -> bool:
-        """Whether a process is within an execve, which goes on once file systems have closed the files that it had.
+        """Return True while the process is in an execve, which first waits for file systems to close its old files.
 
-        One that hangs (NFS, FUSE) keeps it there: most of its files can then not be read by anybody, on Linux 6.18.44
-        its stat and links neither (exec_update_lock; begin_new_exec in fs/exec.c). Its new memory is a stack and
-        nothing else, which statm shows without waiting; a process that runs has a text.
+        A hung file system (NFS, FUSE) keeps it there. Then most of its /proc files cannot be read, on Linux 6.18.44 not
+        even its stat and links (exec_update_lock; begin_new_exec in fs/exec.c). Its new memory is only a stack, which
+        statm shows without waiting; a running process has text.
         """
         fields = (self._text(f"{pid}/statm") or "").split()
         return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"
 
     def thread_ids(self, pid: int) -> list[int]:
-        """Return the process' threads, bounded."""
+        """Return the process' thread ids, at most MAX_THREADS_READ."""
         return [int(tid) for tid in self._list(f"{pid}/task")[:MAX_THREADS_READ]]
 
     def thread_name(self, pid: int, tid: int) -> str:
-        """One thread's name, or nothing when it is gone."""
+        """Return a thread's name; empty if it is gone."""
         return (self._text(f"{pid}/task/{tid}/comm") or "").rstrip("\n")
 
     def thread_stat(self, pid: int, tid: int) -> Stat | None:
-        """One thread's stat line."""
+        """Return a thread's stat; None if it is gone."""
         text = self._text(f"{pid}/task/{tid}/stat")
         return None if text is None else parse_stat(text)
 
     def threads(self, pid: int) -> list[Stat]:
-        """Return the stat lines of the process' threads, the main one first, MAX_THREADS_READ at most."""
+        """Return the stats of the process' threads, the main thread first, at most MAX_THREADS_READ."""
         stats = (self.thread_stat(pid, tid) for tid in self.thread_ids(pid))
         return [stat for stat in stats if stat is not None]
 
     def run_queue_wait(self, pid: int, tid: int) -> int | None:
-        """Nanoseconds that one thread was ready and waited for a CPU; None when it is gone, or the kernel is silent."""
+        """Return how long (ns) a ready thread waited for a CPU; None if it is gone, or the kernel does not count."""
         return parse_schedstat(self._text(f"{pid}/task/{tid}/schedstat") or "")
 
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
-        """The kernel's functions that a thread waits in, the innermost first; empty when it runs or it may not be read.
+        """Return the kernel functions that a thread waits in, innermost first; empty if it runs or is unreadable.
 
-        All of them take CAP_SYS_ADMIN, the innermost alone the right to its environment.
+        All functions need CAP_SYS_ADMIN; the innermost one needs only the right to read its environment.
         """
         stack = self._text(f"{pid}/task/{tid}/stack") or ""
         if frames := _FRAME.findall(stack):
@@ -115,10 +115,10 @@ class ProcFS:
         return [channel] if _FUNCTION.fullmatch(channel) else []
 
     def blocked_on_mount(self, pid: int, tid: int) -> int | None:
-        """The id of the mount of the file that a thread reads or writes by a system call; None when that is not known.
+        """Return the mount id of the file that a thread's system call reads or writes; None if unknown.
 
-        Takes the right to the process' environment, and more of it where Yama restricts tracing. Waits for no file
-        system: only the kernel's own tables are read.
+        Needs the right to read the process' environment, and more where Yama restricts tracing. Never blocks on a file
+        system: it only reads the kernel's own tables.
         """
         call = _CALL.match(self._text(f"{pid}/task/{tid}/syscall") or "")
         if call is None or int(call[1]) not in _FILE_CALLS:
@@ -127,21 +127,21 @@ class ProcFS:
         return None if mount is None else int(mount[1])
 
     def mounts(self, pid: int) -> dict[int, str]:
-        """Return the types of the file systems in the process' mount namespace, by the ids of their mounts."""
+        """Return the types of file systems in the process' mount namespace, by mount id."""
         raw = self._bytes_if_any(f"{pid}/mountinfo", MAX_MOUNTS_BYTES) or b""
         return {int(match[1]): match[2].decode("ascii", "replace") for match in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
-        """Return False when the kernel does not count how long threads wait for disks (before Linux 5.14 it does)."""
+        """Return False if the kernel does not count threads' waits for disks (kernels before 5.14 always do)."""
         return (self._text("sys/kernel/task_delayacct") or "1").strip() != "0"
 
     def thread_status(self, pid: int, tid: int) -> Status | None:
-        """One thread's status."""
+        """Return a thread's status; None if it is gone."""
         text = self._text(f"{pid}/task/{tid}/status")
         return None if text is None else parse_status(text)
 
     def environment(self, pid: int) -> dict[str, str] | None:
-        """The environment the process was started with; None when it may not be read or is gone."""
+        """Return the process' initial environment; None if it is unreadable or the process is gone."""
         raw = self._bytes_if_any(f"{pid}/environ", MAX_ENVIRONMENT_BYTES)
         if raw is None:
             return None
@@ -149,7 +149,7 @@ class ProcFS:
         return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
 
     def title(self, pid: int) -> str:
-        """The command line, which the process may have changed, its words apart by blanks; empty when it is gone.
+        """Return the command line (which the process may have changed) with blanks between words; empty if it is gone.
 
         Cut to MAX_TITLE_BYTES.
         """
@@ -157,21 +157,21 @@ class ProcFS:
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
 
     def arguments(self, pid: int) -> list[str]:
-        """The whole words of the command line within its first MAX_ARGUMENTS_BYTES; empty when it is gone."""
+        """Return the whole words in the command line's first MAX_ARGUMENTS_BYTES; empty if the process is gone."""
         raw = self._bytes_if_any(f"{pid}/cmdline", MAX_ARGUMENTS_BYTES) or b""
-        return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: nothing, or a word that was cut
+        return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: nothing, or a cut word
 
     def namespace(self, pid: int, kind: str) -> int:
-        """Inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 when it may not be read."""
+        """Return the inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 if unreadable."""
         try:
             return int(os.readlink(f"{self._root}/{pid}/ns/{kind}").partition("[")[2].rstrip("]") or 0)
         except (OSError, ValueError):
             return 0
 
     def directory(self, pid: int) -> str:
-        """Return the directory that the process works in; empty when it may not be read. Waits for no file system.
+        """Return the process' working directory; empty if unreadable. Never blocks on a file system.
 
-        What of its name is not UTF-8 is replaced: names go into the checkpoint.
+        Bytes that are not UTF-8 are replaced, as names go into the checkpoint.
         """
         try:
             return os.readlink(os.fsencode(f"{self._root}/{pid}/cwd")).decode("utf-8", "replace")
@@ -179,7 +179,7 @@ class ProcFS:
             return ""
 
     def cgroup(self, pid: int) -> dict[str, str]:
-        """The process' cgroup path by controller list ('' is the unified hierarchy)."""
+        """Return the process' cgroup paths by controller list ('' is the unified hierarchy)."""
         paths: dict[str, str] = {}
         for line in (self._text(f"{pid}/cgroup") or "").splitlines():
             _, _, rest = line.partition(":")
@@ -188,15 +188,14 @@ class ProcFS:
         return paths
 
     def maps_library(self, pid: int, names: re.Pattern[bytes]) -> bool | None:
-        """Return True when a mapped file's path matches ``names``; None when the maps may not be read."""
+        """Return True if the path of a mapped file matches ``names``; None if the maps are unreadable."""
         maps = self._bytes_if_any(f"{pid}/maps", MAX_MAPS_BYTES)
         return None if maps is None else names.search(maps) is not None
 
     def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
-        """Return the process' descriptors that are files with a path; None when they may not be read.
+        """Return the process' descriptors of files with a path; None if unreadable.
 
-        Only paths for which ``identify`` is true get device and inode (else 0): a stat can wait for a file system that
-        hangs.
+        Only paths for which ``identify`` is true get device and inode (else 0): a stat can block on a hung file system.
         """
         folder = f"{self._root}/{pid}/fd"
         if self.is_in_exec(pid):
@@ -219,15 +218,15 @@ class ProcFS:
         return files
 
     def holds(self, pid: int, file: OpenFile) -> bool | None:
-        """Return True when the process still holds ``file`` under that descriptor; None when it may not be read.
+        """Return True if the descriptor still is ``file``; None if unreadable.
 
-        It reads only the link while that is unchanged: unlike a stat this never waits for a file system that hangs.
+        While the link is unchanged, only the link is read: unlike a stat, that never blocks on a hung file system.
         """
         path = f"{self._root}/{pid}/fd/{file.fd}"
         try:
             if os.readlink(path) == file.target:
                 return True
-            info = os.stat(path)  # renamed or deleted, or another file by now
+            info = os.stat(path)  # renamed, deleted, or replaced by another file
         except FileNotFoundError:
             return False
         except OSError:
@@ -235,7 +234,7 @@ class ProcFS:
         return (info.st_dev, info.st_ino) == (file.device, file.inode)
 
     def may_write(self, pid: int, file: OpenFile) -> bool:
-        """Return False when the process holds ``file`` open for reading only; True also where that cannot be read."""
+        """Return False if the process has ``file`` open only for reading; True even if that is unreadable."""
         flags = _FLAGS.search(self._text(f"{pid}/fdinfo/{file.fd}") or "")
         return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -244,7 +243,7 @@ class ProcFS:
         return (self._text("sys/kernel/random/boot_id") or "unknown").strip()
 
     def boot_seconds(self) -> float:
-        """When this boot began, in seconds since the epoch (btime of /proc/stat); 0 where that is not known."""
+        """Return the start of this boot in epoch seconds (btime of /proc/stat); 0 if unknown."""
         match = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
         return float(match[1]) if match else 0.0
 
@@ -255,7 +254,7 @@ class ProcFS:
             return []
 
     def _text(self, path: str) -> str | None:
-        """A small file in one read: the kernel makes these whole."""
+        """Return a small file by one read, as the kernel writes these files whole; None if it is gone or forbidden."""
         try:
             fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
             try:

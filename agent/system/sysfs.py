@@ -1,10 +1,10 @@
-"""Small files of sysfs, and where a device is in the PCI tree. Blocking; what cannot be read is None."""
+"""Read small files of sysfs, and a device's place in the PCI tree. Blocking; unreadable files give None."""
 
 import os
 import re
 from pathlib import Path
 
-MAX_BYTES = 4096  # An attribute's text is one page at most (sysfs of the kernel)
+MAX_BYTES = 4096  # A sysfs attribute has at most one page
 MAX_ENTRIES = 4096
 _LEAST, _MOST = -(2**63), 2**64 - 1  # Whole numbers of the kernel have 64 bits
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -12,13 +12,13 @@ _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
 
 def read_text(path: Path) -> str | None:
-    """Return the stripped text of an attribute; None when there is none, or its driver refuses."""
+    """Return the stripped text of an attribute; None if it is missing, or its driver refuses."""
     raw = read_bytes(path)
     return None if raw is None else raw.decode("utf-8", "replace").strip()
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """What an attribute holds, likewise."""
+    """Return the bytes of an attribute; None if it is missing, or its driver refuses."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -32,7 +32,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the whole number in an attribute, decimal or hex with 0x; None when it holds none."""
+    """Return the whole number in an attribute, decimal or hex with 0x; None if it has none."""
     text = read_text(path)
     if text is None:
         return None
@@ -44,7 +44,7 @@ def read_number(path: Path) -> int | None:
 
 
 def entries(path: Path) -> list[str]:
-    """Return the names in a folder, in order; none when it is not there."""
+    """Return the sorted names in a directory; empty if it is missing."""
     try:
         return sorted(os.listdir(path))[:MAX_ENTRIES]
     except OSError:
@@ -52,7 +52,7 @@ def entries(path: Path) -> list[str]:
 
 
 def pci_address(text: str) -> str:
-    """An address as sysfs writes it: NVML's has eight digits of domain and capital letters; empty when it is none."""
+    """Return a PCI address in sysfs' form (NVML writes eight digits of domain, and capitals); empty if invalid."""
     lowered = text.strip().lower()
     if not _ADDRESS.fullmatch(lowered):
         return ""
@@ -61,7 +61,7 @@ def pci_address(text: str) -> str:
 
 
 def pci_path(device: Path) -> tuple[str, ...]:
-    """The root, the bridges and the device itself, from the target of a link such as /sys/bus/pci/devices/ADDRESS."""
+    """Return root, bridges and device from the target of a link such as /sys/bus/pci/devices/ADDRESS."""
     try:
         parts = Path(os.path.realpath(device, strict=True)).parts
     except OSError:

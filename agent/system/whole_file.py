@@ -1,4 +1,4 @@
-"""Small files of jobs or a site, read whole when they change. Blocking."""
+"""Read small files of jobs or of a site whole whenever they change. Blocking."""
 
 import os
 import stat
@@ -7,18 +7,18 @@ from typing import Generic, TypeVar
 
 from agent.system.inside import read_bounded
 
-LOOK_BYTES = 8 * 1024 * 1024  # Read in about one look; the other files follow in the next ones
+LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; further files follow in later calls
 T = TypeVar("T")
-FilePlace = tuple[int, int, int]  # Which file it was and when: inode, size, and time of the last change in nanoseconds
+FilePlace = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def read_changed(
     path: str, max_bytes: int, known: FilePlace | None, uid: int | None = None
 ) -> tuple[FilePlace, bytes] | None:
-    """Return the first ``max_bytes`` + 1 bytes of a regular file; OSError where it cannot be read.
+    """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable.
 
-    None while it is as ``known``, where it is no regular file, and, with ``uid``, where it is a link or another user's.
+    None if its version is ``known``, if it is not a regular file, and, with ``uid``, if it is a link or another user's.
     """
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:
@@ -32,7 +32,7 @@ def read_changed(
 
 
 class ChangedFiles(Generic[T]):
-    """Contents by path. A file that is half written or too long keeps its last good content."""
+    """Contents of files by path. A file that is half written or too long keeps its last good content."""
 
     def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
         self._max_bytes = max_bytes
@@ -41,7 +41,7 @@ class ChangedFiles(Generic[T]):
         self.contents: dict[str, T] = {}
 
     def look(self, paths: Mapping[str, int | None]) -> None:
-        """Read these files and forget all others. By path: the user (uid) who must own the file, None for any."""
+        """Read these files and drop all others. ``paths`` maps a path to its required owner's uid (None: any user)."""
         for path in self._places.keys() - paths.keys():
             self._forget(path)
         room = LOOK_BYTES

@@ -1,1 +1,1 @@
-"""Growing files that others write, line by line."""
+"""Read growing files of other programs, line by line."""

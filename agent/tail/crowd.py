@@ -1,4 +1,4 @@
-"""Bounded sets with fair eviction per user: followed files, and positions in those out of sight. No file system."""
+"""Bounded sets with fair eviction per user: followed files, and saved positions in lost files. No file system."""
 
 import heapq
 from collections import Counter
@@ -9,13 +9,13 @@ from agent.tail.shares import FairTable, Share
 
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
-"""Whether it is busy, when it was written to last, its identity: the smallest is evicted first."""
+"""(is busy, last write, identity) of a file: the smallest entry is evicted first."""
 MAX_LEFT = 1024
-"""Files out of sight whose position is kept: a file renamed or a directory unmounted may come back."""
+"""Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
 
 
 class Crowd(FairTable[Identity, FollowedFile]):
-    """Files by identity, ``limit`` at most."""
+    """Followed files by identity, at most ``limit``."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -23,11 +23,11 @@ class Crowd(FairTable[Identity, FollowedFile]):
         self._heaps: dict[Share, list[_Entry]] = {}
 
     def is_full(self) -> bool:
-        """Return whether one more needs another one's place."""
+        """Return True if another file needs an eviction."""
         return len(self) >= self._limit
 
     def begin_look(self) -> None:
-        """Start a new look at the files: the order of eviction is computed again."""
+        """Start a new search for files: the order of eviction is computed again."""
         self._heaps.clear()
 
     def add(self, file: FollowedFile) -> None:
@@ -37,10 +37,10 @@ class Crowd(FairTable[Identity, FollowedFile]):
             heapq.heappush(self._heaps[file.share], _entry(file))
 
     def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
-        """Remove and return the file to evict for another one; None when that one has no place.
+        """Remove and return the file to evict for a new file; None if the new file is refused.
 
-        It is the oldest-written file of the share with the most files, idle ones first. Within one share only an idle
-        file is evicted, in favour of one written to later.
+        The file is the longest unwritten one of the share with the most files, idle ones first. A share's own new file
+        evicts only an idle file that was written earlier.
         """
         loser = self.gives_way_to(share)
         if loser not in self._heaps:
@@ -59,13 +59,13 @@ def _entry(file: FollowedFile) -> _Entry:
 
 
 def _is_idle(file: FollowedFile) -> bool:
-    """Return whether nothing that was begun in ``file`` is left to read."""
+    """Return True if ``file`` is closed and has nothing left to read of what was begun."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)
 
 
 class LeftPositions:
-    """Positions by identity, MAX_LEFT at most; what is evicted or refused is counted as ``left_limit``."""
+    """Saved positions by identity, at most MAX_LEFT; evictions and refusals are counted as ``left_limit``."""
 
     def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
         self._positions: FairTable[Identity, Position] = FairTable()
@@ -74,11 +74,11 @@ class LeftPositions:
             self.put(position)
 
     def all(self) -> list[Position]:
-        """All of them."""
+        """Return all positions."""
         return self._positions.values()
 
     def put(self, position: Position) -> None:
-        """Keep one; at the limit, the share with the most entries loses its oldest one."""
+        """Save a position; at the limit the share with the most positions loses its oldest one."""
         identity = (position.device, position.inode)
         self._positions.pop(identity)
         if len(self._positions) >= MAX_LEFT:
@@ -90,5 +90,5 @@ class LeftPositions:
         self._positions.put(identity, position, position.share)
 
     def pop(self, identity: Identity) -> Position | None:
-        """Take one out, if it is there."""
+        """Remove and return a position; None if there is none."""
         return self._positions.pop(identity)

@@ -1,7 +1,7 @@
-"""One followed file: what is known of it, whether it is still the same, and its next whole lines.
+"""One followed file: its state, whether it is still the same file, and its next whole lines.
 
-The functions here know no directories and decide nothing about other files: ``agent.tail.follower`` finds files and
-``agent.tail.reader`` opens them.
+These functions know no directories and no other files: ``agent.tail.follower`` finds files and ``agent.tail.reader``
+opens them.
 """
 
 import os
@@ -15,24 +15,25 @@ import msgspec
 from agent.tail.shares import NO_OWNER, Share
 
 CHUNK_BYTES = 128 * 1024
-"""What one read asks for at first: smaller costs more per line, larger falls out of the cache."""
+"""Size of a first read: smaller reads cost more per line, larger ones leave the CPU cache."""
 MAX_LINE_BYTES = 1024 * 1024
 FINGERPRINT_BYTES = 512
 HEAD_BYTES = 4096
 MAX_OFFSET = (1 << 63) - 1
 MAX_UID = (1 << 32) - 1
 MAX_GENERATION = (1 << 62) - 1
-"""No file is truncated more often."""
+"""Limit of truncations of one file."""
 SCAN_BYTES = 16 * 1024 * 1024
-"""How far one read looks for the end of an overlong line or of a hole."""
+"""How far one read searches for the end of an overlong line or of a hole."""
 
 _NUL_RUN = re.compile(rb"\0+")
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Where reading stands in one file, for a checkpoint. ``uid``: whose it is.
+    """Read position in one file, for a checkpoint. ``uid``: the file's owner.
 
-    ``fingerprint``: the file's first bytes, ``tail``: the end of the line before ``offset``; each up to 512.
+    ``fingerprint``: the file's first bytes. ``tail``: the end of the line before ``offset``. Each has at most 512
+    bytes.
     """
 
     device: int
@@ -46,12 +47,12 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def share(self) -> Share:
-        """Whose share of a table it takes."""
+        """Return the share of a table that the file counts in."""
         return Share(self.uid, os.path.dirname(self.path))
 
 
 class Chunk(NamedTuple):
-    """What one read gave: whole lines, the overlong lines skipped, and the NUL bytes of holes skipped."""
+    """Result of one read: whole lines, and the numbers of skipped overlong lines and of skipped NUL bytes in holes."""
 
     data: bytes
     overlong: int = 0
@@ -59,7 +60,7 @@ class Chunk(NamedTuple):
 
 
 class FileChange(Enum):
-    """How a file stands to what was known of it."""
+    """Result of a comparison of a file with its saved state."""
 
     FITS = "fits"
     HOLLOWED = "hollowed"
@@ -68,15 +69,14 @@ class FileChange(Enum):
 
 @dataclass(slots=True, eq=False)
 class FollowedFile:
-    """One file under its identity; ``generation`` counts how often it was truncated.
+    """A followed file. ``generation``: how often it was truncated.
 
-    ``size_bytes`` is the size last seen, ``from_start`` whether reading began at the first byte; ``caught_up`` is
-    False only while a resumed file has lines that were there when it was found again. ``share`` says whose it is, as it
-    was first found; ``shared`` whether others than its user may write to it or replace it. ``written_ns`` is its
-    modification time, or when it was seen if that time is still to come; ``written_by`` the modification time that it
-    is of. ``returns_end_lines``: a carriage return ends a line too, and is read as a newline. ``drained``: nothing
-    whole is left at this size and modification time. ``scanned``: bytes after ``offset`` known to hold no end of the
-    overlong line there.
+    ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
+    resumed file has unread lines from before it was rediscovered. ``share``: user and directory when first seen.
+    ``shared``: others than its user may write or replace it. ``written_ns``: its modification time, at most the time of
+    the search; ``written_by``: the modification time that ``written_ns`` stands for. ``returns_end_lines``: a carriage
+    return ends a line too, and is read as a newline. ``drained``: no whole line is left at this size and modification
+    time. ``scanned``: bytes after ``offset`` without the end of the overlong line there.
     """
 
     device: int
@@ -104,27 +104,27 @@ class FollowedFile:
     descriptor: int | None = None
 
     def __post_init__(self) -> None:
-        """Take what is seen first for what was there at the start."""
+        """Initialise the fields that start from the first size and path."""
         self.share = Share(NO_OWNER, os.path.dirname(self.path))
         self.size_at_start = self.size_bytes
 
     @property
     def identity(self) -> tuple[int, int]:
-        """Device and inode."""
+        """Return (device, inode)."""
         return self.device, self.inode
 
     def position(self) -> Position:
-        """Where reading stands."""
-        path = os.fsencode(self.path).decode(errors="replace")  # a name need not be text; a checkpoint's has to be
+        """Return the read position."""
+        path = os.fsencode(self.path).decode(errors="replace")  # file names may not be text, a checkpoint's must be
         return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail, self.share.uid)
 
     def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
-        """Take in a fresh look at size and time; the content is judged when it is read."""
+        """Note the current size and modification time; the content is compared when it is read."""
         if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
             return
         never_read = not self.fingerprint
         if size_bytes < self.offset or (never_read and size_bytes < self.size_bytes):
-            self.begin_anew()
+            self.restart()
         if size_bytes != self.size_bytes:
             self.grown_at = now
         self.size_bytes = size_bytes
@@ -137,8 +137,8 @@ class FollowedFile:
             self.written_by = modified_ns
             self.written_ns = min(modified_ns, now_ns)
 
-    def begin_anew(self) -> None:
-        """The content was replaced: another generation, read from its first byte."""
+    def restart(self) -> None:
+        """Start another generation at the first byte, as the content was replaced."""
         self.generation += 1
         self.offset = self.scanned = 0
         self.fingerprint = self.tail = b""
@@ -148,10 +148,10 @@ class FollowedFile:
 
 
 def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> FileChange:
-    """Say whether a file is still what was read up to ``offset``; ``head`` is at least as long as ``fingerprint``.
+    """Compare a file with its state up to ``offset``; ``head`` is at least as long as ``fingerprint``.
 
-    A head of NULs is the same generation with a hole at its front (copytruncate under a writer without O_APPEND, or a
-    punched hole): what follows the offset is still ours to read.
+    A head of NULs is a hole at the front of the same generation (copytruncate under a writer without O_APPEND, or a
+    punched hole): the content after the offset is still to be read.
     """
     if size_bytes < offset:
         return FileChange.TRUNCATED
@@ -164,17 +164,17 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
-    """Return whether the last line read still stands before the offset of a file whose front is another.
+    """Return True if the last line read still precedes the offset in a file whose front changed.
 
-    Then it was not truncated: a second live writer of the same name (a host name and a pid are not unique over
-    containers) writes at an offset of its own. What it puts before ours is lost, but nothing is read again.
+    Then the file was not truncated: a second live writer of the same name (host names and pids are not unique over
+    containers) writes at its own offset. Its lines before ours are lost, but no line is read twice.
     """
     start = file.offset - len(file.tail)
     return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail
 
 
 def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-    """Read from the file's offset on and move it; None when no whole line is there."""
+    """Read whole lines from the file's offset and move the offset; None if no whole line is there."""
     want = min(CHUNK_BYTES, budget_bytes)
     raw = _read_at(descriptor, want, file.offset, file)
     hole_bytes = 0
@@ -184,7 +184,7 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     if b"\n" not in raw and len(raw) == want and not file.scanned:
         want = MAX_LINE_BYTES + 1
         raw = _read_at(descriptor, want, file.offset, file)
-        raw = raw[: raw.find(b"\n") + 1] or raw  # one long line and no more: a chunk's cost stays bounded
+        raw = raw[: raw.find(b"\n") + 1] or raw  # only one long line: the cost of a chunk stays bounded
     end = 0 if file.scanned else raw.rfind(b"\n") + 1
     if end:
         file.offset += end
@@ -196,26 +196,26 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
 
 
 def _read_at(descriptor: int, want: int, offset: int, file: FollowedFile) -> bytes:
-    """Read, with a newline for each carriage return where that ends a line."""
+    """Read bytes; a carriage return becomes a newline if it ends lines in this file."""
     raw = os.pread(descriptor, want, offset)
     return raw.replace(b"\r", b"\n") if file.returns_end_lines else raw
 
 
 def _last_line(raw: bytes, end: int) -> bytes:
-    """The line that ends before ``end``, its last 512 bytes at most; in it is the time at which it was written."""
+    """Return the line that ends before ``end``, at most its last 512 bytes; its time stamp makes it unique."""
     low = max(0, end - FINGERPRINT_BYTES)
     return raw[max(low, raw.rfind(b"\n", low, end - 1) + 1) : end]
 
 
 def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
-    """Make each hole inside ``data`` an end of line: what stood before it was cut and goes no further."""
-    if b"\0" not in data:  # by far the fastest look: counting takes a fifth of the whole reading
+    """Replace each hole inside ``data`` by a newline: the line before a hole was cut."""
+    if b"\0" not in data:  # the fastest check: counting takes a fifth of the reading time
         return Chunk(data, 0, hole_bytes)
     return Chunk(_NUL_RUN.sub(b"\n", data), 0, hole_bytes + data.count(b"\0"))
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:
-    """Move the offset over NULs up to the first other byte; at a file's end they stay, they may be data on its way."""
+    """Move the offset over NULs to the next other byte; NULs at the end stay, as data may still replace them."""
     start = position = file.offset
     for _ in range(SCAN_BYTES // CHUNK_BYTES):
         piece = os.pread(descriptor, CHUNK_BYTES, position)
@@ -235,9 +235,9 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
 
 
 def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: int) -> Chunk | None:
-    """Skip a line longer than MAX_LINE_BYTES to its newline; the offset stays at its start until that is found."""
+    """Skip a line longer than MAX_LINE_BYTES; the offset stays at its start until its newline is found."""
     nul = raw.find(b"\0")
-    if nul > 0 and not file.scanned:  # cut by a hole: never to be whole
+    if nul > 0 and not file.scanned:  # cut by a hole: the line never becomes whole
         file.offset += nul
         file.tail = b""
         return Chunk(raw[:nul] + b"\n", 0, hole_bytes)
@@ -258,7 +258,7 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
 
 
 def end_of_lines(descriptor: int, size_bytes: int, *, returns_end_lines: bool = False) -> int:
-    """Offset after the last newline below ``size_bytes``; ``size_bytes`` itself when a line is overlong there."""
+    """Return the offset after the last newline below ``size_bytes``; ``size_bytes`` itself inside an overlong line."""
     low = max(0, size_bytes - MAX_LINE_BYTES)
     raw = os.pread(descriptor, size_bytes - low, low)
     end = max(raw.rfind(b"\n"), raw.rfind(b"\r") if returns_end_lines else -1) + 1

@@ -1,7 +1,7 @@
-"""Lines from growing files that others write: identity, truncation, holes, bounds. It knows no format.
+"""Read lines of growing files of other programs: identity, truncation, holes, limits. It knows no format.
 
-Used from one thread, which it may block. A file is its (device, inode) and the first bytes of what it holds; the offset
-always lies at a line's start, so the durable position is the offset alone: a partial last line is read again later.
+It runs in one thread, which it may block. A file is identified by (device, inode) and its first bytes. The offset is
+always at a line's start, so the offset alone is the durable position: a partial last line is read again later.
 """
 
 import errno
@@ -22,29 +22,29 @@ IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
 
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
-"""Errors that say that there is nothing to read; any other may hide files that are there."""
+"""Errors that mean that nothing is readable there; any other error may hide existing files."""
 
 
 class Follower:
-    """Follows the files of one directory and of its subdirectories, one level deep.
+    """Follows the files of a directory and of its subdirectories, one level deep. No OSError leaves this class.
 
-    ``matches`` chooses by file name. ``start_at_end``: files there at the first look and not in ``resume`` are read
-    from their last newline on; files that appear later always from their first byte. ``generations`` holds the first
-    free generation of identities used in the past, so that a reused inode is never taken for its former file.
-    ``skipped`` counts by reason what was refused, once per look. No OSError leaves this class.
+    ``matches`` selects files by name. ``start_at_end``: files at the first search that are not in ``resume`` are read
+    from their last newline on; later files from their first byte. ``generations``: the first free generation of
+    identities used before, so that a reused inode never passes for its former file. ``skipped``: refusals by reason,
+    once per search.
 
-    ``out_of_sight``: positions in files that were so when it was made, as the method of that name gave. When there are
-    more files than ``limits`` allows, each user, and each directory of one user, has a fair share of the places, and of
-    a share those written to last are followed: a time that is still to come (by ``wall_clock``) counts as now.
+    ``out_of_sight``: positions in lost files, from the method of that name. Above ``limits`` each user, and each
+    directory of a user, has a fair share of the places. Within a share the most recently written files are followed; a
+    future time (by ``wall_clock``) counts as now.
 
-    ``listing`` makes another one than that of ``root``. ``returns_end_lines``: a carriage return ends a line too.
-    ``backlog_bytes``: at most this much of a new file's old content is read, and the rest of the first line.
+    ``listing``: search other directories than ``root``. ``returns_end_lines``: a carriage return ends a line too.
+    ``backlog_bytes``: limit of old content read from a new file, plus the rest of its first line.
 
-    ``keeps_open``: whether a file of this path stays open, though it does not grow, until the path leads to it no more,
-    as it may not be found again; it is then read to its end, and closed at the look after.
+    ``keeps_open(path)``: whether an idle file stays open until its path no longer leads to it, as it may never be found
+    again. It is then read to its end, and closed at the next search.
 
-    ``available`` says whether the directory was there at the last look, ``looked`` whether one look was complete;
-    ``passed_over`` counts the files that the last look left alone at its caller's word.
+    ``available``: the directory existed at the last search. ``looked``: one search was complete. ``passed_over``: files
+    that the last search skipped as ``foreign``.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Follower:
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
         self._seen: set[tuple[int, int]] = set()
-        self._old: set[tuple[int, int]] = set()  # there at the first look and not followed: not new when they are
+        self._old: set[tuple[int, int]] = set()  # there at the first search but not followed: not new later
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._share_of = share_of
@@ -91,25 +91,25 @@ class Follower:
         self.passed_over = 0
 
     def files(self) -> list[FollowedFile]:
-        """All files followed now."""
+        """Return all followed files."""
         return self._files.values()
 
     def positions(self) -> list[Position]:
-        """Where reading stands in each file that was read, and in each of ``resume`` not found again yet."""
+        """Return the read position in each file that was read, and those of ``resume`` still without their file."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def out_of_sight(self) -> list[Position]:
-        """Where reading stood in files that went out of sight."""
+        """Return the read positions in lost files."""
         return self._left.all()
 
     def lag_bytes(self, file: FollowedFile) -> int:
-        """Bytes of ``file`` not yet read."""
+        """Return the number of unread bytes of ``file``."""
         return 0 if file.start_at_end else max(0, file.size_bytes - file.offset)
 
     def discover(self, foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False) -> list[FollowedFile]:
-        """Look through the directories, take up new files, let go of those gone; return the files followed now.
+        """Search the directories, follow new files, drop files that are gone; return the followed files.
 
-        ``foreign`` returns True for the name and identity of new files to ignore: they cost no system call.
+        ``foreign`` returns True for the name and identity of a new file to ignore, which costs no system call.
         """
         self._seen = set()
         self._whole = True
@@ -121,7 +121,7 @@ class Follower:
         self._release()
         if self._whole:
             self.looked = True
-            self._start_at_end = False  # whatever appears later is new
+            self._start_at_end = False  # any later file is new
         if self._whole and self.available:
             for position in self._resume.values():  # deleted while the agent was down
                 self._retire(position)
@@ -130,9 +130,9 @@ class Follower:
         return self.files()
 
     def take_up(self, path: str, identity: tuple[int, int]) -> None:
-        """Follow the file at ``path`` from now on, without waiting for the next look.
+        """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: where a process has it open. A file elsewhere, or of another identity, is left to ``discover``.
+        ``path``: as a process has it open. ``discover`` handles a file elsewhere or with another identity.
         """
         if identity in self._files or self._start_at_end:
             return
@@ -143,28 +143,28 @@ class Follower:
             return
         if entry is not None and self._matches(entry[1].name):
             self._now_ns = int(self._wall_clock() * 1e9)
-            self._take_entry(entry[1], entry[0])  # not foreign, whatever the last look knew of it: it is held here
+            self._take_entry(entry[1], entry[0])  # a process here holds it open, so it is not foreign
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
-        """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
+        """Return the next whole lines, at most ``budget_bytes`` (or one long line); None if there are none.
 
         A chunk's ``data`` may be empty when only holes or overlong lines were skipped.
         """
         return self._reader.read(file, budget_bytes)
 
     def head(self, file: FollowedFile) -> bytes:
-        """Return up to 4 KiB from the front of the file; empty when it cannot be read."""
+        """Return up to 4 KiB from the front of the file; empty if it cannot be read."""
         return self._reader.head(file)
 
     def close(self) -> None:
-        """Close all descriptors; the follower is of no use after it."""
+        """Close all descriptors; call nothing afterwards."""
         for file in self._files.values():
             self._reader.close(file)
 
     # The directories.
 
     def _take(self, directory: Directory, entry: FoundEntry) -> None:
-        """Look at one entry that is no directory, and take it up if it is a file to be followed."""
+        """Follow the file of a directory entry if it matches and is not foreign."""
         if self._matches(entry.name) and not self._is_passed_over(entry, directory.device):
             self._take_entry(entry, directory)
 
@@ -237,7 +237,7 @@ class Follower:
         return file
 
     def _displace(self, share: Share, written_ns: int) -> bool:
-        """Let go of a file in favour of another one; False when that one finds no place."""
+        """Drop a file to make room for another; return False if the other one is refused."""
         file = self._files.displaced_by(share, written_ns)
         if file is None:
             return False
@@ -250,12 +250,12 @@ class Follower:
         return True
 
     def _release(self) -> None:
-        """Let go of files that are gone, and of the descriptors of idle ones."""
+        """Drop files that are gone, and close descriptors of idle files."""
         now = self._clock()
         for file in self._files.values():
             was_gone = file.unlinked
             if file.identity not in self._seen and not self._still_there(file):
-                file.unlinked = True  # or renamed to what is not followed: read on while open
+                file.unlinked = True  # or renamed out of the directories: read on while open
                 if self._keeps_open(file.path) and not was_gone:
                     file.drained = False  # read once more, to its end
             if file.drained and self._may_close(file, now, was_gone=was_gone):
@@ -266,11 +266,11 @@ class Follower:
                 self._files.pop(file.identity)
 
     def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
-        """Return whether a file that was read to its end need not be open."""
+        """Return True if a file read to its end may be closed."""
         return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:
-        """Remember where a file was left, should it return, and its next generation, should the inode be used again."""
+        """Save a file's position in case it returns, and the next generation in case its inode is reused."""
         identity = (position.device, position.inode)
         self._generations[identity] = position.generation + 1
         if len(self._generations) > MAX_FORGOTTEN:
@@ -279,7 +279,7 @@ class Follower:
             self._left.put(position)
 
     def _still_there(self, file: FollowedFile) -> bool:
-        """Whether the name still leads to the file; an error (a hung or stale mount) is no proof that it is gone."""
+        """Return True if the name still leads to the file, or if an error (a hung or stale mount) leaves it open."""
         try:
             status = os.stat(file.path, follow_symlinks=False)
         except FileNotFoundError:

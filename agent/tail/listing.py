@@ -1,4 +1,4 @@
-"""One look through a directory and its subdirectories: both and their entries have a limit, in fair shares."""
+"""Search a directory and its subdirectories within limits of directories and entries, in fair shares."""
 
 import errno
 import os
@@ -16,13 +16,13 @@ from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
 MAX_ROUNDS = 16
-"""How often what some directories left of the entries is shared out among the others."""
+"""How often unused shares of entries are given to the other directories."""
 
 
 class FollowLimits(NamedTuple):
-    """How much of a directory tree is looked at; what lies beyond is counted in ``Follower.skipped``.
+    """Limits of a search; files beyond them are counted in ``Follower.skipped``.
 
-    ``entries``: of the root, and as many of all its subdirectories together.
+    ``entries``: limit for the root, and again for all its subdirectories together.
     """
 
     open_files: int = 256
@@ -32,7 +32,7 @@ class FollowLimits(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """An open directory. ``shared``: others than its user may replace what lies in it."""
+    """An open directory. ``shared``: others than its user may replace its files."""
 
     prefix: str
     device: int
@@ -40,7 +40,7 @@ class Directory(NamedTuple):
 
 
 class Subdirectory(NamedTuple):
-    """A directory below the one looked at: its name there, whose it is, when files were made in it last."""
+    """A subdirectory: its path below the base, its owner, and when files were last created in it."""
 
     name: str
     uid: int
@@ -49,7 +49,7 @@ class Subdirectory(NamedTuple):
 
 @dataclass(slots=True)
 class FoundEntry:
-    """A name in a directory, its inode, and how to get its status, which follows no link and may raise OSError."""
+    """A directory entry: name, inode, and a function for its status, which follows no link and may raise OSError."""
 
     name: str
     inode: int
@@ -59,31 +59,31 @@ class FoundEntry:
 Take = Callable[[Directory, FoundEntry], None]
 Skip = Callable[[OSError], None]
 Fits = Callable[[str], bool]
-"""Chooses entries by their names."""
+"""Selects entries by name."""
 _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
-"""Takes a directory's name below a base, and its descriptor; returns what takes its entries."""
+"""Takes a directory's path below a base and its descriptor; returns the function that handles its entries."""
 
 
 class Walk:
-    """Looks through directories: a subclass says through which."""
+    """Base of searches through directories; a subclass chooses the directories."""
 
     roots: frozenset[str]
-    """The directories that may be links."""
+    """Directories that may be links."""
 
     def __init__(self, limits: FollowLimits) -> None:
         self._limits = limits
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
-        """Hand files to ``take``, errors to ``skip``; count in ``skipped``. False when no directory is there."""
+        """Pass files to ``take``, errors to ``skip``; count in ``skipped``. Return False if no directory exists."""
         self._now_ns, self._take, self.skip, self._skipped = now_ns, take, skip, skipped
         return self.look_through()
 
     @abstractmethod
     def look_through(self) -> bool:
-        """Visit the directories of ``roots`` and those below; False when none is there."""
+        """Visit the directories of ``roots`` and below; return False if none exists."""
 
     def base(self, path: str) -> int | None:
-        """Open one of ``roots``; None when that cannot be."""
+        """Open one of ``roots``; return None if that fails."""
         try:
             return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
@@ -94,17 +94,16 @@ class Walk:
     def visit(
         self, base: int, chosen: list[Subdirectory], prefix: str, files: Fits, directories: Fits
     ) -> list[Subdirectory]:
-        """Take the files whose names fit, and return as many of the directories whose names do as there may be.
+        """Take the files with matching names, and return the matching directories within the limit.
 
-        Of each of ``chosen`` as many entries are looked at as its share is: what one leaves is shared out among the
-        others.
+        Each directory of ``chosen`` has a share of the entries; unused shares go to the others.
         """
         inner: list[Subdirectory] = []
 
         def enter(below: str, descriptor: int) -> Callable[[os.DirEntry[str]], None]:
             directory = _directory(f"{prefix}/{below}" if below else prefix, descriptor)
 
-            def see(entry: os.DirEntry[str]) -> None:
+            def handle(entry: os.DirEntry[str]) -> None:
                 is_taken, is_entered = files(entry.name), directories(entry.name)
                 if (is_taken or is_entered) and entry.is_dir(follow_symlinks=False):
                     if is_entered:
@@ -114,7 +113,7 @@ class Walk:
                         directory, FoundEntry(entry.name, entry.inode(), partial(entry.stat, follow_symlinks=False))
                     )
 
-            return see
+            return handle
 
         taken = dict.fromkeys(chosen, 0)
         room = self._limits.entries
@@ -135,21 +134,21 @@ class Walk:
         return below
 
     def _scan(self, base: int, subdirectory: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
-        """Look at ``count`` entries from the ``start``-th on.
+        """Handle up to ``count`` entries from number ``start`` on.
 
-        Return how many there were, and whether they were the last ones (or no more can be had).
+        Returns their number, and whether no entry is left (or an error ended the directory).
         """
         seen = 0
         try:
             directory = opened_below(base, subdirectory.name)
             with closing(directory):
-                see = enter(subdirectory.name, directory)
+                handle = enter(subdirectory.name, directory)
                 with os.scandir(directory) as entries:
                     for entry in islice(entries, start, start + count + 1):
                         if seen == count:
                             return seen, False
                         seen += 1
-                        see(entry)
+                        handle(entry)
         except OSError as error:
             self.skip(error)
         return seen, True
@@ -165,7 +164,7 @@ class Walk:
 
 
 class Listing(Walk):
-    """Looks at the files of one directory and of its subdirectories, one level deep."""
+    """Searches one directory and its subdirectories, one level deep."""
 
     def __init__(self, root: Path, limits: FollowLimits) -> None:
         super().__init__(limits)
@@ -173,7 +172,7 @@ class Listing(Walk):
         self.roots = frozenset({self._root})
 
     def look_through(self) -> bool:
-        """Look at the entries of the directory, then at those of its subdirectories."""
+        """Handle the entries of the directory, then those of its subdirectories."""
         root = self.base(self._root)
         if root is None:
             return False
@@ -185,17 +184,17 @@ class Listing(Walk):
 
 
 def any_name(_name: str) -> bool:
-    """Fit every name."""
+    """Match every name."""
     return True
 
 
 def no_name(_name: str) -> bool:
-    """Fit no name."""
+    """Match no name."""
     return False
 
 
 def fairly_chosen(subdirectories: list[Subdirectory], limit: int) -> list[Subdirectory]:
-    """As many directories as there may be: each user's in turn, those first in which files were made last."""
+    """Return at most ``limit`` directories: users take turns, each with its most recently changed directories first."""
     if len(subdirectories) <= limit:
         return subdirectories
     return in_turns(
@@ -206,7 +205,7 @@ def fairly_chosen(subdirectories: list[Subdirectory], limit: int) -> list[Subdir
 
 
 def opened_below(base: int, path: str) -> int:
-    """Open a directory below ``base`` name by name, following no link."""
+    """Open a directory below ``base``, one name at a time and without following links."""
     descriptor = os.open(".", DIRECTORY_FLAGS, dir_fd=base)
     for name in filter(None, path.split("/")):
         with closing(descriptor):
@@ -215,9 +214,9 @@ def opened_below(base: int, path: str) -> int:
 
 
 def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory, FoundEntry] | None:
-    """Return the file of that device and inode at ``path``, in ``root`` or one level below; else None. Raises OSError.
+    """Return the file at ``path``, in ``root`` or one level below, if it has this identity; else None. Raises OSError.
 
-    ``path`` comes from outside: no link below ``root`` is followed.
+    ``path`` is untrusted: no link below ``root`` is followed.
     """
     below = next((path[len(base) + 1 :] for base in (root, os.path.realpath(root)) if path.startswith(f"{base}/")), "")
     *folders, name = below.split("/")
@@ -239,5 +238,5 @@ def _directory(prefix: str, descriptor: int) -> Directory:
 
 
 def is_open_to_others(mode: int) -> bool:
-    """Return whether others than a directory's user may replace that user's files in it."""
+    """Return True if others than a directory's user may replace that user's files in it."""
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

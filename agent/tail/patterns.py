@@ -1,4 +1,4 @@
-"""Files by patterns of their paths: ``*`` stands for any part of one name, ``%j`` for the job id. And files by name."""
+"""Find files by patterns (``*``: any part of one name, ``%j``: the job id) and by path."""
 
 import errno
 import os
@@ -15,7 +15,7 @@ _PIECES = {"*": "[^/]*", "%j": _JOB_ID}
 
 
 class Pattern(NamedTuple):
-    """One pattern. ``base``: the directory before the first part that varies; ``directories``: the names below it."""
+    """A parsed pattern. ``base``: the directory before the first variable part; ``directories``: the names below it."""
 
     base: str
     directories: tuple[re.Pattern[str], ...]
@@ -23,13 +23,13 @@ class Pattern(NamedTuple):
     path: re.Pattern[str]
 
     def job_id(self, path: str) -> str | None:
-        """Return the job id in a path, None where the pattern has none or does not fit."""
+        """Return the job id in a path; None if the pattern has none or does not match."""
         match = self.path.fullmatch(path)
         return match["job_id"] if match is not None and "job_id" in self.path.groupindex else None
 
 
 def compiled_path_pattern(text: str) -> Pattern:
-    """Read a pattern; ValueError when it cannot be one."""
+    """Parse a pattern; raises ValueError if it is invalid."""
     parts = text.split("/")[1:]
     if not text.startswith("/") or not all(parts) or {".", "..", "**"} & set(parts) or "\0" in text:
         raise ValueError(f"not an absolute path without '..' and '**': {text!r}")
@@ -44,10 +44,10 @@ def compiled_path_pattern(text: str) -> Pattern:
 
 
 class PatternListing(Walk):
-    """Hands over the files that fit ``patterns``, and those of ``named``; no link is followed below a base.
+    """Searches the files that match ``patterns``, and those of ``named``; follows no link below a base.
 
-    The bounds are those of each pattern: ``limits.entries`` of the directories of one level together,
-    ``limits.directories`` of them, by fair shares of their users.
+    Limits apply per pattern: ``limits.entries`` for all directories of one level, ``limits.directories`` of them, in
+    fair shares of their users.
     """
 
     def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits) -> None:
@@ -57,14 +57,14 @@ class PatternListing(Walk):
         self.roots = frozenset(pattern.base for pattern in patterns)
 
     def look_through(self) -> bool:
-        """Look once; False when no base is there and no file was named."""
-        there = [self._look_for(pattern) for pattern in self._patterns]
+        """Search once; return False if no base exists and no file was named."""
+        has_base = [self._search(pattern) for pattern in self._patterns]
         for path in self.named:
-            self._look_at(path)
-            there.append(True)
-        return any(there)
+            self._take_named(path)
+            has_base.append(True)
+        return any(has_base)
 
-    def _look_for(self, pattern: Pattern) -> bool:
+    def _search(self, pattern: Pattern) -> bool:
         base = self.base(pattern.base)
         if base is None:
             return False
@@ -76,8 +76,8 @@ class PatternListing(Walk):
             self.visit(base, chosen, prefix, _fits(pattern.name), no_name)
         return True
 
-    def _look_at(self, path: str) -> None:
-        """Look at one file by its name; that it is not there is no error."""
+    def _take_named(self, path: str) -> None:
+        """Take one file by its path; a missing file is no error."""
         directory, name = os.path.split(path)
         try:
             status = os.stat(path, follow_symlinks=False)

@@ -1,4 +1,4 @@
-"""Reads followed files with a limit of open files. It follows no link and reads nothing but regular files."""
+"""Read followed files with a limit of open files; follow no link and read only regular files."""
 
 import contextlib
 import errno
@@ -25,10 +25,11 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_
 
 
 class LineReader:
-    """Reads the files below ``roots``, ``open_files`` of them open; one read to its end is closed for
-    another. At the limit, the share with the most open files loses one, whether or not it is read to its end.
+    """Reads the files below ``roots`` with at most ``open_files`` open at once.
 
-    Counts in ``skipped`` by reason what could not be opened or read. No OSError leaves this class.
+    At the limit a file that was read to its end is closed first. The share with the most open files loses one even if
+    it has unread lines. ``skipped`` counts, by reason, files that could not be opened or read. No OSError leaves this
+    class.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class LineReader:
         self._open: FairTable[tuple[int, int], FollowedFile] = FairTable()
 
     def read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-        """Return the next whole lines, ``budget_bytes`` of them (or one long line); None when there are none.
+        """Return the next whole lines, at most ``budget_bytes`` (or one long line); None if there are none.
 
         A chunk's ``data`` may be empty when only holes or overlong lines were skipped.
         """
@@ -56,7 +57,7 @@ class LineReader:
             return None
 
     def head(self, file: FollowedFile) -> bytes:
-        """Return up to 4 KiB from the front of the file; empty when it cannot be read."""
+        """Return up to 4 KiB from the front of the file; empty if it cannot be read."""
         held = file.descriptor is not None
         try:
             if not self._opened(file):
@@ -70,20 +71,20 @@ class LineReader:
                 self.close(file)
 
     def close(self, file: FollowedFile) -> None:
-        """Give the file's descriptor back, if it has one."""
+        """Close the file's descriptor, if it has one."""
         if file.descriptor is not None:
             os.close(file.descriptor)
             file.descriptor = None
             self._open.pop(file.identity)
 
     def _opened(self, file: FollowedFile) -> bool:
-        """Open the file unless it is open; False (and counted) when it may not be or is another one now."""
+        """Open the file unless it is open; return False (and count) at the limit, or if the path has another file."""
         if file.descriptor is not None:
             return True
         if len(self._open) >= self._open_files and not self._make_room(file.share):
             self._skipped["open_limit"] += 1
             return False
-        # By way of its directory, so that no link is followed below the root.
+        # Through its directory, so that no link is followed below the root.
         directory, name = os.path.split(file.path)
         parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
         with closing(parent):
@@ -99,17 +100,17 @@ class LineReader:
 
     def _make_room(self, share: Share) -> bool:
         loser = self._open.gives_way_to(share)
-        theirs = [self._open[identity] for identity in self._open.of(loser)]
+        candidates = [self._open[identity] for identity in self._open.of(loser)]
         if loser == share:
-            theirs = [file for file in theirs if file.drained]
-        if not theirs:
+            candidates = [file for file in candidates if file.drained]
+        if not candidates:
             return False
-        # An unlinked one goes last, as it cannot be opened again; but many of them must not keep others out.
-        self.close(min(theirs, key=lambda file: (file.unlinked, not file.drained, file.grown_at)))
+        # An unlinked file goes last, as it cannot be opened again; but many of them must not block other users.
+        self.close(min(candidates, key=lambda file: (file.unlinked, not file.drained, file.grown_at)))
         return True
 
     def _put_off(self, file: FollowedFile) -> None:
-        """Leave a file that cannot be read now to the next look, whether or not it has changed by then."""
+        """Postpone an unreadable file to the next search, whether or not it changes until then."""
         file.drained = True
         file.modified_ns = -1
 
@@ -127,7 +128,7 @@ class LineReader:
         if verdict is FileChange.TRUNCATED and is_front_overwritten(descriptor, file):
             self._skipped["overwritten"] += 1
         elif verdict is FileChange.TRUNCATED:
-            file.begin_anew()
+            file.restart()
         if file.start_at_end:
             size_bytes = min(file.size_at_start, file.size_bytes)
             start = end_of_lines(descriptor, size_bytes, returns_end_lines=file.returns_end_lines)
@@ -139,8 +140,8 @@ class LineReader:
             chunk = next_lines(descriptor, file, budget_bytes)
             unchanged = os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head)
         finally:
-            # Replaced between the two looks at its head: what was read may be of either generation, so none of it
-            # counts. Nor does it after an error: it is read again.
+            # The file was replaced between two reads of its head, so the lines may be of either generation: drop them.
+            # After an error the lines are read again, too.
             if not unchanged:
                 file.offset, file.tail = start, tail
                 file.scanned = 0
@@ -154,13 +155,13 @@ class LineReader:
 
 
 def error_name(error: OSError) -> str:
-    """Return the error as its symbol, ENOENT say."""
+    """Return the symbol of the error, such as ENOENT."""
     return errno.errorcode.get(error.errno or 0, "EUNKNOWN")
 
 
 @contextlib.contextmanager
 def closing(descriptor: int) -> Iterator[None]:
-    """Close a descriptor at the end."""
+    """Close a descriptor at the end of the block."""
     try:
         yield
     finally:

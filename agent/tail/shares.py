@@ -1,4 +1,4 @@
-"""How much of a bounded table each share holds, and which loses an entry: users, then their directories. Pure."""
+"""Count a bounded table's entries by share (users, then their directories); choose the share to evict from. Pure."""
 
 import os
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 NO_OWNER = -1
-"""The uid of what is of a file that was not looked at yet."""
+"""The uid of a file whose status was not read yet."""
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | None = None) -> list[T]:
-    """Return the items, at most ``most``: the first of each owner, then the second of each, in their own order."""
+    """Return at most ``most`` items, owners in turn: the first item of each owner, then the second of each."""
     turns: Counter[Hashable] = Counter()
     numbered = []
     for item in items:
@@ -25,23 +25,23 @@ def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | 
 
 
 class Share(NamedTuple):
-    """Whose a file is: its user, and the directory that it lies in: containers mostly have one user id, root's."""
+    """A file's user and its directory: containers mostly share one user id, root's."""
 
     uid: int
     directory: str
 
 
 ShareOf = Callable[[os.stat_result, str], Share]
-"""Names the share of a file by its status and its directory."""
+"""Returns the share of a file from its status and directory."""
 
 
 def share_of(status: os.stat_result, directory: str) -> Share:
-    """Name the share by the file's user and its directory."""
+    """Return the share from the file's user and its directory."""
     return Share(status.st_uid, directory)
 
 
 class _Counts(Generic[K]):
-    """Counts by key, with the largest one always at hand: a table may need it for each of 65,536 files."""
+    """Counts by key with a fast maximum: a table may need it for each of 65,536 files."""
 
     def __init__(self) -> None:
         self._count: dict[K, int] = {}
@@ -71,21 +71,21 @@ class _Counts(Generic[K]):
 
 
 class Holdings:
-    """How many entries of one table each share holds."""
+    """Number of entries of one table by share."""
 
     def __init__(self) -> None:
         self._users: _Counts[int] = _Counts()
         self._directories: dict[int, _Counts[str]] = {}
 
     def add(self, share: Share, count: int = 1) -> None:
-        """Add ``count`` entries, maybe negative, to ``share``."""
+        """Add ``count`` entries (may be negative) to ``share``."""
         self._users.change(share.uid, count)
         self._directories.setdefault(share.uid, _Counts()).change(share.directory, count)
         if not self._users.of(share.uid):
             del self._directories[share.uid]
 
     def most(self) -> Share | None:
-        """Return the largest directory of the largest user; None when the table is empty."""
+        """Return the largest directory of the largest user; None if the table is empty."""
         uid = self._users.most()
         directory = None if uid is None else self._directories[uid].most()
         return None if uid is None or directory is None else Share(uid, directory)
@@ -93,8 +93,8 @@ class Holdings:
     def gives_way_to(self, share: Share) -> Share:
         """Return the share that loses an entry to ``share`` in a full table: the largest one.
 
-        It is ``share`` itself unless another holds at least two more, so that no two take a place from each other in
-        turns. Who holds nothing is thus given a place at once, as long as there are fewer shares than places.
+        It is ``share`` itself unless another share has at least two entries more, so that two shares never evict each
+        other in turns. A share without entries gets a place at once, as long as there are fewer shares than places.
         """
         most = self.most()
         if most is None:
@@ -109,41 +109,41 @@ class Holdings:
 
 
 class FairTable(Generic[K, V]):
-    """A bounded table: values by key, and whose they are; each share's keys in the order in which they came."""
+    """A bounded table: values by key with their shares; each share's keys are in order of insertion."""
 
     def __init__(self) -> None:
         self._entries: dict[K, tuple[Share, V]] = {}
         self._keys: dict[Share, dict[K, None]] = {}
         self._holdings = Holdings()
-        self._loser: dict[Share, Share] = {}  # what was answered since the last change
+        self._loser: dict[Share, Share] = {}  # results since the last change
 
     def __contains__(self, key: object) -> bool:
-        """Return whether there is a value of that key."""
+        """Return True if the table has the key."""
         return key in self._entries
 
     def __getitem__(self, key: K) -> V:
-        """Return the value of a key that is there."""
+        """Return the value of an existing key."""
         return self._entries[key][1]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of entries."""
         return len(self._entries)
 
     def get(self, key: K) -> V | None:
-        """Return the value of a key, if it is there."""
+        """Return the value of a key, or None."""
         entry = self._entries.get(key)
         return None if entry is None else entry[1]
 
     def values(self) -> list[V]:
-        """All of them."""
+        """Return all values."""
         return [value for _, value in self._entries.values()]
 
     def items(self) -> list[tuple[K, V]]:
-        """All of them, with their keys."""
+        """Return all (key, value) pairs."""
         return [(key, value) for key, (_, value) in self._entries.items()]
 
     def put(self, key: K, value: V, share: Share) -> None:
-        """Add a value, or put it last."""
+        """Add a value, or move it to the end."""
         self.pop(key)
         self._entries[key] = share, value
         self._keys.setdefault(share, {})[key] = None
@@ -151,7 +151,7 @@ class FairTable(Generic[K, V]):
         self._loser.clear()
 
     def pop(self, key: K) -> V | None:
-        """Remove and return a value, if it is there."""
+        """Remove and return a value, or None."""
         if (entry := self._entries.pop(key, None)) is None:
             return None
         share, value = entry
@@ -163,15 +163,15 @@ class FairTable(Generic[K, V]):
         return value
 
     def of(self, share: Share) -> Iterable[K]:
-        """Return the keys of a share, the oldest first."""
+        """Return the keys of a share, oldest first."""
         return self._keys.get(share, {}).keys()
 
     def share_of(self, key: K) -> Share:
-        """Whose a key is that is there."""
+        """Return the share of an existing key."""
         return self._entries[key][0]
 
     def gives_way_to(self, share: Share) -> Share:
-        """Return the share that loses a key to ``share``, by the rule of Holdings."""
+        """Return the share that loses a key to ``share`` in a full table, by the rule of ``Holdings``."""
         loser = self._loser.get(share)
         if loser is None:
             loser = self._loser[share] = self._holdings.gives_way_to(share)

@@ -1,4 +1,4 @@
-"""Reads lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
+"""Read lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
 
 import time
 from collections import deque

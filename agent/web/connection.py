@@ -1,4 +1,4 @@
-"""One connection: its bounds, what the server keeps of it, its handshake and its end, and how it is written to."""
+"""One connection: its limits, its state in the server, TLS handshake, end, and writing."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,16 +8,16 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import h11
 
 CloseReason: TypeAlias = Literal[
-    "all_busy",  # the cap was reached, and its peer, which had most, waited for answers on all others: it was refused
-    "evicted",  # of the peer with most: closed for a newer connection, or for the memory bound of answers not yet read
-    "handshake_failed",  # of TLS: the client spoke something else, took another version, or has no valid certificate
+    "all_busy",  # refused at the limit: its peer has the most connections, and all of them wait for answers
+    "evicted",  # of the peer with the most: closed for a newer connection, or for the memory limit of unread answers
+    "handshake_failed",  # of TLS: the client sent no TLS, another version, or no valid certificate
     "handshake_timeout",
     "header_timeout",
     "idle_timeout",
     "write_timeout",
     "header_too_large",
     "malformed",
-    "refused_request",  # a method other than GET and HEAD, a body, a target that is no path
+    "refused_request",  # a method other than GET and HEAD, a body, a target that is not a path
     "peer_gone",
     "stopped",
 ]
@@ -26,10 +26,10 @@ WRITE_PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Every bound of the server. ``idle_seconds`` outlasts a scrape interval, so that a scraper keeps its connection.
+    """All limits of the server. ``idle_seconds`` exceeds a scrape interval, so that a scraper keeps its connection.
 
-    ``tls_connections``: the cap where TLS is spoken, as asyncio holds 256 KiB for each. ``held_bytes``: answers that
-    clients have not read yet, all together, one that several share counted once; the largest single one may exceed it.
+    ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``held_bytes``: all answers that
+    clients have not read yet, a shared one counted once; the largest single answer may exceed it.
     """
 
     connections: int = 256
@@ -45,7 +45,7 @@ class ServerLimits:
 
 
 class TlsTerms(NamedTuple):
-    """What a client must meet: ``context`` is a server's ssl.SSLContext, ``accepts`` judges a verified certificate."""
+    """TLS requirements for clients: ``context`` is an ssl.SSLContext, ``accepts`` judges a verified certificate."""
 
     context: Any
     accepts: Callable[[Mapping[str, Any] | None], bool]
@@ -53,7 +53,7 @@ class TlsTerms(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """One client. ``peer``: which (agent/web/peers.py). ``tls``: what it must meet before it is served."""
+    """A client's connection. ``peer``: see agent/web/peers.py. ``tls``: requirements before requests are served."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -62,24 +62,24 @@ class Connection:
     served: bool = False
     header_begun: bool = False
     held: bytes = b""
-    """The body that is being written; several connections may write the same."""
+    """The body being written; several connections may share one."""
     tls: TlsTerms | None = None
     task: asyncio.Task[None] | None = None
     transport: asyncio.WriteTransport = field(init=False)
-    """The socket's, below TLS: aborted, it is closed at once in every state of the other."""
+    """The socket's transport below TLS: aborting it closes at once in every TLS state."""
 
     def __post_init__(self) -> None:
         self.transport = self.writer.transport
 
     def abort(self) -> None:
-        """Close at once, whatever is unsent."""
+        """Close at once and drop unsent data."""
         self.transport.abort()
         if self.writer.transport is not self.transport:
-            self.writer.transport.abort()  # TLS' own, which would learn of it in the loop's next turn
+            self.writer.transport.abort()  # TLS' transport, which would otherwise notice in the loop's next turn
 
 
 class Closed(Exception):  # noqa: N818  # a way out, not an error
-    """Ends a connection. ``reason``: what is logged."""
+    """Ends a connection. ``reason``: logged."""
 
     def __init__(self, reason: CloseReason) -> None:
         super().__init__(reason)
@@ -87,40 +87,40 @@ class Closed(Exception):  # noqa: N818  # a way out, not an error
 
 
 async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -> None:
-    """Speak TLS from here on; Closed where that is not done in time, or the client does not meet the terms."""
+    """Start TLS; raises Closed if that takes too long, or if the client does not meet the requirements."""
     try:
         await connection.writer.start_tls(terms.context, ssl_handshake_timeout=seconds)
-    except (TimeoutError, ConnectionAbortedError) as error:  # by asyncio, which aborts it when it is late
+    except (TimeoutError, ConnectionAbortedError) as error:  # raised by asyncio, which aborts a late handshake
         raise Closed("handshake_timeout") from error
-    except OSError as error:  # all of TLS' own are
+    except OSError as error:  # ssl.SSLError is one
         raise Closed("handshake_failed") from error
     except AttributeError:
         given: asyncio.WriteTransport | None = connection.writer.transport
         if given is not None:
             raise
-        # The client left as the handshake ended: start_tls has no transport to give, and trips over that itself.
-        connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # its destructor asks it
+        # The client left as the handshake ended: start_tls then fails on its own missing transport.
+        connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # its destructor uses it
         raise Closed("handshake_failed") from None
-    # One more than nothing: at 0 asyncio would pause for good.
+    # 1, because asyncio would pause for ever at 0.
     connection.writer.transport.set_write_buffer_limits(1)
     if not terms.accepts(connection.writer.get_extra_info("peercert")):
         raise Closed("handshake_failed")
 
 
 async def end(connection: Connection, seconds: float) -> None:
-    """Let what was written reach the client, and over TLS say that it is all; of one that was aborted, let go."""
+    """Wait until written data reached the client, and close TLS properly; release an aborted connection."""
     connection.writer.close()
     try:
         async with asyncio.timeout(seconds):
             await connection.writer.wait_closed()
-    except OSError as error:  # a TimeoutError too: it had its chance
-        error.with_traceback(None)  # asyncio keeps it, and its frames what was written last
+    except OSError as error:  # a TimeoutError too
+        error.with_traceback(None)  # asyncio keeps the error, and its frames would keep the last data
 
 
 async def write_pieces(connection: Connection, head: bytes | None) -> None:
-    """Write the response in pieces: for a slow client at most one piece is copied.
+    """Write the response in pieces, so that a slow client costs a copy of at most one piece.
 
-    A disconnect error keeps this frame until ``end``, with one piece at most.
+    The traceback of a disconnect keeps this frame, with at most one piece, until ``end``.
     """
     connection.writer.write(head or b"")
     for start in range(0, len(connection.held), WRITE_PIECE_BYTES):

@@ -1,4 +1,4 @@
-"""What the web server serves: the routes and their answers."""
+"""The routes of the web server and their answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ _HTML_HEADERS = (
 
 @dataclass
 class Pages:
-    """The handler for the web server.
+    """The handler of the web server.
 
-    ``render`` makes an exposition off the event loop; concurrent scrapes that want the same share one. What the shipped
-    scrape jobs ask for has a lane of its own. All other selections share a lane with one render at a time, in turns by
-    peer: a shipped scrape waits for no more than that one. ``exporters``: names that a scrape may ask for. ``ready``:
-    whether the agent has begun to work. ``front_page`` and ``document``: what `/` and `/api/v1/ranks` show. While
-    ``may_show`` is False the page would lack ranks that run, and a scrape is answered with 503. The last five are
-    called on the event loop. ``static``: what does not change, by path. ``evidence`` gives a file of a bundle of
-    evidence by its name, None where there is none to give: only to requests that are private.
+    ``render`` renders an exposition off the event loop; concurrent scrapes with equal selections share one. Selections
+    of the shipped scrape jobs have their own lane. All other selections share a lane with one render at a time, with
+    peers in turn: a shipped scrape waits for at most one of them. ``exporters``: names that a scrape may select.
+    ``ready``: whether the agent has started. ``front_page``, ``document``: content of `/` and `/api/v1/ranks`. While
+    ``may_show`` is False, running ranks would be missing and scrapes get 503. The event loop calls these five.
+    ``static``: constant answers, by path. ``evidence`` returns a file of an evidence bundle by its name, or None; only
+    private requests reach it.
     """
 
     render: Callable[[Selection], Awaitable[Rendered]]
@@ -46,12 +46,12 @@ class Pages:
     evidence: Callable[[str], Awaitable[bytes | None]]
 
     def __post_init__(self) -> None:
-        """Open both lanes."""
+        """Create both lanes."""
         self._shipped: FairLane[Selection, Rendered] = FairLane(self.render)
         self._others: FairLane[Selection, Rendered] = FairLane(self.render)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer ``request``; raises what ``render`` raises."""
+        """Return the answer to ``request``; raises the errors of ``render``."""
         match request.path:
             case "/metrics":
                 return await self._metrics(request)
@@ -68,7 +68,7 @@ class Pages:
             case path if (response := self.static.get(path)) is not None:
                 return response
             case _:
-                return HttpResponse(404, TEXT, b"Not found; see / for what there is\n")
+                return HttpResponse(404, TEXT, b"Not found; / lists the pages\n")
 
     async def _evidence_file(self, request: HttpRequest) -> HttpResponse:
         if not request.is_private:
@@ -76,13 +76,13 @@ class Pages:
         name = request.path.removeprefix(EVIDENCE)
         body = await self.evidence(name)
         if body is None:
-            return HttpResponse(404, TEXT, b"No such file of evidence, or none are served\n")
+            return HttpResponse(404, TEXT, b"No such evidence file, or evidence is not served\n")
         kind = JSON if name.endswith(".json") else "application/gzip"
         return HttpResponse(200, kind, body, (*_JSON_HEADERS, ("Content-Disposition", "attachment")))
 
     async def _metrics(self, request: HttpRequest) -> HttpResponse:
         if not self.may_show():
-            return HttpResponse(503, TEXT, b"The ranks are being looked for since the start; ask again\n")
+            return HttpResponse(503, TEXT, b"Starting: the search for ranks has not ended; try again\n")
         try:
             selection = select(request.query, request.headers, self.exporters())
         except SelectionError as error:

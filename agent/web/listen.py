@@ -1,4 +1,4 @@
-"""The address to listen on: what may be written, and the sockets it means."""
+"""Parse listen addresses and open their sockets."""
 
 import errno
 import re
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKLOG = 1024
-"""Connections the kernel keeps until they are accepted: a burst must not cost a scrape a second for a retried SYN."""
+"""Limit of connections in the kernel before they are accepted: a lost SYN in a burst delays a scrape by a second."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
-"""What a client may send ahead of being read."""
+"""Limit of unread data from a client."""
 SEND_BUFFER_BYTES = 256 * 1024
-"""What the kernel takes of an answer for a client that does not read: left alone it grows to megabytes for each."""
+"""Limit of an answer's bytes in the kernel for a client that does not read: unlimited it grows to megabytes each."""
 
 MAX_INHERITED = 64
-"""Sockets that systemd may hand over."""
+"""Limit of sockets from systemd."""
 
 _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A host (name or address; empty for every address of the machine) and a TCP port (0: any free one)."""
+    """A host (name or address; empty for all addresses of the machine) and a TCP port (0: any free one)."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class ListenAddress:
 
 
 def parse_listen_address(text: str) -> ListenAddress:
-    """Read ``host:port``, ``:port`` or ``[v6]:port``; raise ValueError with the mistake in any other text."""
+    """Parse ``host:port``, ``:port`` or ``[v6]:port``; raises ValueError with the reason for any other text."""
     form = _FORM.fullmatch(text)
     if form is None:
         raise ValueError(f"listen address {text!r} is not host:port, :port or [address]:port")
@@ -44,10 +44,10 @@ def parse_listen_address(text: str) -> ListenAddress:
 
 
 def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
-    """Return listening sockets for ``addresses``, at least one for each; OSError names the address and the reason.
+    """Return at least one listening socket per address; OSError names the address and the reason.
 
-    The connections they accept inherit the bounds on buffers, and send without delay. Blocks while a host name is
-    resolved. The caller closes the sockets.
+    Accepted connections inherit the limits of buffers, and send without delay. Blocks while a host name is resolved.
+    The caller closes the sockets.
     """
     sockets: list[socket.socket] = []
     for address in addresses:
@@ -58,7 +58,7 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
                 sockets.append(opened)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-                # asyncio does so only for sockets made with the protocol's number, which create_server's are not.
+                # asyncio sets this only for sockets created with a protocol number, unlike create_server's.
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             for opened in sockets:
@@ -73,7 +73,7 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
 
 
 def _owner_of(port: int) -> str:
-    """Return `` by process PID (name)`` for the process that listens at ``port``; empty where it cannot be seen."""
+    """Return `` by process PID (name)`` for the process that listens at ``port``; empty if it cannot be seen."""
     import psutil  # noqa: PLC0415  # only for this message
 
     with suppress(psutil.Error, OSError):
@@ -84,13 +84,13 @@ def _owner_of(port: int) -> str:
 
 
 LOCAL_SOCKET = "rankwatch-agent/web.sock"
-"""Below /run, in the unit's RuntimeDirectory: where commands on the node ask the agent without a password."""
+"""Socket below /run, in the unit's RuntimeDirectory: commands on the node query the agent there without a password."""
 
 
 def open_local_listener(path: Path) -> socket.socket:
-    """Return a socket that listens at ``path`` for its owner, its group and root; OSError when that cannot be.
+    """Return a socket that listens at ``path`` for its owner, its group and root; raises OSError if that fails.
 
-    What an earlier run left there is replaced. The caller closes the socket.
+    It replaces a socket of an earlier run. The caller closes it.
     """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -105,16 +105,16 @@ def open_local_listener(path: Path) -> socket.socket:
 
 
 def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """Return the listening sockets that systemd hands over (sd_listen_fds(3)); ValueError where it hands over none."""
+    """Return the listening sockets from systemd (sd_listen_fds(3)); raises ValueError without any."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
-        raise ValueError("--web.systemd-socket: systemd hands over no socket; is rankwatch.socket started?")
+        raise ValueError("--web.systemd-socket: systemd passes no socket; is rankwatch.socket started?")
     first = 3  # SD_LISTEN_FDS_START
     listeners = [socket.socket(fileno=fd) for fd in range(first, first + int(count))]
     for opened in listeners:
         opened.set_inheritable(False)
         if opened.type != socket.SOCK_STREAM:
-            raise ValueError("--web.systemd-socket: a socket of rankwatch.socket is no ListenStream=")
+            raise ValueError("--web.systemd-socket: a socket of rankwatch.socket is not a ListenStream=")
     return listeners
 
 

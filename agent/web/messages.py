@@ -1,4 +1,4 @@
-"""HTTP messages as the handlers see them, and what of HTTP is not served."""
+"""HTTP messages for the handlers, and refusals of unsupported requests."""
 
 import email.utils
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A GET or HEAD. ``path`` as sent, without the query; ``headers`` by lower-case name, repeated ones joined.
+    """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
 
-    ``client``: the peer that it came from (agent/web/peers.py), empty where it has none. ``is_private``: it came over
-    TLS, with a user's password.
+    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: it came over TLS with a user's
+    password.
     """
 
     path: str
@@ -30,7 +30,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What to answer; the length, the date and what concerns the connection are added when it is sent."""
+    """An answer; the server adds the length, the date and headers of the connection."""
 
     status: int
     content_type: str
@@ -41,9 +41,9 @@ class HttpResponse:
 def request_of(
     head: h11.Request, query_fields: int, client: str = "", scheme: str = "http"
 ) -> HttpRequest | HttpResponse:
-    """Return the request that ``head`` makes, or the refusal of what is not served: other methods, bodies, odd targets.
+    """Return the request of ``head``, or a refusal (other methods, bodies, invalid targets).
 
-    More than ``query_fields`` fields in the query are refused too. ``client``: whose it is, ``scheme``: how it came.
+    More than ``query_fields`` fields in the query are refused too. ``client``: its peer. ``scheme``: http or https.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in head.headers:
@@ -57,7 +57,7 @@ def request_of(
         return HttpResponse(413, TEXT, b"No request bodies\n")
     path, _, query = head.target.decode("latin-1").partition("?")
     if not path.startswith("/") or "#" in path + query:
-        return HttpResponse(400, TEXT, b"The target is no path\n")
+        return HttpResponse(400, TEXT, b"The target is not a path\n")
     try:
         fields = parse_qs(query, keep_blank_values=True, errors="strict", max_num_fields=query_fields)
     except ValueError:
@@ -66,20 +66,20 @@ def request_of(
 
 
 def server_side(header_bytes: int) -> h11.Connection:
-    """Return the state of a new connection, whose headers may have ``header_bytes`` at most."""
-    # h11 judges an incomplete header only: one byte less lets a complete one of exactly the bound pass.
+    """Return the HTTP state of a new connection whose headers may have at most ``header_bytes``."""
+    # h11 limits only incomplete headers: one byte less admits a complete header of exactly the limit.
     return h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes - 1)
 
 
 def head_of(response: HttpResponse, connection: str) -> h11.Response:
-    """Return the status line and headers for ``response``; ``connection``: that header's value, empty for none."""
+    """Return the status line and headers of ``response``. ``connection``: value of that header, empty for none."""
     headers = [
         ("Content-Type", response.content_type),
         ("Content-Length", str(len(response.body))),
         ("Date", email.utils.formatdate(usegmt=True)),
         *response.headers,
     ]
-    if _SNIFF[0] not in dict(response.headers):  # which the web file may have
+    if _SNIFF[0] not in dict(response.headers):  # the web file may set it
         headers.append(_SNIFF)
     if connection:
         headers.append(("Connection", connection))

@@ -1,4 +1,4 @@
-"""Names the peer of a connection: a user of this node if the kernel names one, else an address."""
+"""Name the peer of a connection: a user of this node if the kernel names one, else an address."""
 
 import errno
 import ipaddress
@@ -32,7 +32,7 @@ class Peers:
     def __init__(self, open_diagnosis: Callable[[], Netlink] = lambda: open_channel(_SOCK_DIAG, 0.0)) -> None:
         self._open = open_diagnosis
         self._channel: Netlink | None = None
-        self._may_ask = True
+        self._may_query = True
 
     def of(self, peer: object, own_end: object) -> str:
         """Return the peer at the socket name ``peer``, connected to ``own_end``; empty for a socket without addresses.
@@ -50,20 +50,20 @@ class Peers:
         return str(address) if address.version == 4 else f"{ipaddress.IPv6Address(address.packed[:8] + bytes(8))}/64"
 
     def close(self) -> None:
-        """Close the channel; the next question opens another."""
+        """Close the channel; the next query opens another."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def _uid(self, address: _Address, port: int, own_address: _Address, own_port: int) -> int | None:
         """Return the user of the client's socket, if that is on this node; None if the kernel does not name it."""
-        if not self._may_ask:
+        if not self._may_query:
             return None
         try:
             if self._channel is None:
                 self._channel = self._open()
         except OSError as error:
-            self._may_ask = error.errno not in _NO_NETLINK
+            self._may_query = error.errno not in _NO_NETLINK
             return None
         family = socket.AF_INET if address.version == 4 else socket.AF_INET6
         request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, _ALL_STATES)
@@ -73,7 +73,7 @@ class Peers:
             connected, uid, inode = _OWNER.unpack_from(answer)
         except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
             return None
-        is_client = inode and connected == own_port.to_bytes(2, "big")  # else one that listens at the client's port
+        is_client = inode and connected == own_port.to_bytes(2, "big")  # else it listens at the client's port
         return int(uid) if is_client else None
 
 

@@ -1,4 +1,4 @@
-"""What stands between a request and its page: passwords (RFC 7617, bcrypt), headers and rate of the web file."""
+"""Checks of a request before its page: passwords (RFC 7617, bcrypt), headers and rate limit of the web file."""
 
 import base64
 import binascii
@@ -16,32 +16,32 @@ from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.web_file import RateLimit
 
 MAX_GOOD = 64
-"""Right pairs that are remembered; what scrapers need is one each."""
+"""Limit of cached valid (user, password) pairs; a scraper needs one."""
 MAX_CLIENTS = 1024
-"""Peers whose failures are counted."""
+"""Limit of peers whose failures are counted."""
 MAX_PASSWORD_BYTES = 72
-"""More than bcrypt looks at; the hash of a longer one would be that of its beginning."""
+"""Limit of bcrypt's input; it ignores further bytes."""
 CHECKS_AT_ONCE = 10
 CHECKS_PER_SECOND = 2.0
-"""Of one peer, of pairs that are not known to be right."""
+"""Rate of one peer's checks of unknown pairs."""
 MAX_WAITING = 64
-"""Checks of all peers that wait for the thread, in turns by peer."""
+"""Limit of checks of all peers that wait for the thread; peers take turns."""
 
 Verdict = Literal["right", "wrong", "too_many"]
 OPEN_PATHS = frozenset({"/-/healthy", "/-/ready"})
-"""Asked by kubelets and load balancers, which have no password; they tell nothing but that."""
+"""Paths without a password, for kubelets and load balancers; they show nothing else."""
 _REALM = (("WWW-Authenticate", 'Basic realm="rankwatch", charset="UTF-8"'),)
 
 
 class _Bucket:
-    """Tokens that come back with time: ``most`` at once, ``per_second``."""
+    """A token bucket: at most ``most`` tokens, refilled at ``per_second``."""
 
     def __init__(self, most: int, per_second: float, now: float) -> None:
         self._most, self._per_second = most, per_second
         self._tokens, self._at = float(most), now
 
     def take(self, now: float) -> bool:
-        """Take one; False where there is none."""
+        """Take one token; return False if there is none."""
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._per_second)
         self._at = now
         has_one = self._tokens >= 1
@@ -50,10 +50,10 @@ class _Bucket:
 
 
 class Passwords:
-    """``users``: hashes by user. ``check_password`` is bcrypt's (password, hash); ``monotonic`` a clock.
+    """Checks passwords. ``users``: hashes by user. ``check_password``: bcrypt's, of (password, hash).
 
-    A check takes some 70 ms by design, so it is made in a thread, and what was right once is remembered. Who sends
-    wrong passwords has few checks a second: further ones are refused unseen, by peer.
+    A check takes about 70 ms by design, so it runs in a thread, and valid pairs are cached. A peer with wrong passwords
+    gets few checks per second; further requests are refused without a check.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Passwords:
         check_password: Callable[[bytes, bytes], bool],
     ) -> None:
         self._users = {name.encode(): hashed.encode() for name, hashed in users.items()}
-        self._anybody = next(iter(self._users.values()), b"")
+        self._any_hash = next(iter(self._users.values()), b"")
         self._thread = thread
         self._monotonic = monotonic
         self._check_password = check_password
@@ -75,7 +75,7 @@ class Passwords:
         self._waiting = 0
 
     async def check(self, authorization: str, client: str) -> Verdict:
-        """Judge the header of a request from the peer ``client``."""
+        """Return the verdict on the Authorization header of a request from the peer ``client``."""
         pair = _pair(authorization)
         if pair is None:
             return "wrong"
@@ -100,11 +100,11 @@ class Passwords:
 
     async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
         user, password = pair
-        hashed = self._users.get(user) or self._anybody  # for who is no user it must take as long
+        hashed = self._users.get(user) or self._any_hash  # an unknown user must take as long
         return await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
 
     def _may_check(self, client: str) -> bool:
-        """Take one of the checks that the peer has now; False where there is none."""
+        """Take one of the peer's checks; return False if there is none."""
         now = self._monotonic()
         bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, now)
         self._buckets[client] = bucket
@@ -126,9 +126,9 @@ def _pair(authorization: str) -> tuple[bytes, bytes] | None:
 
 
 class Secured:
-    """What clients must meet: at their connection (``tls``; None: plain HTTP), and at each request.
+    """Requirements for clients, at the connection (``tls``; None: plain HTTP) and at each request.
 
-    ``passwords`` None: everybody is let in. ``headers`` go with every answer. Used on the event loop.
+    ``passwords`` None: no password needed. ``headers``: sent with every answer. Used on the event loop.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Secured:
             self._bucket = _Bucket(max(rate.burst, 1), 1 / rate.seconds, monotonic())
 
     async def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Return the refusal of a request, None where it may go on."""
+        """Return the refusal of a request; None if it may proceed."""
         if self._bucket is not None and self._monotonic is not None and not self._bucket.take(self._monotonic()):
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
         if self.passwords is None or request.path in OPEN_PATHS:
@@ -161,7 +161,7 @@ class Secured:
         return self.finish(HttpResponse(401, TEXT, b"Unauthorized\n", _REALM))
 
     def finish(self, response: HttpResponse) -> HttpResponse:
-        """Return the answer with the file's headers, which take the place of those of the same name."""
+        """Return the answer with the web file's headers, which replace headers of the same name."""
         if not self._headers:
             return response
         kept = tuple(header for header in response.headers if header[0] not in self._headers)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over asyncio streams: the protocol and its bounds; what is served is the handler's matter."""
+"""HTTP/1.1 over asyncio streams: the protocol and its limits; the handler serves the pages."""
 
 import asyncio
 import socket
@@ -26,21 +26,21 @@ from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
-"""How much of a refused request is read away after the answer: closing on unread data would destroy the answer."""
+"""How much of a refused request is read and dropped after the answer: closing with unread data destroys the answer."""
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})
-"""Reasons of closing after which the client may still be reading its answer."""
+"""Reasons of closing that leave the client an answer to read."""
 
 
 class WebServer:
-    """Serves ``handler`` within ``limits``; ``responses`` counts answers by status. What it closes is logged.
+    """Serves ``handler`` within ``limits``; ``responses`` counts answers by status. Closed connections are logged.
 
-    A connection is waiting (idle, or its header is not complete), being answered (the handler runs) or writing. Over
-    the cap, the peer with most connections loses one: the one that waits longest, then the one that writes longest,
-    then its new one, then the one that is being answered longest. Over the bound of unread answers, the peer whose
-    answers are largest loses the one that it reads longest. So no number of clients of other peers keeps a scrape out.
-    ``tls`` returns, for each connection, its TLS settings.
+    A connection waits (idle, or its header is incomplete), is answered (the handler runs), or writes. Over the limit,
+    the peer with the most connections loses one: the longest waiting, else the longest writing, else the new one, else
+    the one answered longest. Over the limit of unread answers, the peer with the largest answers loses the one that it
+    reads longest. So other peers' clients, however many, never keep a scrape out. ``tls`` returns the TLS settings of a
+    connection.
     """
 
     def __init__(
@@ -64,14 +64,14 @@ class WebServer:
         self._stopping = False
 
     async def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """Take connections at sockets that listen already."""
+        """Accept connections at listening sockets."""
         for opened in sockets:
             self._servers.append(
                 await asyncio.start_server(self._accept, sock=opened, limit=self._limits.header_bytes, backlog=BACKLOG)
             )
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Close the listeners, let answers under way end within ``deadline_seconds``, then close the rest."""
+        """Close the listeners, let running answers end within ``deadline_seconds``, then close all connections."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -96,7 +96,7 @@ class WebServer:
             self._close(victim, "all_busy" if victim is connection else "evicted")
             if victim is connection:
                 return
-        # Without a buffer of its own, a write that returned is the kernel's: nothing is left behind on close.
+        # Without a buffer, data of a completed write is in the kernel: closing loses nothing.
         writer.transport.set_write_buffer_limits(0)
         if connection.tls is not None:
             transport = cast(asyncio.Transport, writer.transport)
@@ -108,14 +108,14 @@ class WebServer:
         task.add_done_callback(self._tasks.discard)
 
     def _victim(self, newcomer: Connection) -> Connection:
-        """Which connection is closed for another: one of a peer with most."""
+        """Return the connection to close for another: one of the peer with the most."""
         counts = Counter(connection.peer for connection in self._connections)
         most = max(counts.values())
         queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)
         return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Close connections until the newcomer's answer has room among those not read yet, or is the only one."""
+        """Close connections until the newcomer's answer fits the limit of unread answers, or is the only one."""
         while self._writing:
             bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:
@@ -126,7 +126,7 @@ class WebServer:
             self._close(max(self._writing, key=lambda connection: shares[connection.peer]), "evicted")
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
-        """Close at once, whatever is unsent; its task then ends by itself, or is cancelled while the handler runs."""
+        """Close at once and drop unsent data; its task ends by itself, or is cancelled while the handler runs."""
         if reason in ("all_busy", "evicted"):
             self._log.warning("too many connections, one was closed: {reason}", reason=reason, peer=connection.peer)
         elif reason is not None:
@@ -152,7 +152,7 @@ class WebServer:
             reason = closed.reason
         except OSError:
             reason = "peer_gone"
-        except Exception as error:  # noqa: BLE001  # ends this connection alone; logged
+        except Exception as error:  # noqa: BLE001  # ends only this connection; logged
             self._log.error("a connection failed", error=error)
         finally:
             if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
@@ -163,7 +163,7 @@ class WebServer:
             await end(connection, LINGER_SECONDS)
 
     async def _exchange(self, connection: Connection) -> bool:
-        """Read one request and answer it; False when the connection is to be closed."""
+        """Read one request and answer it; return False if the connection must close."""
         try:
             head = await self._read_head(connection)
         except h11.RemoteProtocolError as error:
@@ -176,7 +176,7 @@ class WebServer:
             raise Closed(
                 "header_timeout" if connection.header_begun or not connection.served else "idle_timeout"
             ) from None
-        if head is None or connection not in self._connections:  # evicted: it was all there already
+        if head is None or connection not in self._connections:  # evicted after its whole header had arrived
             return False
         self._waiting.pop(connection, None)
         scheme = "http" if connection.tls is None else "https"
@@ -190,7 +190,7 @@ class WebServer:
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: Connection) -> h11.Request | None:
-        """Return the next request without a body, None when the client closed before it began one."""
+        """Return the next request without its body; None if the client closed before it began one."""
         limits, http = self._limits, connection.http
         connection.header_begun = bool(http.trailing_data[0])
         may_idle = connection.served and not connection.header_begun
@@ -215,14 +215,14 @@ class WebServer:
         except TimeoutError:
             self._log.warning("a request was not answered in time", path=request.path)
             return HttpResponse(503, TEXT, b"Not answered in time\n")
-        except Exception as error:  # noqa: BLE001  # one broken page must not end the server; logged
+        except Exception as error:  # noqa: BLE001  # a broken page must not end the server; logged
             self._log.error("a request failed", path=request.path, error=error)
             return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
     async def _refuse(
         self, connection: Connection, reason: CloseReason, response: HttpResponse, method: bytes = b"GET"
     ) -> None:
-        """Answer, wait until the client has had a chance to read it, and close for ``reason``."""
+        """Send a refusal, give the client time to read it, and close for ``reason``."""
         self._waiting.pop(connection, None)
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise Closed(reason)
@@ -235,7 +235,7 @@ class WebServer:
                 remaining_bytes = LINGER_BYTES
                 while remaining_bytes > 0 and (data := await connection.reader.read(remaining_bytes)):
                     remaining_bytes -= len(data)
-        except OSError:  # a TimeoutError too: it had its chance
+        except OSError:  # a TimeoutError too
             pass
         raise Closed(reason)
 

@@ -1,4 +1,4 @@
-"""The web server at its addresses."""
+"""Run the web server at its addresses."""
 
 import asyncio
 import socket
@@ -15,14 +15,14 @@ from agent.web.secured import Secured
 from agent.web.server import Handler, WebServer
 
 STOP_SECONDS = 5.0
-"""How long answers under way may take once their server stops."""
+"""Longest wait for running answers when the server stops."""
 
 
 class Serving:
-    """Serves ``handler`` at its addresses, on the ``terms`` of the moment.
+    """Serves ``handler`` at its addresses under the current ``terms``.
 
-    ``inherited``: listening sockets that systemd has opened. ``local_path``: of a socket for commands of root's and the
-    agent's own user, on no terms.
+    ``inherited``: listening sockets from systemd. ``local_path``: path of a socket for commands of root and of the
+    agent's own user, without terms.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class Serving:
 
     @property
     def responses(self) -> Counter[int]:
-        """Return how often each status was answered."""
+        """Return the number of answers by status."""
         return self._server.responses + self._local.responses
 
     async def start(self, addresses: Sequence[str]) -> None:
-        """Listen at ``addresses`` (as in the configuration); OSError, with the address in its text, if that cannot be.
+        """Listen at ``addresses`` (as in the configuration); OSError names the address that fails.
 
-        Where the local socket cannot be made, that is logged.
+        A failure of the local socket is only logged.
         """
         self.addresses = tuple(map(_shown, self._inherited)) or tuple(addresses)
         sockets = self._inherited or await self._thread.call(
@@ -66,7 +66,7 @@ class Serving:
                 self._log.warning("no local socket: rankwatch status needs an address", error=error)
 
     async def stop(self) -> None:
-        """Stop listening, and let answers under way end within STOP_SECONDS."""
+        """Stop listening; running answers may end within STOP_SECONDS."""
         await asyncio.gather(self._server.stop(STOP_SECONDS), self._local.stop(STOP_SECONDS))
         if self._local_path is not None:
             path = self._local_path
@@ -81,6 +81,6 @@ class Serving:
 
 
 def _shown(opened: socket.socket) -> str:
-    """Where a socket listens, as in the configuration; the path of one of the node's own."""
+    """Return a socket's address as in the configuration, or its path."""
     name = opened.getsockname()
     return str(ListenAddress(*name[:2])) if isinstance(name, tuple) else str(name)

@@ -1,4 +1,4 @@
-"""TLS as the web file wants it. OpenSSL is imported here alone, and only where there is a certificate."""
+"""TLS settings from the web file. Only this module imports OpenSSL, and only if a certificate is configured."""
 
 import os
 import ssl
@@ -17,7 +17,7 @@ _CLIENTS = {
 
 
 def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
-    """Return a server's context (blocking: reads files). Raise ValueError with the mistake in a file."""
+    """Return the server's context (blocking: reads files); ValueError names the file and the error."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version, context.maximum_version = _VERSIONS[config.min_version], _VERSIONS[config.max_version]
     context.verify_mode = _CLIENTS[config.client_auth_type]
@@ -44,18 +44,18 @@ def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
 
 
 def has_allowed_name(certificate: Mapping[str, Any] | None, allowed: Collection[str]) -> bool:
-    """Whether a verified certificate (as ssl tells it) has one of ``allowed`` for a name; any where that is empty."""
+    """Return True if a verified certificate (as from ssl) has one of ``allowed`` as a name, or ``allowed`` is empty."""
     names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
     return not allowed or not names.isdisjoint(allowed)
 
 
 def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) -> None:
-    """Load the chain; text in the file itself goes by way of memory, as OpenSSL takes files alone."""
+    """Load the certificate chain; inline text goes through memory files, as OpenSSL reads only files."""
     held: list[int] = []
 
     def path_of(text: str, name: str) -> str:
         if not text:
-            (folder / name).open("rb").close()  # OpenSSL's own error does not say which file it is
+            (folder / name).open("rb").close()  # OpenSSL's own error does not name the file
             return str(folder / name)
         fd = os.memfd_create("rankwatch-tls")
         held.append(fd)

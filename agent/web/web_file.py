@@ -1,7 +1,7 @@
-"""The file that `--web.config.file` names: TLS, passwords and headers, in the format of Prometheus' exporter-toolkit.
+"""The file of `--web.config.file`: TLS, passwords and headers, in the format of Prometheus' exporter-toolkit.
 
-Format: prometheus/exporter-toolkit, docs/web-configuration.md. What that server can and this one cannot is refused in
-words, never passed over.
+Format: prometheus/exporter-toolkit, docs/web-configuration.md. Settings that this server does not support are refused
+with a message, never ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CIPHERS = {
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
     "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
 }
-"""Suites of TLS 1.2 by their names in the file (Go's crypto/tls), and OpenSSL's. Those of TLS 1.3 are always on."""
+"""TLS 1.2 suites: name in the file (Go's crypto/tls) to OpenSSL's name. TLS 1.3 suites are always on."""
 TLS13_CIPHERS = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
 HEADERS = {
@@ -44,7 +44,7 @@ _Inline = Annotated[str, msgspec.Meta(max_length=MAX_INLINE_CHARACTERS)]
 
 
 class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``tls_server_config``. Paths are taken from the file's own folder on."""
+    """Section ``tls_server_config``. Paths are relative to the web file's directory."""
 
     cert: _Inline = ""
     key: _Inline = ""
@@ -61,8 +61,8 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     curve_preferences: Annotated[list[_Text], msgspec.Meta(max_length=8)] = []
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, and what this server cannot do."""
-        for mistake in (*self._contradictions(), *self._impossible()):
+        """Refuse contradictory settings, and settings that this server does not support."""
+        for mistake in (*self._contradictions(), *self._unsupported()):
             raise ValueError(mistake)
 
     def _contradictions(self) -> list[str]:
@@ -72,7 +72,7 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         has_ca = bool(self.client_ca or self.client_ca_file)
         verifies = self.client_auth_type in ("VerifyClientCertIfGiven", "RequireAndVerifyClientCert")
         if has_ca and self.client_auth_type == "NoClientCert":
-            mistakes.append("client_ca_file without client_auth_type: say RequireAndVerifyClientCert")
+            mistakes.append("client_ca_file without client_auth_type: use RequireAndVerifyClientCert")
         if verifies and not has_ca:
             mistakes.append(f"client_auth_type {self.client_auth_type} needs client_ca_file")
         if self.client_allowed_sans and not verifies:
@@ -81,14 +81,14 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             mistakes.append("min_version is above max_version")
         return mistakes
 
-    def _impossible(self) -> list[str]:
+    def _unsupported(self) -> list[str]:
         mistakes = []
         if self.client_auth_type in ("RequestClientCert", "RequireAnyClientCert"):
             mistakes.append(
                 f"client_auth_type {self.client_auth_type} is not supported: certificates are always verified"
             )
         if self.max_version < "TLS12" or self.min_version < "TLS12":
-            mistakes.append("TLS10 and TLS11 are not supported: say TLS12 or TLS13")
+            mistakes.append("TLS10 and TLS11 are not supported: use TLS12 or TLS13")
         unknown = [suite for suite in self.cipher_suites if suite not in CIPHERS and suite not in TLS13_CIPHERS]
         if unknown:
             mistakes.append(f"cipher_suites: {unknown[0]} is none of {', '.join(sorted({*CIPHERS, *TLS13_CIPHERS}))}")
@@ -100,30 +100,30 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``http_server_config``. ``http2`` changes nothing: HTTP/1.1 is served, which every scraper takes."""
+    """Section ``http_server_config``. ``http2`` has no effect: the server speaks HTTP/1.1, as every scraper does."""
 
     http2: bool = True
     headers: dict[str, _Text] = {}
 
     def __post_init__(self) -> None:
-        """Refuse headers that the format does not have."""
+        """Refuse headers that are not in the format."""
         for name, value in self.headers.items():
             if name not in HEADERS:
                 raise ValueError(f"headers: {name} is none of {', '.join(sorted(HEADERS))}")
             if not value.isprintable() or not value.isascii() or value != value.strip():
-                raise ValueError(f"headers: {name} holds what no header may")
+                raise ValueError(f"headers: {name} has characters that a header may not have")
 
 
 class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``rate_limit``: one request in each ``interval``, and ``burst`` at once. "0": none."""
+    """Section ``rate_limit``: one request per ``interval``, and ``burst`` at once. "0": no limit."""
 
     interval: str = "0"
     burst: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
 
     def __post_init__(self) -> None:
-        """Refuse what is no time span."""
+        """Refuse an invalid time span."""
         if self.interval != "0" and _DURATION.fullmatch(self.interval) is None:
-            raise ValueError(f"interval {self.interval!r} is no time span such as 100ms, 1s or 1m")
+            raise ValueError(f"interval {self.interval!r} is not a time span such as 100ms, 1s or 1m")
 
     @property
     def seconds(self) -> float:
@@ -133,7 +133,7 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file. ``basic_auth_users``: hashes of passwords (bcrypt) by user."""
+    """The whole web file. ``basic_auth_users``: bcrypt hashes of passwords by user."""
 
     tls_server_config: TlsConfig | None = None
     http_server_config: HttpConfig = HttpConfig()
@@ -141,16 +141,16 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rate_limit: RateLimit = RateLimit()
 
     def __post_init__(self) -> None:
-        """Refuse hashes that are none, or that take seconds to check."""
+        """Refuse invalid hashes, and hashes that take seconds to check."""
         for user, hashed in self.basic_auth_users.items():
             match = _BCRYPT.fullmatch(hashed)
             if match is None:
-                raise ValueError(f"basic_auth_users: what {user!r} has is no hash by bcrypt ($2y$10$...)")
+                raise ValueError(f"basic_auth_users: {user!r} has no bcrypt hash ($2y$10$...)")
             if int(match[1]) > _MAX_COST:
                 raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; {_MAX_COST} is the most")
 
     def opens(self, before: WebFile) -> str:
-        """What closed the door by the file ``before`` and is not in this one; empty for nothing."""
+        """Return the protections of the file ``before`` that this one lacks, as text; empty for none."""
         was, now = before.tls_server_config, self.tls_server_config
         gone = {
             "tls_server_config": was is not None and now is None,
@@ -165,7 +165,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ", ".join(name for name, is_gone in gone.items() if is_gone)
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files that it names: a change of one counts as a change of this file."""
+        """Return the files that it names; a change of one counts as a change of the web file."""
         tls = self.tls_server_config
         names = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
         return [folder / name for name in names if name]

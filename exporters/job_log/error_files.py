@@ -35,6 +35,7 @@ INIT_PID = 1
 PROGRAM_ERROR, ROOT = "program_error", "root"
 OTHER = "exception"
 """The name of an exception that is neither Python's nor PyTorch's. Its class name is the user's text."""
+INTERRUPT = "KeyboardInterrupt"
 _TORCH = ("OutOfMemoryError", "AcceleratorError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 KNOWN = {name: f"torch.{name}" for name in _TORCH} | {
     name: name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)
@@ -118,13 +119,18 @@ def _error_file(view: RankView) -> str:
 
 
 def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | None:
-    """Return the exception in an error file; None for incomplete or other content. ``seconds``: its time of writing."""
+    """Return the exception in an error file. ``seconds``: its time of writing.
+
+    Return None for incomplete or other content, and if Ctrl-C ended the rank.
+    """
     try:
         message = msgspec.json.decode(raw, type=_ErrorFile).message
     except msgspec.DecodeError:
         return None
     line = (message if isinstance(message, str) else message.message).partition("\n")[0]
     name = KNOWN.get(line.partition(":")[0].rpartition(".")[2], OTHER)
+    if name == INTERRUPT:
+        return None
     event = next(
         (known for known in events(line.encode("utf-8", "replace") + b"\n", catalogue) if known.rule.role), None
     )

@@ -23,7 +23,8 @@ CLAIMS_SECONDS = 0.05
 """CPU time per look to read environments of processes without NCCL: a user controls their number and size."""
 MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
-"""A process that has not loaded NCCL after this time counts as a rank without it, if that is configured."""
+"""Without NCCL after this time, a process counts as a rank without it if configured; after a restart at once."""
+INIT_PID = 1
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
 """Programs between a launcher and a rank, which inherit the rank's environment."""
 SIZES = {
@@ -70,6 +71,7 @@ class _Seen(msgspec.Struct):
 
     ``inherited``: its GPU and library may be an ancestor's; this stays when the ancestor ends and init adopts it.
     ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
+    ``has_launched``: it has launched a rank without NCCL.
     ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
     environment is still to be read, but not while the main thread is blocked, for which the read could wait.
     """
@@ -87,6 +89,7 @@ class _Seen(msgspec.Struct):
     program: str = ""
     claim: ClaimedRank | None = None
     claims_for_others: bool = False
+    has_launched: bool = False
     is_unread: bool = False
     is_blocked: bool = False
 
@@ -202,25 +205,36 @@ class RankSearch:
         """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
 
         Children that inherit their parent's environment do not count, nor do launchers of such processes. A process is
-        ready when it was seen for SETTLED_SECONDS and no process of its job has NCCL.
+        ready when it was seen for SETTLED_SECONDS or launched again, and no process of its job has NCCL.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
         first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
-        for launcher in {pid for process_key in (*first, *proven) for pid in self._ancestors(process_key)}:
-            if launcher in first:
-                first.pop(launcher).claims_for_others = True
+        for pid in {ancestor for rank_pid in (*first, *proven) for ancestor in self._ancestors(rank_pid)}:
+            if pid in first:
+                first.pop(pid).claims_for_others = True
         without = [
             seen for pid, seen in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))
         ]
         with_nccl = {named[pid].claim.job for pid in proven if pid in named}  # type: ignore[union-attr]  # see ``named``
         ready = [
-            seen.key
+            seen
             for seen in without
-            if now - seen.first_at >= SETTLED_SECONDS and seen.claim is not None and seen.claim.job not in with_nccl
+            if seen.claim is not None and seen.claim.job not in with_nccl and self._is_settled(seen, now)
         ]
-        return [seen.key for seen in without], ready
+        for launcher in filter(None, map(self._launcher, ready)):
+            launcher.has_launched = True
+        return [seen.key for seen in without], [seen.key for seen in ready]
+
+    def _is_settled(self, seen: _Seen, now: float) -> bool:
+        launcher = self._launcher(seen)
+        return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and launcher.has_launched)
+
+    def _launcher(self, seen: _Seen) -> _Seen | None:
+        """Return the nearest ancestor that is no wrapper; None where that is init or unknown."""
+        above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid) if pid != INIT_PID)
+        return next((ancestor for ancestor in above if ancestor and ancestor.program not in WRAPPERS), None)
 
     def _read_claims(self) -> None:
         """Read environments for at most CLAIMS_SECONDS of CPU time. The next looks read the others."""

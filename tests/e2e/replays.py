@@ -111,7 +111,7 @@ class Node:
         up.add(("inspector",), 1)
         self._keep("rankwatch-liveness", UP, second)
         self._keep("rankwatch", UP, second)
-        ranks = self._table.page()
+        ranks = self._table.timed_snapshot()
         self._keep("rankwatch-liveness", liveness_page.families(ranks), second)
         self._keep("rankwatch", rank_families.families(ranks), second)
         self._keep("rankwatch", (up.metric, *self._exporter.families(self._exporter.snapshot())), second)

@@ -43,7 +43,7 @@ def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
     for more in ((), ("--check-config",)):
         result = run("--config.file", str(path), *more)
         assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-        assert result.stderr.startswith(f"rankwatch: {path}:2: $.exporters.nvidia: no such exporter; there are: ")
+        assert result.stderr.startswith(f"rankwatch: {path}:2: $.exporters.nvidia: no such exporter; known: ")
 
 
 def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
@@ -119,4 +119,4 @@ def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> Non
         assert "checkpoint not written" in agent.log()
         agent.wait_for("rankwatch_exporter_up", 0, exporter="inspector")
         agent.wait_for("rankwatch_exporter_up", 1, exporter="process")
-        assert "source is not there" in agent.log()
+        assert "its source is absent" in agent.log()

@@ -69,7 +69,7 @@ def test_command_and_module_work_from_an_empty_directory(installed: Path, tmp_pa
     example = ROOT / "deploy" / "systemd" / "rankwatch.yml"
     said = python(installed / "python", "-I", "-m", "agent", f"--config.file={example}", "--check-config", cwd=tmp_path)
     enabled = [name for name in exporter_names() if load_spec(name).config().enabled is not False]
-    assert f"the configuration is good; exporters: {', '.join(enabled)}" in said
+    assert f"the configuration is valid; exporters: {', '.join(enabled)}" in said
 
 
 HELPER = """

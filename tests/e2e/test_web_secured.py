@@ -170,7 +170,7 @@ def test_a_mistake_at_the_start(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "agent", "--web.config.file", str(file), *more]
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env={**os.environ})
         assert done.returncode == 2
-        assert "what 'prom' has is no hash by bcrypt" in done.stderr
+        assert "'prom' has no bcrypt hash" in done.stderr
 
 
 def test_a_restart_refuses_nobody(tmp_path: Path) -> None:

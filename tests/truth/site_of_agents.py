@@ -140,7 +140,7 @@ class Node:
         own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's, not the table's
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
-            for metric in families(self.table.page())
+            for metric in families(self.table.timed_snapshot())
             for labels, value in zip(metric.labels, metric.values, strict=True)
         }
 

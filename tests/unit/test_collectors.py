@@ -91,9 +91,9 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
 
 
 @pytest.mark.parametrize(("samples_", "why"), [
-    ([Sample("rankwatch_up", {}, 1)], "no name for a metric"),
-    ([Sample("a-b", {}, 1)], "no name for a metric"),
-    ([Sample("x", {"__a": "1"}, 1)], "no name for a label"),
+    ([Sample("rankwatch_up", {}, 1)], "not a valid metric name"),
+    ([Sample("a-b", {}, 1)], "not a valid metric name"),
+    ([Sample("x", {"__a": "1"}, 1)], "not a valid label name"),
     ([Sample("x", {}, 1, 17.0)], "timestamp"),
     ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
 ])  # fmt: skip

@@ -94,8 +94,9 @@ def test_what_a_message_means() -> None:
 
 
 def test_what_is_no_error_file() -> None:
-    """Half a file, other JSON and binary data say nothing."""
-    for raw in (b"", saved("ValueError: x")[:-5], b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
+    """Half a file, other JSON, binary data and Ctrl-C say nothing."""
+    cut, interrupted = saved("ValueError: x")[:-5], saved("KeyboardInterrupt: ")
+    for raw in (b"", cut, interrupted, b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
         assert read_error(raw, CATALOGUE, 5.0) is None
 
 

@@ -27,7 +27,7 @@ def test_drivers_are_asked() -> None:
 @pytest.mark.parametrize("name", ["", "x" * 16])
 def test_what_is_no_name(name: str) -> None:
     """It is refused before the kernel sees it."""
-    with pytest.raises(ValueError, match="no name"):
+    with pytest.raises(ValueError, match="not a name"):
         refresh_statistics(name)
 
 

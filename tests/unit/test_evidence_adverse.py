@@ -153,7 +153,7 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
     await site.start()
     await taken(site, "1", "2", "3")
     before = await asyncio.to_thread(folder.bundles, site.folder)
-    await asyncio.to_thread(folder.ask_for, site.folder, "no-such-job")
+    await asyncio.to_thread(folder.request_bundle, site.folder, "no-such-job")
     await site.look(2)
     assert (await asyncio.to_thread(folder.bundles, site.folder), len(before)) == (before, site.config.keep_bundles)
     assert not await asyncio.to_thread(lambda: list(site.folder.glob("take-*")))

@@ -112,14 +112,14 @@ def test_long_files_keep_their_ends() -> None:
 
 def test_requests_are_taken_once(tmp_path: Path) -> None:
     """A request is a file that is removed when it is read; names without sense are removed and ask for nothing."""
-    folder.ask_for(tmp_path, "job/7 ä")
+    folder.request_bundle(tmp_path, "job/7 ä")
     (tmp_path / "take-zz").touch()
     assert (folder.asked_for(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
     longest = "ä" * (folder.MAX_JOB_ID_BYTES // 2)
-    folder.ask_for(tmp_path, longest)
+    folder.request_bundle(tmp_path, longest)
     assert folder.asked_for(tmp_path) == [longest]
     for number in range(folder.MAX_REQUESTS + 1):
-        folder.ask_for(tmp_path, str(number))
+        folder.request_bundle(tmp_path, str(number))
     assert len(folder.asked_for(tmp_path)) == folder.MAX_REQUESTS
     assert len(folder.asked_for(tmp_path)) == 1
 
@@ -129,7 +129,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     name = bundle_name("take-home", 1.7e9, "n1")
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
-    folder.ask_for(tmp_path, "b")
+    folder.request_bundle(tmp_path, "b")
     assert (folder.asked_for(tmp_path), folder.bundles(tmp_path)) == (["b"], [name])
     assert folder.read_summary(tmp_path, name).job_id == "take-home"
 
@@ -138,7 +138,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
 def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     """A job's id that is no id is refused before a file is made."""
     with pytest.raises(ValueError, match="150 bytes"):
-        folder.ask_for(tmp_path, job_id)
+        folder.request_bundle(tmp_path, job_id)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -126,7 +126,7 @@ async def test_one_bundle_in_ten_minutes(site: Site) -> None:
     site.kill(0)
     await site.look(30)
     assert len(await site.summaries()) == 1
-    await asyncio.to_thread(folder.ask_for, site.folder, "7")
+    await asyncio.to_thread(folder.request_bundle, site.folder, "7")
     await site.look(1)
     assert [each.trigger for each in await site.summaries()] == ["dead", "asked"]
 
@@ -145,7 +145,7 @@ async def test_an_agent_that_starts_anew_takes_none_again(site: Site) -> None:
 async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) -> None:
     """A death after a restart has its bundle, though one was requested minutes before."""
     await site.start()
-    await asyncio.to_thread(folder.ask_for, site.folder, "7")
+    await asyncio.to_thread(folder.request_bundle, site.folder, "7")
     await site.look(1)
     site.exporter = EvidenceExporter(site.config)
     await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))

@@ -50,7 +50,7 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert [one["node"] for one in json.loads(outputs["json"])] == ["a", "b"]
     assert all("[3d]" in expression for expression in asked)
     assert exclude.main(["--prometheus", "http://p", "--cluster", "c2"]) == 0
-    assert capsys.readouterr().out == "no node has that many points\n"
+    assert capsys.readouterr().out == "no node has enough points\n"
 
 
 def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -183,12 +183,12 @@ def test_bundles_alone(tmp_path: Path) -> None:
     assert page is not None
     text = as_text(page)
     assert "a rank died while the job worked" in text
-    assert "whether it works again is not known" in text
+    assert "whether it works again is unknown" in text
     assert "rank 3 (b), by the only witness that blames a rank" in text
-    assert "not known  metrics tell neither GPUs nor ranks of the job" in text
+    assert "unknown  metrics show neither GPUs nor ranks of the job" in text
     page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
     assert page is None
-    assert why == "job 70: nothing is known of it in the range (--since, --until); known jobs: none"
+    assert why == "job 70: no data in the range (--since, --until); known jobs: none"
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:

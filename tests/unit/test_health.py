@@ -32,7 +32,7 @@ class Machine:
 
     def series(self, counted: frozenset[str] = DEFAULT) -> dict[tuple[str, ...], float]:
         """All series by family (without its prefix) and labels."""
-        snapshot = HealthSnapshot(self.table.ranks.page(), self.ledger.entries(), counted)
+        snapshot = HealthSnapshot(self.table.ranks.timed_snapshot(), self.ledger.entries(), counted)
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
             for sample in samples(families(snapshot))

@@ -45,10 +45,10 @@ def test_so_many_checks_are_told() -> None:
     """So many failed checks are named, and how many more there are."""
     rows = "".join(
         f'rankwatch_check_failed_since_timestamp_seconds{{check="gpu_lost",kind="gpu",name="GPU-{number}"}} 1\n'
-        for number in range(healthy.MAX_TOLD + 1)
+        for number in range(healthy.MAX_NAMED + 1)
     )
     text = judge(text_string_to_metric_families(ILL.splitlines()[0] + "\nrankwatch_node_healthy 0\n" + rows)).text
-    assert text.count("gpu lost") == healthy.MAX_TOLD
+    assert text.count("gpu lost") == healthy.MAX_NAMED
     assert text.endswith("; 1 more")
 
 

@@ -151,7 +151,7 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
     ("leave", 3, "exited with status 3"),
     ("crash", 0, "killed by SIGSEGV"),
     ("fail", 0, "exited with status 1"),
-    ("speak out of turn", 0, "REQUEST in the place of an answer"),
+    ("speak out of turn", 0, "REQUEST instead of an answer"),
     ("speak out of turn", 1, "a payload of 4294967295 bytes"),
     ("no such order", 0, "exited with status 1"),
 ])  # fmt: skip
@@ -294,7 +294,7 @@ async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
     for _ in range(3):
         bench.clock.advance(MAX_BACK_OFF_SECONDS)
         began = loop.time()
-        with pytest.raises(HelperHung, match="still there"):
+        with pytest.raises(HelperHung, match="still exists"):
             await bench.do()
         await bench.helper.stop()
         assert loop.time() - began < 2 * KILL_SECONDS + 0.5

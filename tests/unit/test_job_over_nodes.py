@@ -10,7 +10,7 @@ import pytest
 from http_answers import answering
 
 from agent.cli.job.command import as_text, main
-from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, asked, quoted
+from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, facts_from, quoted
 from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
@@ -57,7 +57,7 @@ SITE: Answers = {
 
 def test_the_whole_job_in_trouble() -> None:
     """Two dead, one late with its cause, one not seen any more, eleven never seen; the first by the corrected clock."""
-    facts = asked(asking(SITE), "4711", None)
+    facts = facts_from(asking(SITE), "4711", None)
     by_rank = {(rank.node, rank.rank): rank for rank in facts.ranks}
     assert by_rank["a", "3"] == JobRank(
         "a", "3", "dead", "30", "alice", "0,1", ended=RankEnd(9940.0, "signaled", "SIGKILL")
@@ -78,15 +78,15 @@ def test_the_whole_job_in_trouble() -> None:
 
 def test_without_the_rules() -> None:
     """The agents' own states are shown, and that nothing is known of late ranks."""
-    facts = asked(asking({"rankwatch_rank_state": [of("0", "a", state="alive")]}), "1", None)
+    facts = facts_from(asking({"rankwatch_rank_state": [of("0", "a", state="alive")]}), "1", None)
     assert not facts.has_rules
-    assert "now: 1 alive\nthe shipped rules say nothing of this job" in as_text(facts)
+    assert "now: 1 alive\nthe shipped rules have no series of this job" in as_text(facts)
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
     """They are never shown as one job."""
     both = [of("0", "a", state="dead", cluster="x"), of("0", "a", state="alive", cluster="y")]
-    facts = asked(asking({"rankwatch_rank_state": both}), "1", None)
+    facts = facts_from(asking({"rankwatch_rank_state": both}), "1", None)
     assert facts.ranks == ()
     assert as_text(facts) == "clusters x, y each have a job 1: choose one by --cluster"
 

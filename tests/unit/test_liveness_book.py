@@ -67,7 +67,7 @@ class Job:
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
         """The series of a family, without the job's id."""
-        for metric in families(self.table.ranks.page()):
+        for metric in families(self.table.ranks.timed_snapshot()):
             if metric.family.name == f"rankwatch_{name}":
                 return {labels[1:]: value for labels, value in zip(metric.labels, metric.values, strict=True)}
         raise AssertionError(name)

@@ -84,7 +84,10 @@ def test_a_port_that_a_user_took_is_not_asked(
     config = tmp_path / "r.yml"
     config.write_text(f"web: {{listen_address: '127.0.0.1:{port}'}}\n")
     assert main.main(["healthy", "--config.file", str(config)]) == healthy.CANNOT_TELL
-    assert f"the port is user {STRANGER}'s; if that is the agent, say --web.listen-address" in capsys.readouterr().out
+    assert (
+        f"user {STRANGER} listens at this port; if that is the agent, use --web.listen-address"
+        in capsys.readouterr().out
+    )
     assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.NOT_HEALTHY
     flags = argparse.Namespace(address=None, config_file=None)
     monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "none")

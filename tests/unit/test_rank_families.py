@@ -26,7 +26,7 @@ def exposition(table: Table) -> set[str]:
     return {
         f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
         for page in (rank_families, liveness_page)
-        for s in samples(page.families(table.ranks.page()))
+        for s in samples(page.families(table.ranks.timed_snapshot()))
     }
 
 
@@ -59,7 +59,9 @@ def test_a_rank_has_one_state(table: Table) -> None:
     seen = []
 
     def look() -> None:
-        found = [s for s in samples(rank_families.families(table.ranks.page())) if s.name == "rankwatch_rank_state"]
+        found = [
+            s for s in samples(rank_families.families(table.ranks.timed_snapshot())) if s.name == "rankwatch_rank_state"
+        ]
         assert [(s.labels["rank"], s.value) for s in found] == [("1", 1.0), ("2", 1.0)]
         seen.append(found[0].labels["state"])
 
@@ -94,7 +96,7 @@ def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
     """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
     registry = Registry(
-        lambda: [Source("ranks", 50_000, table.ranks.page, rank_families.families)],
+        lambda: [Source("ranks", 50_000, table.ranks.timed_snapshot, rank_families.families)],
         Logger("registry"),
         OwnThread("render"),
     )

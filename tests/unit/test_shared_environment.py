@@ -60,7 +60,9 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert (ranks(table), sources(table)) == ({"7": 1, "6": 2}, {"communicator"})
     [expected] = [
-        family for family in liveness_page.families(table.ranks.page()) if family.family.name.endswith("expected_ranks")
+        family
+        for family in liveness_page.families(table.ranks.timed_snapshot())
+        if family.family.name.endswith("expected_ranks")
     ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
 

@@ -24,7 +24,7 @@ JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
     ("--ranks-per-process 3", "--ranks-per-process 3 does not divide 8"),
     ("--kill 1,8", "there is no rank [8] among 8"),
     ("--straggler 8", "there is no rank [8]"),
-    ("--kill 1 --kill-signal BOOM", "--kill-signal BOOM is no signal"),
+    ("--kill 1 --kill-signal BOOM", "--kill-signal BOOM is not a signal"),
     ("--exit-code 256", "--exit-code 256 is more than 255"),
     ("--duration -1", "'-1' is not a number of 0 or more"),
     ("--duration nan", "'nan' is not a number"),
@@ -49,7 +49,7 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "job-0.json").touch()
     with pytest.raises(SystemExit):
         main(["--job-dir", str(tmp_path)])
-    assert "job-0.json is there already: give each job a --job-dir of its own" in capsys.readouterr().err
+    assert "job-0.json exists already: give each job its own --job-dir" in capsys.readouterr().err
 
 
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,7 +84,7 @@ def test_what_is_not_known_stands_below() -> None:
         "not known of 8 rank(s): this",
         "exporter netdev: pause frames unavailable",
         "exporter ras: no socket",
-        "configuration refused, the one before stays: line 3",
+        "configuration refused, the previous one stays: line 3",
         "2 more ranks are not shown",
     ]
     assert table(document(())) == "no ranks"

@@ -57,7 +57,7 @@ async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, na
     await watched.write(text)
     assert watched.terms.terms is before
     assert named in watched.terms.refused
-    assert "would open what is closed: restart the agent" in watched.terms.refused
+    assert "would remove protection: restart the agent" in watched.terms.refused
     await watched.write(WHOLE)
     assert watched.terms.refused == ""
     assert watched.terms.terms.tls is not None

@@ -89,6 +89,19 @@ def test_a_child_that_outlives_its_rank_is_none(node: Node, threads: dict[int, s
     assert node.evidence(after=SETTLED_SECONDS) == {}
 
 
+def test_a_restarted_rank_counts_at_once(node: Node) -> None:
+    """If a launcher has had a rank without NCCL, its next one is a rank at the first look; another launcher's waits."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.look()
+    assert node.evidence(after=SETTLED_SECONDS) == {30: "environment", 40: "environment"}
+    node.proc.add(11, name="torchrun")
+    for pid, parent in ((50, 10), (60, 11)):
+        node.proc.add(pid, name="bash", parent=parent, environment=rank(0, MASTER_PORT=str(pid)))
+        node.proc.add(pid + 1, parent=pid, environment=rank(0, MASTER_PORT=str(pid)))
+    assert node.evidence() == {51: "environment"}
+
+
 def test_never_mixed_with_nccl(node: Node) -> None:
     """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
     node.without_nccl = True

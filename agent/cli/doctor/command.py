@@ -1,4 +1,4 @@
-"""What is wrong with an installation, and the remedy: pure checks, and the command line of the doctor."""
+"""Check an installation and suggest fixes: pure checks, and the command line of `rankwatch doctor`."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,24 +30,24 @@ class Diagnosis(NamedTuple):
 
 
 def wrong(check: str, text: str, remedy: str) -> Diagnosis:
-    """What has to be mended."""
+    """Return a diagnosis that needs a fix."""
     return Diagnosis(check, "wrong", text, remedy)
 
 
 def note(check: str, text: str, remedy: str) -> Diagnosis:
-    """A choice of the site that can surprise."""
+    """Return a diagnosis of a setting that can surprise."""
     return Diagnosis(check, "note", text, remedy)
 
 
 def examine(facts: Facts) -> list[Diagnosis]:
-    """All that is not right, what has to be mended first."""
+    """Return all diagnoses, those that need a fix first."""
     diagnoses = [finding for check in CHECKS for finding in check(facts)]
     return sorted(diagnoses, key=lambda finding: finding.level != "wrong")
 
 
 def _configuration(facts: Facts) -> Iterator[Diagnosis]:
     if facts.config_error.endswith("Permission denied"):
-        yield wrong("configuration", facts.config_error, "ask as root: sudo rankwatch doctor")
+        yield wrong("configuration", facts.config_error, "run it as root: sudo rankwatch doctor")
     elif facts.config_error:
         yield wrong("configuration", facts.config_error, "mend the file")
     elif not facts.config_file:
@@ -68,14 +68,14 @@ def _agent(facts: Facts) -> Iterator[Diagnosis]:
             "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
         )
     elif facts.document is not None and not facts.document.ready:
-        yield note("agent", "it is starting: not every exporter has looked yet", "ask again in some seconds")
+        yield note("agent", "it is starting: not every exporter has run yet", "try again in a few seconds")
 
 
 def _address(facts: Facts) -> Iterator[Diagnosis]:
     if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
-            f"it listens on loopback alone ({', '.join(facts.addresses)}): no Prometheus of another host reaches it",
+            f"it listens on loopback alone ({', '.join(facts.addresses)}): Prometheus on another host cannot reach it",
             'set web.listen_address to ":19028", and see docs/web.md for TLS',
         )
 
@@ -86,8 +86,8 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
     if unreadable:
         yield wrong(
             "rights",
-            f"the environment of {unreadable:.0f} rank processes may not be read",
-            "rankwatch-setup --with-other-users; it counts for ranks that start afterwards",
+            f"the agent may not read the environment of {unreadable:.0f} rank processes",
+            "rankwatch-setup --with-other-users, then restart the jobs",
         )
     elif unidentified:
         yield wrong(
@@ -101,18 +101,18 @@ _SERIES: tuple[tuple[str, Diagnosis], ...] = (
     ("rankwatch_processes_without_nccl",
      note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
-     note("kernel", "how {count} processes of ranks ended is not known: neither signal nor status",
-          "Linux 6.15 shows it without a right; before that rankwatch-setup --with-other-users shows most")),
+     note("kernel", "{count} rank processes ended with an unknown signal or exit status",
+          "Linux 6.15 shows it without rights; on older kernels rankwatch-setup --with-other-users shows most")),
     ("rankwatch_rank_duplicates",
      wrong("ranks", "{count} processes claim the job id and rank of another",
            "give each job an id of its own: identity.job_id_variables")),
     ("rankwatch_checkpoint_save_errors_total",
-     wrong("checkpoint", "it could not be written {count} times: counters begin at zero after a restart",
+     wrong("checkpoint", "{count} writes failed: counters start at zero after a restart",
            "see the log for the reason; state.path must be writable for the agent")),
     ("rankwatch_exporter_series_dropped_total",
      wrong("series", "{count} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md")),
 )  # fmt: skip
-"""What each series means that is above 0."""
+"""The diagnosis for each series with a value above 0."""
 
 
 def _series(facts: Facts) -> Iterator[Diagnosis]:
@@ -128,8 +128,8 @@ _SILENT = {
     "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
     "no_dump_thread": "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
     "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
-    "otlp_mode": "records go to an OTLP endpoint, without NCCL_INSPECTOR_OTEL_EXPORT they come here",
-    "prometheus_mode": "without NCCL_INSPECTOR_PROM_DUMP there are counters and lateness, too",
+    "otlp_mode": "unset NCCL_INSPECTOR_OTEL_EXPORT: it sends the records to an OTLP endpoint",
+    "prometheus_mode": "unset NCCL_INSPECTOR_PROM_DUMP: with it there are no counters and no lateness",
     "other_directory": "add its directory to the `paths` of the exporter inspector",
 }
 
@@ -138,7 +138,7 @@ def _inspector(facts: Facts) -> Iterator[Diagnosis]:
     for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
         reason = labels.get("reason", "")
         if ranks:
-            text = f"{ranks:.0f} ranks have NCCL_INSPECTOR_ENABLE and give no records ({reason})"
+            text = f"{ranks:.0f} ranks have NCCL_INSPECTOR_ENABLE and write no records ({reason})"
             yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
     for directory in facts.records:
         if directory.mode is None:
@@ -166,7 +166,7 @@ def _exporters(facts: Facts) -> Iterator[Diagnosis]:
         elif exporter.state == "up" and exporter.why:
             yield note("rights", f"{exporter.name}: {exporter.why}", "rankwatch-setup --with-hardware")
     if document is not None and facts.nvidia_device and _state(document, "nvml") == "absent":
-        yield wrong("nvml", "there are GPUs of NVIDIA, and the agent sees none", "rankwatch-setup --with-hardware")
+        yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
 
 def _ras(facts: Facts) -> Iterator[Diagnosis]:
@@ -174,7 +174,7 @@ def _ras(facts: Facts) -> Iterator[Diagnosis]:
     remedies = {
         "version_old": "update NCCL to 2.29.2 or newer: older versions can crash when RAS is queried",
         "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
-        "too_large": "raise `max_ranks` of the exporter ras, knowing what a query costs (docs/benchmarks.md)",
+        "too_large": "raise `max_ranks` of the exporter ras; docs/benchmarks.md has the cost of a query",
     }
     for reason in sorted(reasons & remedies.keys()):
         yield note("ras", f"the agent does not query RAS for a job: {reason}", remedies[reason])
@@ -215,13 +215,13 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
     if watcher is None or watcher.error:
         return
     if not watcher.rule_groups:
-        yield wrong("rules", "none of rankwatch's rules is loaded", "rule_files: deploy/prometheus/rules/*.yml")
+        yield wrong("rules", "Prometheus has not loaded our rules", "rule_files: deploy/prometheus/rules/*.yml")
     elif missing := watcher.rules_missing:
         text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
         yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
-    for name, theirs in watcher.verdict.items():
-        if (ours := getattr(facts.verdict, name, theirs)) != theirs:
-            text = f"the rules judge by {name} {theirs:g}, the agent by {ours:g}"
+    for name, rule_value in watcher.verdict.items():
+        if (agent_value := getattr(facts.verdict, name, rule_value)) != rule_value:
+            text = f"the rules use {name} {rule_value:g}, the agent {agent_value:g}"
             yield wrong("rules", text, "build.py --agent, with this configuration")
     if watcher.placeholders:
         text = f"the runbook links of {watcher.placeholders} alerts lead to an example address"
@@ -247,7 +247,7 @@ def _state(document: NodeDocument, name: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, judge and print; returns the exit status: 0 all is well (notes aside), 1 something is wrong."""
+    """Check the node and print the findings; return the exit status: 0 all is well (notes aside), 1 a fix is needed."""
     parser = argparse.ArgumentParser(
         prog="rankwatch doctor",
         description="Check this node's installation and print fixes. Exit status: 0 all is well, 1 something is wrong.",
@@ -258,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     flags = parser.parse_args(list(arguments))
     try:
         agent = own_agent.place_of(flags)
-    except ConfigError:  # said by the configuration's own check
+    except ConfigError:  # the check of the configuration reports it
         agent = own_agent.DEFAULT_PLACE
     diagnoses = examine(gather(agent, flags.config_file, flags.prometheus))
     say(as_json([diagnosis._asdict() for diagnosis in diagnoses]) if flags.json else as_text(diagnoses))

@@ -1,4 +1,4 @@
-"""What the doctor asks: the running agent, this machine, and a Prometheus."""
+"""Gather the doctor's facts from the running agent, this machine and a Prometheus."""
 
 import ctypes
 import os
@@ -29,15 +29,15 @@ DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 SHARED_RULES = (Path("/usr/share/rankwatch/prometheus/rules"), Path("/opt/rankwatch/share/prometheus/rules"))
 _RULE = re.compile(r"^ *- (?:record|alert): (\S+)$", re.MULTILINE)
 _TIMEX_BYTES = 256
-"""More than struct timex has on any machine."""
+"""Larger than struct timex on any machine."""
 _TIME_ERROR = 5
 
 Samples = Mapping[str, list[tuple[dict[str, str], float]]]
-"""Labels and value of each series, by name."""
+"""(labels, value) of each series, by metric name."""
 
 
 class DumpDirectory(NamedTuple):
-    """A directory that jobs write to. ``mode`` None: it is not there."""
+    """A directory that jobs write records to. ``mode`` None: it does not exist."""
 
     path: str
     mode: int | None
@@ -45,12 +45,12 @@ class DumpDirectory(NamedTuple):
 
 
 class Watcher(NamedTuple):
-    """What a Prometheus says. ``targets``: of each shipped scrape job, whether this node's last scrape was well.
+    """Facts from a Prometheus. ``targets``: by shipped scrape job, whether the last scrape of this node succeeded.
 
-    ``error``: why it says nothing. ``unsent``: alerts that it could not send in the last minutes.
-    ``clock_ahead_seconds``: of this node's clock, None where it cannot tell. ``rules_missing``: shipped rules that it
-    has not, by name, as far as they are on this machine. ``shows_password``: whether that in its address crosses the
-    network as it is. ``placeholders``: alerts whose link to a runbook is the example in the thresholds.
+    ``error``: why the query failed. ``unsent``: alerts that it failed to send in the last 5 minutes.
+    ``clock_ahead_seconds``: how far this node's clock is ahead, None if unknown. ``rules_missing``: names of the rules
+    on this machine that it has not loaded. ``shows_password``: the password in its address crosses the network
+    unencrypted. ``placeholders``: alerts whose runbook link is still the example address.
     """
 
     url: str
@@ -68,7 +68,7 @@ class Watcher(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it. ``config_error`` and ``agent_error`` say why the one is not known, empty where it is."""
+    """All facts. ``config_error``, ``agent_error``: why configuration or agent could not be read; else empty."""
 
     config_file: str = ""
     config_error: str = ""
@@ -84,9 +84,9 @@ class Facts:
 
 
 def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
-    """Ask everything; what does not answer is said in the facts.
+    """Query every source; failures become part of the facts.
 
-    ``config_file``: None is the file that the running agent uses, else the default one.
+    ``config_file``: None for the file that the running agent uses, else the default file.
     """
     facts = Facts(
         nvidia_device=Path("/dev/nvidiactl").exists(),
@@ -120,7 +120,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
 
 
 def _is_text(path: Path) -> bool:
-    """Return whether it is a plain file with a text: another user's agent may name a device, or a file of /proc."""
+    """Return True for a regular file with content: another user's agent may name a device, or a file of /proc."""
     try:
         status = path.stat()
     except PermissionError:
@@ -131,7 +131,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return whether there is a file, or one's rights do not tell."""
+    """Return True if the file exists, or if this user may not know."""
     try:
         return path.is_file()
     except PermissionError:
@@ -139,7 +139,7 @@ def _may_be_there(path: Path) -> bool:
 
 
 def _clock_is_kept() -> bool:
-    """Whether something keeps the kernel's clock to a reference (adjtimex(2), asked for nothing but its state)."""
+    """Return True if the kernel's clock is synchronised (adjtimex(2), which here only reads the state)."""
     try:
         return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) != _TIME_ERROR)
     except (OSError, AttributeError):
@@ -173,12 +173,12 @@ def _samples(text: str) -> Samples:
 _UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
 _NUMBER = re.compile(r"(\w+_seconds)=([0-9.]*[0-9])")
 PLACEHOLDER = "http://wiki.example/"
-"""Where runbooks are by the shipped thresholds."""
+"""Address of runbooks in the shipped thresholds."""
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
 def ask_prometheus(url: str) -> Watcher:
-    """Ask a Prometheus (its address, with a path if it has one) for what it knows of this node."""
+    """Query the Prometheus at ``url`` for facts about this node."""
     node = os.uname().nodename
     try:
         groups = prometheus.get(url, "/api/v1/rules", {})["groups"]
@@ -211,13 +211,13 @@ def ask_prometheus(url: str) -> Watcher:
 
 
 def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the numbers by which rules judge exits, as the description of Watchdog has them."""
+    """Return the rules' thresholds for exits by name, from the description of alert Watchdog."""
     texts = [str(rule["annotations"]["description"]) for rule in rules if rule["name"] == "Watchdog"]
     return {name: float(value) for text in texts for name, value in _NUMBER.findall(text)}
 
 
 def _shipped_rules() -> set[str]:
-    """Return the names of the rules that the package has on this machine; none without it."""
+    """Return the names of the rules that the package installed on this machine; empty without the package."""
     names: set[str] = set()
     for folder in SHARED_RULES:
         with suppress(OSError):
@@ -227,13 +227,13 @@ def _shipped_rules() -> set[str]:
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
-    """Return whether a target is this node's agent: by its name, or an address of this machine."""
+    """Return True if a target is this node's agent: by host name, or by an address of this machine."""
     host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
     return host.partition(".")[0] == node.partition(".")[0] or host in _own_addresses()
 
 
 def _own_addresses() -> set[str]:
-    import psutil  # noqa: PLC0415  # asked with --prometheus alone
+    import psutil  # noqa: PLC0415  # only --prometheus needs it
 
     return {"localhost"} | {address.address for interface in psutil.net_if_addrs().values() for address in interface}
 

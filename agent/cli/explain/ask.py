@@ -1,4 +1,4 @@
-"""Asks Prometheus for a job and its course over a range: a few series for each, however many ranks it has."""
+"""Query Prometheus for a job and its course over a range; the number of series does not grow with the ranks."""
 
 import itertools
 import math
@@ -16,25 +16,25 @@ from agent.page.describe import how_ended
 MAX_HOURS = 24 * 7
 DEFAULT_HOURS = 24
 MAX_POINTS = 6000
-"""Of a series in a range query; Prometheus refuses more than 11,000."""
+"""Limit of points per series in a range query; Prometheus refuses more than 11,000."""
 STEP_SECONDS = 5.0
-"""How often the rules of liveness are evaluated; a multiple of it where the range is long."""
+"""Evaluation interval of the liveness rules; long ranges use a multiple of it."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A timestamp first seen within this time is believed; an older one is a clock error."""
+"""A timestamp at most this old when first seen is believed; an older one is a clock error."""
 SAME_SECONDS = 5.0
-"""Largest difference between two scrapes of a time that is computed from an age."""
+"""Largest difference between two values of one event's time, each computed from an age."""
 MAX_DEATHS = 8
-"""Deaths at one time: the first ones of as many nodes."""
+"""Limit of deaths per time: the first ones, each on another node."""
 EPISODE_SECONDS = 60.0
-"""Deaths within this time are one episode with one first death."""
+"""Deaths within this time form one episode with one first death."""
 GOES_ON_SECONDS = 60
-"""A job that completes operations this long after a death goes on without the rank."""
+"""A job that still completes operations this long after a death runs on without the rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error"
 )
-"""What a log can say of a cause, or of what follows from another's failure: it counts where the log has no other."""
+"""Log categories that may be a cause or a consequence: they count only if the log has no other category."""
 
 
 class _Rule(msgspec.Struct):
@@ -51,33 +51,33 @@ class _Rules(msgspec.Struct):
 
 
 class Ask:
-    """Asks the Prometheus at an address; errors as those of ``prometheus.get``."""
+    """Queries the Prometheus at an address; raises the errors of ``prometheus.get``."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
-        """Return the result of an expression at a time."""
+        """Return the result of an expression at one time (epoch seconds)."""
         return prometheus.samples(self._url, expression, at_seconds)
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-        """Return the results over a range."""
+        """Return the results of an expression over a range."""
         return prometheus.lines(self._url, expression, start_seconds, end_seconds, step_seconds)
 
     def runbooks(self) -> Mapping[str, str]:
-        """By alert: where its runbook is, as the rules that are loaded say."""
+        """Return the runbook address of each alert, from the loaded rules."""
         answer = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
         rules = (rule for group in answer.groups for rule in group.rules)
         return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
-    """Return the labels of the job, for an expression."""
+    """Return the label matchers of the job for PromQL."""
     return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
 def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) -> KnownJob:
-    """Who the job is. Where several clusters have one of this id and none is chosen: their names alone."""
+    """Return the job's facts; if several clusters have the id and ``cluster`` is None, only the clusters' names."""
     back = f"[{math.ceil(seconds)}s]"
     every, chosen = matcher(job_id, None), matcher(job_id, cluster)
     by_rules = ask.at(f"count by (cluster) (last_over_time(job:rankwatch_ranks_live:sum{{{every}}}{back}))", end)
@@ -118,7 +118,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     """Return the course of the job with these labels from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
-    # Asked for twice, an hour later or now, what was at a time is the same: the steps are the clock's.
+    # Steps are multiples of the clock: a query an hour later has the same points.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step
 
     def over(expression: str) -> list[Line]:
@@ -170,11 +170,11 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
 
 
 UNRESPONSIVE = 'rankwatch_rank_state{{{}, state="unresponsive"}}'
-"""Ranks that are unresponsive; to be filled with the job's labels."""
+"""Selector of unresponsive ranks; to be filled with the job's labels."""
 
 
 def _first_deaths(labels: str) -> str:
-    """Deaths that no other explains, unless the job goes on without the rank."""
+    """Return the query for deaths that no other death explains, unless the job runs on without the rank."""
     dead = f"rank:rankwatch_dead:time{{{labels}}}"
     worked = f"time() - job:rankwatch_silence:seconds{{{labels}}} - {GOES_ON_SECONDS}"
     goes_on = f"{dead} < on (cluster, job_id) group_left () ({worked})"
@@ -182,7 +182,7 @@ def _first_deaths(labels: str) -> str:
 
 
 def _all_killed(labels: str) -> str:
-    """Exits by SIGKILL of a job without live ranks, where nothing else explains the end."""
+    """Return the query for exits by SIGKILL in a job without live ranks whose end has no other explanation."""
     others = f'rank:rankwatch_exit:time{{{labels}, class!="killed"}}'
     explained = (f"job:rankwatch_ranks_live:sum{{{labels}}} > 0", others, f"job:rankwatch_ended:time{{{labels}}}")
     return (
@@ -191,32 +191,33 @@ def _all_killed(labels: str) -> str:
 
 
 def _late(labels: str) -> str:
-    """Return the share of time that the job waits for its latest rank, while that is a straggler."""
+    """Return the query for the share of time that the job waits for its latest rank, while that is a straggler."""
     late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
     return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
 
 
 def first_root(labels: str, back: str = "") -> str:
-    """Return the first line of the job's log that can be the cause, by when; ``back``: how far back to look for it."""
+    """Return the query for the first log line that can be the cause; ``back``: range to search, such as ``[1h]``."""
 
-    def of(which: str) -> str:
-        info = f"rankwatch_job_log_first_root_info{{{labels}, category{which}{quoted(WEAK_CATEGORIES)}}}"
+    def first(operator: str) -> str:
+        info = f"rankwatch_job_log_first_root_info{{{labels}, category{operator}{quoted(WEAK_CATEGORIES)}}}"
         at = f"rankwatch_job_log_first_root_timestamp_seconds{{{labels}}}"
         if back:
             info, at = f"last_over_time({info}{back})", f"last_over_time({at}{back})"
         return f"bottomk by (cluster, job_id) (1, {info} * on (cluster, instance, job_id) group_left () {at})"
 
-    return f"max by (cluster, job_id, category, rank, host, advice) ({of('!~')} or on (cluster, job_id) {of('=~')})"
+    roots = f"{first('!~')} or on (cluster, job_id) {first('=~')}"
+    return f"max by (cluster, job_id, category, rank, host, advice) ({roots})"
 
 
 def struck(labels: str) -> str:
-    """Failed checks of the hardware under ranks, but for those that had failed when the run began."""
+    """Return the query for hardware checks that failed under ranks after the run began."""
     before = f"last_over_time(rank:rankwatch_unhealthy_at_start:time{{{labels}}}[1d])"
     return f"rankwatch_rank_unhealthy{{{labels}}} unless on (cluster, job_id, rank, node, reason) {before}"
 
 
 def lost_nodes(labels: str) -> str:
-    """Lost nodes with ranks of the job, by when they answered last, or when their ranks ended by a reboot."""
+    """Return the query for the job's lost nodes; its value: the node's last answer, or its ranks' exit at a reboot."""
     lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (
@@ -227,22 +228,22 @@ def lost_nodes(labels: str) -> str:
 
 
 def ended(labels: Mapping[str, str]) -> str:
-    """Word how a rank ended, by the labels reason, signal and code."""
+    """Return the end of a rank as a phrase, from the labels reason, signal and code."""
     return how_ended(rank_end(labels, 0.0))
 
 
 def believed(stamp: float, seen: float) -> float:
-    """``stamp``, unless a wrong clock said it: then ``seen``, when Prometheus saw it first."""
+    """Return ``stamp``, or ``seen`` (when Prometheus first saw it) if ``stamp`` is the product of a wrong clock."""
     return stamp if seen - OLDEST_SECONDS <= stamp <= seen else seen
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Points that are times: none is later than it was seen."""
+    """Return points whose values are times, none later than its point."""
     return tuple((at, min(value, at)) for at, value in points)
 
 
 def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
-    """Times when all running ranks were restarted, after the old ones were last seen."""
+    """Return the times when all running ranks had been restarted."""
     return [
         Happened(value, "back", "", "", "all ranks restarted", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)
@@ -251,7 +252,7 @@ def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happ
 
 
 def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
-    """Deaths in order of time; ``which``: what is said of the first of an episode."""
+    """Return the deaths in order of time; ``which`` is appended to the first death of each episode."""
     seen: list[tuple[Span, Line]] = []
     for line in lines:
         for at, value in line.points:
@@ -288,6 +289,6 @@ def _spans(
     step: float,
     start_of: Callable[[float, float], float] = lambda first, _value: first,
 ) -> list[Span]:
-    """Spans of these points; ``start_of``: when one began, by when it was first seen and its value then."""
+    """Return the spans of these points; ``start_of(first, value)`` returns a span's start from its first point."""
     value_at = dict(points)
     return [Span(kind, start_of(first, value_at[first]), last) for first, last in incident.spans(points, step)]

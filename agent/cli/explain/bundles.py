@@ -1,4 +1,4 @@
-"""Reads the summaries of evidence bundles in a folder: bounded, and a file that is no summary costs itself alone."""
+"""Read the summaries of evidence bundles in a folder, within limits; a damaged file affects only itself."""
 
 import os
 from collections.abc import Container, Iterable
@@ -10,27 +10,27 @@ from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
-"""Of a folder, the last by name."""
+"""Limit of files read per folder: the last ones by name."""
 MAX_WORDS = 64
-"""Of one bundle, in words and in events: a share for each node, suspects first."""
+"""Limit of one bundle's words, and of its events, suspects' first: each node gets a share."""
 MAX_NAMED = 8
-"""Files that are named with what is wrong with them; the rest is counted."""
+"""Limit of files named with their error; further ones are counted."""
 LATE_SECONDS = 1800.0
-"""A bundle belongs to an incident that is at most this much older."""
+"""A bundle belongs to an incident if it was taken at most this long after it."""
 EARLY_SECONDS = 120.0
 TOGETHER_SECONDS = 0.05
-"""Ends that are no further apart have no order: agents see the end of a process within a few milliseconds."""
+"""Ends this close together have no known order: agents see the end of a process within a few milliseconds."""
 
 
 class Read(NamedTuple):
-    """Summaries of one job, each once, in order of time; ``failed``: files that are none, with the reason."""
+    """Distinct summaries of one job in order of time. ``failed``: files that could not be read, with the reason."""
 
     summaries: tuple[Summary, ...]
     failed: tuple[str, ...]
 
 
 def read(folder: Path, job_id: str) -> Read:
-    """Return the summaries of the job in ``folder``; OSError where the folder cannot be listed."""
+    """Return the summaries of the job in ``folder``; raises OSError if the folder cannot be listed."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.name.endswith(".json"))
     failed = []
     if len(names) > MAX_FILES:
@@ -50,9 +50,9 @@ def read(folder: Path, job_id: str) -> Read:
 
 
 def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Details:
-    """What bundles say of ``incident``; those of other incidents and of the job of another cluster say nothing of it.
+    """Return the details of ``incident`` from bundles, without bundles of other incidents or of another cluster's job.
 
-    Times of a node whose clock is known to be off are corrected, as the rules correct those of metrics.
+    Times of a node whose clock is known to be wrong are corrected, as the rules correct those of metrics.
     """
     happened: list[Happened] = []
     said: list[Said] = []
@@ -86,7 +86,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> De
 
 
 def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
-    """Its words; a process that ended after the first (``followed``: by node and rank) is not blamed for its end."""
+    """Return a bundle's words; processes in ``followed`` ended after the first and are not blamed for their end."""
     suspects = set(summary.suspects[:MAX_WORDS])
     node = {rank.rank: summary.node for rank in summary.ranks}
     words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]
@@ -114,7 +114,7 @@ def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
 
 
 def _kind(event: Event) -> Kind:
-    """What it is of that metrics tell, too: how agents write ends and verdicts."""
+    """Return the event's kind: an end or a verdict, which metrics show too, or other."""
     if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
         return "died"
     return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"

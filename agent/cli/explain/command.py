@@ -22,7 +22,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask, and print the page; return the exit status: 0 printed, 1 no such job, 2 no answer."""
+    """Query Prometheus and print the page; return the exit status: 0 printed, 1 no such job, 2 no answer."""
     flags = _parser().parse_args(list(arguments))
     end = time.time() if flags.until is None else flags.until
     try:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _recent_jobs(asker: ask.Ask, end: float, seconds: float) -> list[str]:
-    """Return ids of jobs in the range, MAX_LISTED at most."""
+    """Return at most MAX_LISTED ids of jobs in the range."""
     jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
     return sorted(sample.labels.get("job_id", "") for sample in asker.at(f"topk({MAX_LISTED}, {jobs})", end))
 
@@ -52,16 +52,16 @@ def _recent_jobs(asker: ask.Ask, end: float, seconds: float) -> list[str]:
 def explain(
     asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
-    """Return the page, or None and why there is none. ``since``: seconds before ``end``; None: from the job's start."""
-    most = ask.DEFAULT_HOURS * 3600.0 if since is None else since
-    job = ask.job(asker, job_id, cluster, end, most)
+    """Return the page, or None and the reason. ``since``: seconds before ``end``; None: from the job's start."""
+    seconds = ask.DEFAULT_HOURS * 3600.0 if since is None else since
+    job = ask.job(asker, job_id, cluster, end, seconds)
     if len(job.clusters) > 1:
         names = ", ".join(cluster_name or "(none)" for cluster_name in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
-        listed = ", ".join(_recent_jobs(asker, end, most)) or "none"
-        return None, f"job {job_id}: nothing is known of it in the range (--since, --until); known jobs: {listed}"
-    start = end - most
+        listed = ", ".join(_recent_jobs(asker, end, seconds)) or "none"
+        return None, f"job {job_id}: no data in the range (--since, --until); known jobs: {listed}"
+    start = end - seconds
     if since is None and job.started is not None:
         start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))
     labels = ask.matcher(job_id, cluster)
@@ -94,7 +94,7 @@ def _page(
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
-    """Return the incident that the last bundles are of, where metrics know none."""
+    """Return the incident of the last bundles, for a job whose metrics show none."""
     times = [summary.taken_at - job.offsets.get(summary.node, 0.0) for summary in read.summaries]
     last = max(times)
     first = min(taken_at for taken_at in times if last - taken_at <= bundles.LATE_SECONDS)
@@ -107,8 +107,8 @@ def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch explain",
-        description="Tell the last incident of a job: what happened when, who caused it by which witnesses, what it "
-        "cost and what to do. Exit status: 0 printed (or nothing happened), 1 there is no such job, 2 no answer.",
+        description="Print the story of a job's last incident: what happened when, which rank caused it by which "
+        "witnesses, its cost and what to do. Exit status: 0 printed (or nothing happened), 1 no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
     add_prometheus(parser)
@@ -145,7 +145,7 @@ def _moment(text: str) -> float:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write atomically: who reads the file sees the old page or the new one."""
+    """Write the file atomically: a reader sees the old page or the new one."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

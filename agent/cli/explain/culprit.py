@@ -1,4 +1,4 @@
-"""Which ranks caused an incident: weighs independent witnesses and shows where they disagree. Pure."""
+"""Decide which ranks caused an incident: weigh independent witnesses and show where they disagree. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,25 +10,25 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Whose word counts first where as many witnesses blame one rank as another: a process' end is seen, not guessed."""
+"""Trust in witnesses, highest first, if equally many blame two ranks: the end of a process is seen, not guessed."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
-"""The same where the job hung first: who then dies is often an innocent rank whose watchdog gave up."""
+"""The same for a job that hung first: the next death is often an innocent rank whose watchdog gave up."""
 MAX_CULPRITS = 64
 
 
 class Blame(NamedTuple):
-    """Ranks that are blamed alike (lowest number first) by ``witnesses``, the most trusted first."""
+    """Ranks (lowest number first) blamed by the same ``witnesses``, the most trusted first."""
 
     ranks: tuple[str, ...]
     witnesses: tuple[Witness, ...]
 
 
 class WeighedWords(NamedTuple):
-    """The culprits, None where no rank is blamed; ``for_them``, ``against``, ``other``: words, each once, in order.
+    """The culprits, None if no rank is blamed; ``for_them``, ``against``, ``other``: distinct words in order.
 
-    ``against``: of witnesses that blame others and none of the culprits. ``other``: what does not blame.
+    ``against``: of witnesses that blame other ranks and none of the culprits. ``other``: all remaining words.
     """
 
     culprit: Blame | None
@@ -38,11 +38,11 @@ class WeighedWords(NamedTuple):
 
 
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
-    """Weigh the words: the rank that most kinds of witness blame, then the one with the most trusted witness.
+    """Return the words weighed: most kinds of witness decide which rank is blamed, then the most trusted witness.
 
-    A witness counts once per rank, however many nodes and bundles repeat it, so that copies and one forged source
-    outvote no other witness. Metrics speak for the whole job, a bundle for one node:
-    where a witness is in both, its bundle blames no further rank. Ranks with the same witnesses are blamed together.
+    A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
+    another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, its bundle blames no
+    further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)
@@ -67,7 +67,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """Return the words, those of bundles without blame where metrics have the same witness blame other ranks."""
+    """Return the words; a bundle's word loses its blame if its witness blames other ranks in metrics."""
     whole: dict[Witness, set[str]] = {}
     for word in said:
         if word.blames and word.source == "metrics":
@@ -76,7 +76,7 @@ def _of_the_whole(said: Sequence[Said]) -> list[Said]:
 
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
-    """What each witness says of a rank, once by metrics and once by bundles, where that is another text."""
+    """Return each witness' words about a rank once from metrics and once from bundles, if their texts differ."""
     kept: dict[tuple[str, str, bool, bool], Said] = {}
     texts: set[tuple[str, str, str]] = set()
     for said_word in sorted(said, key=lambda word: (word.source != "metrics", word)):

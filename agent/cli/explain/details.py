@@ -1,4 +1,4 @@
-"""Queries Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
+"""Query Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
 
 import math
 import re
@@ -11,15 +11,15 @@ from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
-"""Of each kind of word. A witness that blames more ranks names no culprit: all may have ended, or wait for another."""
+"""Limit of series per witness. A witness that blames more ranks names no culprit: all may have ended or may wait."""
 MAX_ENDS = 8
-"""Ends of ranks in the time line; the rest is counted."""
+"""Limit of ranks' ends in the time line; further ones are counted."""
 AROUND_SECONDS = 120
 """Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
-"""Nodes lost within this time are lost together: two evaluations of the rules. Later ones follow the first."""
+"""Nodes lost within this time (two evaluations of the rules) are lost together; later losses may be consequences."""
 NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors|StorageHung"
-"""Alerts of nodes, without a job's id."""
+"""Alerts about nodes, without a job id."""
 ADVICE = {
     "restart": "By the job's log a restart will do.",
     "restart_elsewhere": "By the job's log: restart it on other nodes.",
@@ -38,7 +38,7 @@ _Wording = Callable[[Sample], str]
 
 
 class _Window:
-    """One incident: asks about it, and gathers the time line and what witnesses say."""
+    """One incident: queries Prometheus about it and collects its time line and the witnesses' words."""
 
     def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
         self._ask = ask
@@ -50,35 +50,37 @@ class _Window:
         self.said: list[Said] = []
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
-        """Return the result at the end. ``<job>`` stands for the job's labels, ``<back>`` for the incident's length,
-        ``<most>`` for one more than MAX_SERIES, ``<start>`` for its start, ``<any>`` for a pattern of ``any_of``.
+        """Return the result of a query at the end of the incident, after filling in the placeholders.
+
+        ``<job>``: the job's labels. ``<back>``: the incident's length. ``<most>``: MAX_SERIES + 1. ``<start>``: its
+        start. ``<any>``: a pattern of ``any_of``.
         """
-        words = {
+        values = {
             "job": self._labels,
             "back": f"{self._back}s",
             "most": str(MAX_SERIES + 1),
             "start": f"{self.start:.0f}",
             "any": _any(any_of),
         }
-        return self._ask.at(_PLACE.sub(lambda match: words[match[1]], expression), self.end)
+        return self._ask.at(_PLACE.sub(lambda match: values[match[1]], expression), self.end)
 
     def tell(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
-        """Add samples, at their values, to the time line."""
+        """Add samples to the time line; a sample's value is its time."""
         self.happened += [
             Happened(sample.value, kind, _rank(sample), _node(sample), what(sample), source) for sample in samples
         ]
 
     def say(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
-        """Add words of a witness; where it blames more than MAX_SERIES ranks, without blame: these are any of them."""
+        """Add a witness' words; without blame if the witness blames more than MAX_SERIES ranks."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
         self.said += [Said(_rank(sample), _node(sample), witness, says(sample) + more, blames) for sample in samples]
 
 
 def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
-    """All that metrics know of it."""
+    """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
-    # Deaths that the rules call the first: their word is the verdict's. In a crash loop the first of them counts.
+    # The rules call these deaths the first: their witness is the verdict. In a crash loop the earliest counts.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for tell in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
@@ -97,7 +99,7 @@ def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Co
 
 
 def _ends(window: _Window) -> None:
-    """Ranks that ended after the first: part of the story, and no blame."""
+    """Add the ends of ranks after the first: part of the story, without blame."""
     exits = 'rank:rankwatch_exit:time{<job>, class!="ok"}'
     first = window.ask(f"bottomk({MAX_ENDS}, last_over_time({exits}[<back>]) >= <start>)")
     window.tell(first, "died", "verdict", lambda sample: ended(sample.labels))
@@ -124,7 +126,7 @@ def _hardware(window: _Window) -> None:
 
 
 def _faults(window: _Window) -> None:
-    """Driver reports about GPUs of the job's nodes; the rank under one is blamed by its checks, not by this."""
+    """Add driver reports about GPUs of the job's nodes, without blame: checks of the hardware blame the rank."""
 
     def what(sample: Sample) -> str:
         of = sample.labels
@@ -184,7 +186,7 @@ def _log_words(window: _Window) -> None:
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
     window.say(behind, "job_log", lambda _: "NCCL watchdog logs: the others were waiting for it")
-    window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # else the launcher, say
+    window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # not the launcher
 
 
 def _ras(window: _Window) -> None:
@@ -264,7 +266,7 @@ def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
 
 
 def _any(texts: Iterable[str]) -> str:
-    """A string of PromQL that matches any of ``texts``, as they are."""
+    """Return a PromQL string with a pattern that matches each of ``texts`` literally."""
     return quoted("|".join(_literal(text) for text in texts))
 
 

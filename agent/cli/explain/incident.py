@@ -1,4 +1,4 @@
-"""Which incidents a range has, when each began and was over, and what it cost in GPU-hours. Pure."""
+"""Find the incidents in a range: when each began and ended, and its cost in GPU-hours. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,17 +6,17 @@ from typing import NamedTuple
 from agent.cli.explain.model import SYMPTOMS, Course, HeldGpus, Incident, Span, What
 
 APART_SECONDS = 900.0
-"""Symptoms that are further apart are of two incidents, if the job worked in between or not."""
+"""Symptoms further apart belong to two incidents, whether or not the job worked in between."""
 HANG_SECONDS = 120.0
-"""A job whose last progress is this long before its first death hung first: no operation takes this long."""
+"""A job with its last progress this long before its first death hung first: no operation takes this long."""
 
 NODE_SECONDS = 120.0
-"""A node that is lost so soon after the last progress is why there is none: the rules take a minute to be sure."""
+"""A node lost this soon after the last progress explains the stop: the rules take a minute to be sure."""
 _HOUR = 3600.0
 
 
 def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
-    """From when to when there were points, where they come every ``step`` seconds: one missing ends nothing."""
+    """Return the (start, end) spans of points ``step`` seconds apart; one missing point ends no span."""
     joined: list[tuple[float, float]] = []
     for at, _ in points:
         if joined and at - joined[-1][1] <= 2.5 * step:
@@ -28,32 +28,32 @@ def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[floa
 
 def incidents(course: Course) -> list[Incident]:
     """Return the incidents of the range, in order of time."""
-    made: list[list[Span]] = []
+    groups: list[list[Span]] = []
     last = 0.0
     for symptom in sorted((span for span in course.spans if span.kind in SYMPTOMS), key=lambda span: span.start):
-        if made and symptom.start - last <= APART_SECONDS:
-            made[-1].append(symptom)
+        if groups and symptom.start - last <= APART_SECONDS:
+            groups[-1].append(symptom)
             last = max(last, symptom.end)
         else:
-            made.append([symptom])
+            groups.append([symptom])
             last = symptom.end
-    return [_incident(course, group) for group in made if any(span.kind != "log" for span in group)]
+    return [_incident(course, group) for group in groups if any(span.kind != "log" for span in group)]
 
 
 def _incident(course: Course, group: Sequence[Span]) -> Incident:
     start = min(span.start for span in group)
     end = max(span.end for span in group)
     stops = [span for span in group if span.kind not in ("late", "hardware", "log")]
-    if not stops:  # it goes on, if slowly
+    if not stops:  # the job went on, though slower
         back = None if end >= course.end - 2 * course.step else end
         return Incident(start, end, start, back, "went_on")
     stopped = min(stop.start for stop in stops)
     deaths = [at for at in course.deaths if start - 1 <= at <= end]
     before = [value for _, value in course.progress if value <= stopped]
-    # A hang's symptom is seen late: the last progress is when work stopped.
+    # The symptom of a hang appears late: work stopped at the last progress.
     since = max(before) if before else stopped
     if any(stopped < value <= stopped + 2 * course.step for _, value in course.progress):
-        since = stopped  # seen at steps alone: it made progress until then
+        since = stopped  # points exist only at steps: the job made progress until then
     back = _back(course, stops, max([stopped, *deaths]))
     first = min(deaths, default=None)
     waited = first is not None and first - since >= HANG_SECONDS
@@ -65,9 +65,9 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
 
 
 def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
-    """Return when work was done again: the first progress after ranks restarted, or after the last symptom ended.
+    """Return when the job worked again: its first progress after a restart, or after the last symptom ended.
 
-    What survivors of a death still complete is no progress: it comes while the death is shown.
+    Operations that survivors of a death still complete do not count: they complete while the death is shown.
     """
     over = max(span.end for span in stops)
     after = max([after, *(span.start for span in stops)])
@@ -83,11 +83,11 @@ def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
 
 
 class Cost(NamedTuple):
-    """GPU-hours. ``stopped``: held while no work was done; ``again``: of work since the last checkpoint, done for
-    nothing if the job went back to it, None where no checkpoint is known; ``late``: waiting for late ranks before.
+    """Cost of an incident in GPU-hours.
 
-    ``seconds``: for how long the job held GPUs without work; ``goes_on``: it still does. ``is_guess``: GPUs are not
-    known, each rank is taken for one.
+    ``stopped``: held without work. ``again``: work since the last checkpoint, lost if the job went back to it; None if
+    no checkpoint is known. ``late``: waiting for late ranks before the stop. ``seconds``: how long the job held GPUs
+    without work; ``goes_on``: it still does. ``is_guess``: the number of GPUs is unknown, so each rank counts as one.
     """
 
     seconds: float
@@ -99,11 +99,11 @@ class Cost(NamedTuple):
 
 
 def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
-    """What ``incident`` cost until work was done again, or until the range ends."""
+    """Return the cost of ``incident`` until the job worked again, or until the end of the range."""
     gpus: Sequence[HeldGpus] = course.gpus
     is_guess = not gpus
     last = incident.end
-    if gpus:  # they end by themselves when they are given back
+    if gpus:  # a holding ends when the job releases its GPUs
         last = max(holding.start + holding.seconds for holding in gpus)
     else:
         gpus = [HeldGpus(course.start, course.end - course.start, float(ranks or 0))]
@@ -125,7 +125,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
 
 
 def held(gpus: Sequence[HeldGpus], start: float, end: float) -> float:
-    """GPU-hours that the job held between two times."""
+    """Return the GPU-hours that the job held between two times."""
     total = 0.0
     for holding in gpus:
         overlap = min(end, holding.start + holding.seconds) - max(start, holding.start)

@@ -1,4 +1,4 @@
-"""What an incident is made of: what happened when, what each witness says, and what is known of the job. Pure."""
+"""Data of an incident: its events, the witnesses' words, and facts about the job. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from agent.evidence.summary import Witness
 Kind = Literal["late", "hardware", "log", "silent", "unresponsive", "node_lost", "died", "alert", "back", "other"]
 What = Literal["hung", "died", "node_lost", "went_on"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""In the order of what comes first where two are at the same time."""
+"""Kinds in the order of events at the same time."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
-"""Kinds that make an incident; the others only belong to one."""
+"""Kinds that start an incident; the other kinds only belong to one."""
 
 
 class Span(NamedTuple):
-    """Something that held from ``start`` to ``end`` (s since the epoch, as Prometheus' clock has it)."""
+    """A condition that held from ``start`` to ``end`` (epoch seconds of Prometheus' clock)."""
 
     kind: Kind
     start: float
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """One line of the time line. ``at``: s since the epoch; ``rank``, ``node``: empty where it is about no one."""
+    """One line of the time line. ``at``: epoch seconds. ``rank``, ``node``: empty if it concerns none."""
 
     at: float
     kind: Kind
@@ -34,9 +34,7 @@ class Happened(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What a witness says of a rank; ``says`` is a sentence without the rank. ``source``: metrics, or
-    the node of a bundle.
-    """
+    """A witness' word about a rank. ``says``: a sentence without the rank. ``source``: metrics, or a bundle's node."""
 
     rank: str
     node: str
@@ -47,10 +45,10 @@ class Said(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """One incident of the job. ``back``: when work was done again, None where it was not until the end of the range.
+    """An incident of the job. ``back``: when the job worked again, None if it did not before the end of the range.
 
-    ``since``: the last progress before it, or its first symptom where none is known (``has_progress``). ``what``:
-    the job hung before any death, a rank died while it worked, a node was lost, or it went on in spite of it.
+    ``since``: the last progress before it (``has_progress``), or its first symptom if none is known. ``what``: the job
+    hung before any death, a rank died while the job worked, a node was lost, or the job went on regardless.
     """
 
     start: float
@@ -62,12 +60,12 @@ class Incident(NamedTuple):
 
     @property
     def stopped(self) -> bool:
-        """Return whether the job did no work."""
+        """Return True if the job stopped working."""
         return self.what != "went_on"
 
 
 class HeldGpus(NamedTuple):
-    """GPUs that the job held from ``start`` for ``seconds``."""
+    """A number of GPUs that the job held from ``start`` for ``seconds``."""
 
     start: float
     seconds: float
@@ -76,10 +74,10 @@ class HeldGpus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The job over the whole range, of few series.
+    """The course of the job over the whole range, from few series.
 
-    ``death_at``: of each death that the rules call the first of its job. ``progress``, ``running_since``: (when it was
-    seen, its value). ``late``: share of the time that the job waited for its latest rank, at each step.
+    ``deaths``: times of deaths that the rules call the first of their job. ``progress``, ``running_since``: (time of
+    the point, its value). ``late``: share of the time that the job waited for its latest rank, at each step.
     """
 
     start: float
@@ -97,7 +95,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class KnownJob:
-    """Who the job is. ``clusters``: all that have one of this id; ``nodes``: of the one that the story is about."""
+    """Facts about the job. ``clusters``: all clusters with a job of this id. ``nodes``: nodes in the chosen cluster."""
 
     job_id: str
     clusters: tuple[str, ...] = ()
@@ -106,21 +104,21 @@ class KnownJob:
     ranks: int | None = None
     nodes: tuple[str, ...] = ()
     nodes_elsewhere: frozenset[str] = frozenset()
-    """Nodes of jobs of this id in the other clusters alone."""
+    """Nodes that ran a job of this id only in other clusters."""
     started: float | None = None
     offsets: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by which clocks of nodes are ahead of Prometheus', where they are."""
+    """How many seconds a node's clock is ahead of Prometheus', for nodes with a wrong clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """What is known of one incident, by metrics and by bundles."""
+    """Details of an incident, from metrics and bundles."""
 
     happened: tuple[Happened, ...] = ()
     said: tuple[Said, ...] = ()
     places: Mapping[str, str] = field(default_factory=dict)
-    """By rank: where it ran, as a person reads it."""
+    """Where each rank ran, as text for people."""
     alerts: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What could not be used, and why, as sentences."""
+    """What was not used and why, as sentences."""

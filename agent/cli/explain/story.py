@@ -1,4 +1,4 @@
-"""The page of an incident, from what is known of it: sections of rows, as text or HTML. Pure."""
+"""Render the page of an incident: sections of rows, as text or HTML. Pure."""
 
 import html
 import time
@@ -12,9 +12,9 @@ from agent.cli.terminal import count, plain, rank_set
 from agent.page.front_page import age_text
 
 MAX_TIMELINE = 28
-"""Lines of the time line: with the rest one page."""
+"""Limit of lines in the time line, so that the story fits one page."""
 MAX_WORDS = 12
-"""Words of each kind: for the culprit, against it, others."""
+"""Limit of words of each kind: for the culprit, against it, others."""
 WHAT: Mapping[What, str] = {
     "hung": "the job hung",
     "died": "a rank died while the job worked",
@@ -22,7 +22,7 @@ WHAT: Mapping[What, str] = {
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
 SAME_SECONDS = 20.0
-"""Reports of two sources about one rank within this time are one event: the sources look every 15 s."""
+"""Reports from two sources about one rank within this time are one event: the sources run every 15 s."""
 NAMES: Mapping[str, str] = {
     "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
     "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",
@@ -34,14 +34,14 @@ _STYLE = (
 
 
 class PageSection(NamedTuple):
-    """A heading and rows below it; rows of several cells are a table."""
+    """A heading and its rows; rows of several cells form a table."""
 
     heading: str
     rows: tuple[tuple[str, ...], ...]
 
 
 class StoryPage(NamedTuple):
-    """The whole page: a title, sentences below it, and sections."""
+    """The page: a title, sentences and sections."""
 
     title: str
     sentences: tuple[str, ...]
@@ -49,7 +49,7 @@ class StoryPage(NamedTuple):
 
 
 def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
-    """Return the page of a job that nothing happened to."""
+    """Return the page of a job without an incident."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
     return StoryPage(_title(job), (nothing, *_rules(job)), ())
 
@@ -82,7 +82,7 @@ def page_of(
 
 
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
-    """Rows of time, rank, node, what and source; each thing once. Where there are too many, the middle is left out."""
+    """Return rows of time, rank, node, event and source, each event once; if there are too many, without the middle."""
     kept: list[Happened] = []
     for event in sorted(set(happened), key=lambda event: (event.at, KINDS.index(event.kind), event)):
         double = next((number for number, other in enumerate(kept) if _same(event, other)), None)
@@ -105,7 +105,7 @@ def _source(happened: Happened) -> str:
 
 
 def _same(event: Happened, other: Happened) -> bool:
-    """Return whether both are one thing, which two queries or a bundle and the metrics tell."""
+    """Return True if both are the same event, reported by two queries, or by metrics and a bundle."""
     if event.kind == other.kind and event.kind in ("died", "unresponsive"):
         return event.rank == other.rank and abs(event.at - other.at) < SAME_SECONDS
     return (event.rank, event.node, event.what) == (other.rank, other.node, other.what) and (
@@ -124,20 +124,20 @@ def _title(job: KnownJob) -> str:
 def _rules(job: KnownJob) -> list[str]:
     if job.has_rules:
         return []
-    return ["the shipped rules say nothing of this job: are they loaded? (without them metrics tell no incident)"]
+    return ["the shipped rules have no series of this job: are they loaded? (without them no incident can be found)"]
 
 
 def _sentences(job: KnownJob, incident: Incident, incidents: Sequence[Incident]) -> list[str]:
     what = WHAT[incident.what]
     over = ""
     if not job.has_rules:
-        over = "; whether it works again is not known"
+        over = "; whether it works again is unknown"
     elif incident.stopped:
         over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
     said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{over}"]
     if len(incidents) > 1:
         said.append(
-            "earlier ones, each told with --until: "
+            "earlier incidents (use --until with one of these times): "
             + ", ".join(_moment(earlier.end) for earlier in incidents[:-1][-8:])
         )
     return said
@@ -187,9 +187,9 @@ def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happene
 
 def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     if spent.is_guess and not spent.stopped:
-        return (("not known", "metrics tell neither GPUs nor ranks of the job"),)
+        return (("unknown", "metrics show neither GPUs nor ranks of the job"),)
     rows = []
-    guess = " (each rank taken for one GPU)" if spent.is_guess else ""
+    guess = " (counting each rank as one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
         still = ", and it goes on" if spent.goes_on else ""
         rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age_text(spent.seconds)}{guess}{still}"))
@@ -219,7 +219,7 @@ def _moment(at: float) -> str:
 
 
 def as_text(page: StoryPage) -> str:
-    """Return the page as plain text; nothing in it that a terminal obeys."""
+    """Return the page as plain text, without terminal control characters."""
     lines = [plain(page.title), *map(plain, page.sentences)]
     for section in page.sections:
         lines += ["", plain(section.heading)]
@@ -237,7 +237,7 @@ def _cells(rows: Sequence[Sequence[str]]) -> int:
 
 
 def as_html(page: StoryPage) -> str:
-    """The page as one HTML document, without scripts and with nothing loaded; links are those of http and https."""
+    """Return the page as one HTML document without scripts or loaded resources; links are http or https only."""
     title = html.escape(plain(page.title))
     parts = [
         "<!DOCTYPE html>",

@@ -1,1 +1,1 @@
-"""`rankwatch job`: a whole job over all its nodes; ``facts`` asks Prometheus, ``command`` says it."""
+"""`rankwatch job`: a whole job over all its nodes; ``facts`` queries Prometheus, ``command`` prints the answer."""

@@ -1,4 +1,4 @@
-"""`rankwatch job`: first what a person should know, then the ranks in trouble."""
+"""Print `rankwatch job`: first a summary, then the ranks in trouble."""
 
 import argparse
 import time
@@ -28,7 +28,7 @@ _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 
 
 def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
-    """Return the job as lines of text; ``every``: also the ranks that are well."""
+    """Return the job as lines of text. ``every``: list healthy ranks too."""
     if len(facts.clusters) > 1:
         names = ", ".join(plain(cluster) or "(none)" for cluster in facts.clusters)
         return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
@@ -36,7 +36,7 @@ def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> st
         return f"job {plain(facts.job_id)}: no rank was seen in the last hour"
     lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
     if not facts.has_rules:
-        lines.append("the shipped rules say nothing of this job: are they loaded? (late ranks are not known without)")
+        lines.append("the shipped rules have no series of this job: are they loaded? (without them no rank is late)")
     rows = sorted((rank for rank in facts.ranks if every or _in_trouble(rank)), key=_order)
     if rows:
         cells = (_cells(rank, facts.now_seconds) for rank in rows)
@@ -134,15 +134,15 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Ask Prometheus and print; returns the exit status: 0 all its ranks are well, 1 some are not, 2 no answer."""
+    """Query Prometheus and print; return the exit status: 0 all ranks are healthy, 1 some are not, 2 no answer."""
     parser = argparse.ArgumentParser(
         prog="rankwatch job",
-        description="Show a whole job over all its nodes: who is dead, late or missing, and who was first to go. "
+        description="Show a whole job over all its nodes: which ranks are dead, late or missing, and which died first. "
         "Exit status: 0 no rank is dead, unresponsive or missing, 1 some are, or there is no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
     add_prometheus(parser)
-    parser.add_argument("--all", action="store_true", help="list the ranks without trouble, too")
+    parser.add_argument("--all", action="store_true", help="also list the ranks without trouble")
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     flags = parser.parse_args(list(arguments))
     try:

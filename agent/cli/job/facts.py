@@ -1,4 +1,4 @@
-"""What a Prometheus knows of a job: its ranks on all nodes, who is late and why, and its alerts."""
+"""Gather a job's facts from Prometheus: its ranks on all nodes, which are late and why, and its alerts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
 Ask = Callable[[str], list[Sample]]
-"""Asks for the result of an expression."""
+"""Function that returns the result of a PromQL expression."""
 
 MEMORY = "1h"
 STEP = "15s"
-"""How far back ranks are sought that are not seen any more, and how often in between: the interval of scrapes."""
+"""MEMORY: range of the search for ranks that are no longer exported. STEP: its step, the scrape interval."""
 
 UNSEEN = "unseen"
-"""The state of a rank that no agent exports now, though one did within MEMORY."""
+"""State of a rank that no agent exports now, though one did within MEMORY."""
 
 
 class RankKey(NamedTuple):
@@ -27,7 +27,7 @@ class RankKey(NamedTuple):
 
 
 class JobRank(NamedTuple):
-    """One rank of the job. ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: of the others' time, 0 to 1."""
+    """A rank of the job. ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: 0 to 1 of the others' time."""
 
     node: str
     rank: str
@@ -42,7 +42,7 @@ class JobRank(NamedTuple):
 
 
 class FiringAlert(NamedTuple):
-    """An alert on the job that fires."""
+    """A firing alert of the job."""
 
     name: str
     severity: str
@@ -52,7 +52,7 @@ class FiringAlert(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """All of it. ``clusters``: those that have a job of this id; ``has_rules``: whether the shipped rules ran on it."""
+    """All facts. ``clusters``: those with a job of this id. ``has_rules``: the shipped rules have series of the job."""
 
     job_id: str
     now_seconds: float
@@ -66,21 +66,21 @@ class JobFacts:
 
 
 def gather(url: str, job_id: str, cluster: str | None) -> JobFacts:
-    """Ask the Prometheus at ``url``; errors as those of ``prometheus.get``. None: whatever cluster has the job."""
-    return asked(lambda expression: prometheus.samples(url, expression), job_id, cluster)
+    """Query the Prometheus at ``url``; raises the errors of ``prometheus.get``. ``cluster`` None: any cluster."""
+    return facts_from(lambda expression: prometheus.samples(url, expression), job_id, cluster)
 
 
-def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
-    """What Prometheus knows of the job. Where several clusters have such a job, only the clusters' names."""
+def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
+    """Return the job's facts; if several clusters have such a job, only the clusters' names."""
     chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
     job = f"job_id={quoted(job_id)}{chosen}"
     [now] = ask("vector(time())")
-    # What a rank is elsewhere counts where it lives nowhere.
+    # A rank can have series of several nodes: a live one counts, and the others only without a live one.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
     shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
     has_rules = bool(ask(f"job:rankwatch_ranks_live:sum{{{job}}}"))
     info = f"rankwatch_rank_info{{{job}}}"
-    # When each was last seen; 0 of those that lived between two steps.
+    # When each rank was last seen; 0 if it lived only between two steps.
     seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
     clusters = tuple(sorted({sample.labels.get("cluster", "") for sample in (*shown, *seen)}))
     if len(clusters) > 1:
@@ -105,7 +105,7 @@ def asked(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
 
 
 def quoted(value: str) -> str:
-    """``value`` as a string of PromQL."""
+    """Return ``value`` as a PromQL string."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
@@ -167,7 +167,7 @@ def _key(sample: Sample) -> RankKey:
 
 
 def rank_end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
-    """Return how a rank ended, by the labels reason, signal and code; None where it is not known when."""
+    """Return a rank's end from the labels reason, signal and code; None if its time is unknown."""
     if at_seconds is None:
         return None
     known_labels = labels or {}

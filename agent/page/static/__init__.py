@@ -1,4 +1,4 @@
-"""The page's script and style, which the agent serves as they are."""
+"""The script and style of the page, served unchanged."""
 
 import hashlib
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class StaticFile(NamedTuple):
-    """A file that is served: its path, its type and its text. The address changes with the text."""
+    """A served file: path, content type and text. ``address`` changes with the text."""
 
     path: str
     content_type: str
@@ -14,7 +14,7 @@ class StaticFile(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Where the page finds it, beside itself: a proxy may serve both below a path of its own."""
+        """Return its address relative to the page, as a proxy may serve both below another path."""
         return f"{self.path.lstrip('/')}?{hashlib.sha256(self.text).hexdigest()[:8]}"
 
 

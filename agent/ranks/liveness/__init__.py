@@ -1,1 +1,1 @@
-"""What rules need to know of the jobs on this node: live ranks, ages and lead exits."""
+"""Facts about the jobs on this node for alert rules: live ranks, ages and lead exits."""

@@ -1,4 +1,4 @@
-"""The jobs of this node as rules need to know them, updated once a second and when a rank leaves."""
+"""Keep the liveness facts of this node's jobs for alert rules, updated once a second and when a rank exits."""
 
 import os
 from collections import Counter, defaultdict
@@ -19,19 +19,19 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 CAUSE_SECONDS = 5.0
-"""How long after an exit the book waits for its status and cause."""
+"""Longest wait after an exit for its status and cause."""
 MAX_LEADS_PER_NODE = 64
-"""Lead exits that are not retracted."""
+"""Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Jobs of one user that are still exported after their last rank here left; those with lead exits stay beyond it."""
+"""Limit of one user's jobs exported after their last rank here ended; jobs with lead exits stay beyond it."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessBook:
-    """Keeps a JobLine per job; ``facts`` has what exporters know of exits.
+    """Keeps a JobLine per job. ``facts``: what exporters know of exits.
 
-    Times are those of the clock that the rank table uses: seconds since this boot. If ``numbers``
-    change, an exported lead exit can change its class once.
+    Times are CLOCK_BOOTTIME seconds, as in the rank table. If ``numbers`` change, an exported lead exit can change its
+    class once.
     """
 
     def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
@@ -41,7 +41,7 @@ class LivenessBook:
         self._labels = labels
 
     def look(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
-        """Update the line of one job from its rank processes, those that run and those that left."""
+        """Update the line of a job from its running and ended rank processes."""
         line = self.jobs.get(job_id)
         if line is None:
             share = next((process.share for process in processes), "")
@@ -67,12 +67,12 @@ class LivenessBook:
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
-        """Add a line for each job with ranks that ran when the boot before ended; a line that exists stays."""
+        """Add a line for each job whose ranks ran at the end of the previous boot; existing lines stay unchanged."""
         for job_id, ran in jobs.items():
             self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
-        """Return the jobs of the processes that run, as the boot file keeps them."""
+        """Return the jobs with running processes, in the form of the boot file."""
         ranks: defaultdict[str, list[str]] = defaultdict(list)
         started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
         for process in processes:
@@ -88,7 +88,7 @@ class LivenessBook:
         }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
-        """Note that the scheduler ended a job whose ranks have the label ``job_id``."""
+        """Note that the scheduler ended the job with label ``job_id``."""
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
             ended_at = min(now, now - (now_seconds - end.ended_seconds))
@@ -96,7 +96,7 @@ class LivenessBook:
                 line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
-        """Drop lines that are no longer exported, and a user's oldest ended jobs beyond MAX_ENDED_JOBS."""
+        """Drop lines that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
         for line in self.jobs.values():
             line.expire(now)
         self.jobs = {job_id: line for job_id, line in self.jobs.items() if not line.is_over(now)}
@@ -128,7 +128,7 @@ class LivenessBook:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Admit a lead exit once its status and cause are known; an exit that follows another never leads later."""
+        """Add a lead exit once its status and cause are known; mark an exit that follows another as a victim."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -151,7 +151,7 @@ class LivenessBook:
             process.is_victim = True
 
     def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
-        """Retract a lead exit whose class a late fact changed, and add one of the new class."""
+        """If a late fact changed the class of a lead exit, retract it and add one of the new class."""
         exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
         if exit_class == lead.exit_class:
             return
@@ -163,13 +163,13 @@ class LivenessBook:
         line.leads = (*line.leads, revised)
 
     def _is_finished(self, process: RankProcess) -> bool:
-        """Say whether a proof shows that its exit is no death."""
+        """Return True when a proof shows that the process ended as planned or finished."""
         label = self._labels.held(process)
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or (process.verdict is not None and process.verdict.state == "finished")
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Say whether it left soon after a lead exit of another rank whose record is gone."""
+        """Return True when the process exited soon after a lead exit of another rank whose record is gone."""
         ranks = {label.rank for label in process.slots or () if label is not None}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
@@ -178,7 +178,7 @@ class LivenessBook:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """On a full node retract the oldest lead exit of the user with most; False if that is this job's user."""
+        """Retract the oldest lead exit of a full node's largest user; return False if that is this job's user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

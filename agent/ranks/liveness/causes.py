@@ -1,4 +1,4 @@
-"""Why a rank may have ended, as one of a closed set of causes: failed hardware under it, or its job's log."""
+"""Causes of rank exits, a closed set: failed hardware under the rank, or a category of its job's log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOG = frozenset(
         "port_in_use", "program_error", "rendezvous", "segfault", "shm_full", "storage_error",
     }
 )  # fmt: skip
-"""Root categories of exporter job_log; _SHORTER maps those of one kind to one."""
+"""Root categories of exporter job_log. _SHORTER merges related categories into one."""
 CAUSES = HARDWARE | LOG | {OOM}
 MAX_CAUSES, MAX_CAUSE_BYTES = 40, 32
 _XID = re.compile(r"xid_[0-9]{1,3}")
@@ -40,15 +40,15 @@ _SHORTER = {
 
 
 def cause(word: str) -> str:
-    """Return the cause for a check, a category or ``xid_`` and a number below 1,000; empty if it names none."""
+    """Return the cause for a check, a log category or ``xid_N`` (N below 1,000); empty for any other word."""
     word = _SHORTER.get(word, word)
     return word if word in CAUSES or _XID.fullmatch(word) else ""
 
 
 class ExitFacts:
-    """What exporters know of exits: causes, and ranks that leave as planned.
+    """Causes of exits and planned exits, as exporters report them.
 
-    ``hardware`` returns, by rank, the check that failed under it while it ran.
+    ``hardware`` returns, by rank, the check that failed on its hardware while the rank ran.
     """
 
     def __init__(self) -> None:
@@ -57,33 +57,33 @@ class ExitFacts:
         self.planned: dict[str, Collection[RankLabel]] = {}
 
     def of(self, source: str) -> ExitFactsWriter:
-        """Return the writer of the exporter of this name."""
+        """Return the writer for the exporter ``source``."""
         return ExitFactsWriter(self, source)
 
     def cause_of(self, label: RankLabel) -> str:
-        """Return the cause for this rank: by its hardware, else by a log; empty where none is known."""
+        """Return the cause of this rank's exit: its hardware's, else a log's; empty if unknown."""
         words = [self.hardware().get(label, "")]
         for causes in self.causes.values():
             words += [causes.get(label, ""), causes.get(RankLabel(label.job_id, ""), "")]
         return next(filter(None, map(cause, words)), "")
 
     def is_planned(self, label: RankLabel) -> bool:
-        """Say whether the rank leaves as planned."""
+        """Return True when an exporter reported that this rank's exit is planned."""
         return any(label in planned for planned in self.planned.values())
 
 
 class ExitFactsWriter(Leased[ExitFacts]):
-    """Writes what one exporter knows of exits."""
+    """Writer of exit facts, lent to one exporter."""
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
-        """Replace the known causes: checks or categories by rank; rank "" stands for the whole job."""
+        """Replace this exporter's causes: checks or log categories by rank; rank "" stands for the whole job."""
         self._lent.causes[self._source] = causes
 
     def set_planned(self, ranks: Collection[RankLabel]) -> None:
-        """Replace the ranks that leave as planned."""
+        """Replace this exporter's set of ranks whose exit is planned."""
         self._lent.planned[self._source] = ranks
 
     def close(self) -> None:
-        """Drop the causes; planned exits stay planned."""
+        """Drop this exporter's causes and end the lease; its planned exits stay."""
         self._table.causes.pop(self._source, None)
         super().close()

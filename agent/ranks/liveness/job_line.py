@@ -1,4 +1,4 @@
-"""What rules need to know of one job on this node, kept between looks, and which of its exits lead. Pure."""
+"""Liveness facts of one job on this node, and the choice of its lead exits. Pure."""
 
 from collections.abc import Collection, Iterator, Sequence
 from signal import SIGABRT, SIGKILL
@@ -14,26 +14,27 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank left, and a lead exit that can no longer alert."""
+"""How long a job's series stay after its last rank ended, and a lead exit that can no longer alert stays."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1, so that a Prometheus that was cut off for less sees it."""
+"""How long a retracted lead exit is exported as -1: a Prometheus that misses scrapes for less time still sees it."""
 MAX_RETRACTED = 6
-"""Retracted lead exits of one job on one node; the oldest is dropped first."""
+"""Limit of retracted lead exits per job and node; the oldest is dropped first."""
 MAX_LEADS = 3
-"""Lead exits of one job on one node that are not retracted."""
+"""Limit of lead exits per job and node that are not retracted."""
 
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
 for a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows
-that the job finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when this machine went down."""
+that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this machine went
+down."""
 Lifetime = Literal["short", "long"]
 
 
 class LeadExit(msgspec.Struct, frozen=True):
-    """One lead exit and its labels. ``retracted_at``: when its age became -1. ``revised``: its class changed once.
+    """A lead exit and its labels. ``retracted_at``: when its age became -1. ``revised``: its class changed once.
 
     ``process`` is None for class reboot. Times are CLOCK_BOOTTIME seconds.
     """
@@ -58,11 +59,12 @@ class LeadExit(msgspec.Struct, frozen=True):
 
 
 class JobLine(msgspec.Struct):
-    """One job. ``share``: its user, whose jobs share one part of the tables. ``live``: live ranks, None if unknown.
+    """Liveness facts of a job on this node.
 
-    ``proven``: the scheduler proves the job of a rank here; ``proves_first``: that of rank 0.
-    ``started_at``: when the oldest rank of its latest run started. ``left_at``: when the last rank left, None while one
-    runs. ``ranks``: the most ranks seen here at once. ``expected``: the ranks of the whole job, 0 if not known.
+    ``share``: the user, whose jobs share one part of bounded tables. ``live``: number of live ranks, None if unknown.
+    ``proven``: the scheduler proves that a rank here belongs to the job; ``proves_first``: that rank 0 does.
+    ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended, None while
+    one runs. ``ranks``: the most ranks here at once. ``expected``: ranks of the whole job, 0 if unknown.
     """
 
     share: str
@@ -81,9 +83,9 @@ class JobLine(msgspec.Struct):
     leads: tuple[LeadExit, ...] = ()
 
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
-        """Note which ranks run at ``now``, and when the oldest of them started (None if no rank runs).
+        """Note which of ``members`` run at ``now``; ``started_at`` is the start of the oldest one, None if none runs.
 
-        A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is forgotten.
+        A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is dropped.
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
@@ -99,7 +101,7 @@ class JobLine(msgspec.Struct):
             self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
 
     def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float) -> None:
-        """Note the newest completed operation (epoch seconds) and the pause before it."""
+        """Note the time of the newest completed operation (epoch seconds), and the pause before it."""
         if newest_seconds is None or newest_seconds == self.progress_seconds:
             return
         at = min(now, now - (now_seconds - newest_seconds))
@@ -120,9 +122,9 @@ class JobLine(msgspec.Struct):
                 self.leads = tuple(other for other in self.leads if other is not by_age[0])
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
-        """Retract the exits of ranks that run again here, and all exits before the present run.
+        """Retract the exits of ranks that run here again, and all exits before the present run.
 
-        ``running``: each running rank with its start.
+        ``running``: (rank, start) of each running rank.
         """
         run_start = min((start for _, start in running), default=float("-inf"))
         for lead in self.leads:
@@ -153,14 +155,14 @@ class JobLine(msgspec.Struct):
         )
 
     def is_over(self, now: float) -> bool:
-        """Return True when the job has no series any more."""
+        """Return True when the job has no more series."""
         return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads
 
 
 class RanBefore(msgspec.Struct, frozen=True):
-    """A job with ranks that ran on this node; ``started_seconds``: start of the oldest, since the epoch.
+    """A job whose ranks ran on this node before a reboot. ``started_seconds``: epoch start of its oldest rank.
 
-    ``proven``: the scheduler proved the job of one of them.
+    ``proven``: the scheduler proved that one of them belongs to the job.
     """
 
     user: str
@@ -171,9 +173,9 @@ class RanBefore(msgspec.Struct, frozen=True):
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
-    """Return the line of a job whose ranks ended with the boot before; its lowest rank is the lead exit.
+    """Return the line of a job whose ranks ended with the previous boot; its lowest rank is the lead exit.
 
-    The exit's time is this boot, later than the true one, so that it does not precede the exits of peers elsewhere.
+    The exit's time is this boot, after the true exit, so that it never precedes exits of peers on other nodes.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
@@ -191,7 +193,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: a proof shows it; ``torn``: by ``killed_before_teardown``."""
+    """Return the class of an exit. ``finished``: proven so. ``torn``: the result of ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)
@@ -208,10 +210,10 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
 def lead_exits(
     exits: Sequence[RankProcess], soft: Collection[ProcessKey], numbers: Numbers = NUMBERS
 ) -> set[ProcessKey]:
-    """Return the lead exits: of each episode the first, the first soft one and the first struck one.
+    """Return the keys of the lead exits: the first exit of each episode, its first soft one and its first struck one.
 
-    ``exits``: those of one job here, by time. ``soft``: those by SIGTERM and those of class ok, which show a cancel or
-    an end. An episode ends when no rank has left for ``episode_seconds``.
+    ``exits``: exits of one job here, in order of time. ``soft``: exits by SIGTERM or of class ok, which show a cancel
+    or an end. An episode ends when no rank has exited for ``episode_seconds``.
     """
     victims = preceded(exits, numbers)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}

@@ -1,1 +1,1 @@
-"""Which job id and rank number each process is given, where several claim one or several share one environment."""
+"""Assign job ids and rank numbers to processes, also if several claim the same or share one environment."""

@@ -1,4 +1,4 @@
-"""Which process is which rank: when that is decided, and its labels from then on."""
+"""Bind processes to ranks: decide when a process gets its labels, which then stay for its life."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,25 +14,25 @@ from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
 SETTLE_SECONDS = 1.0
-"""How long a process whose environment names its rank waits for siblings that claim the same one."""
+"""How long a process waits for siblings that claim the rank which its environment names."""
 BINDING_SECONDS = 10.0
-"""How long a process waits for the world communicator, or for a label that another one holds."""
+"""How long a process waits for the world communicator, or for a label that another process holds."""
 
 MAX_RENAMED = 4096
-"""Job ids that others had before their owners, since the agent's start: of more, exporters keep the old labels."""
+"""Limit of job ids taken over by a proven owner since the agent's start; beyond it exporters keep the old labels."""
 MAX_SIBLINGS = 64
-"""Processes that share one environment: of more, one is shown and the others are duplicates."""
+"""Limit of processes that share one environment; beyond it one is shown and the others are duplicates."""
 
 ProcessName = ProcessKey | WriterKey
-"""What the table knows a process by; the stand-in for one that was never seen goes by the key of its writer."""
+"""Key of a process in the table; a process that was never seen has the key of its writer."""
 _Claimed = tuple[str, str, str, int | None]
-"""An owner, a job, a group and a rank."""
+"""(owner, job id, group, rank) of a claim."""
 
 
 class RankBinder:
-    """Gives processes their labels. ``duplicates``: those that did not get all of them.
+    """Gives processes their labels. ``duplicates``: processes that did not get all of their labels.
 
-    ``renamed``: the ids that went over to an owner with a proof, in order.
+    ``renamed``: job ids that went to a proven owner, oldest first.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
@@ -48,7 +48,7 @@ class RankBinder:
         self._log = Logger("ranks")
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
-        """Bind the processes and stand-ins that are due."""
+        """Bind the processes, and the stand-ins of unseen processes, whose wait is over."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
@@ -61,9 +61,9 @@ class RankBinder:
                 self.bind(process, name, processes)
 
     def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> bool:
-        """Freeze the labels of a process; False when they are frozen already, or nothing names its rank.
+        """Fix the labels of a process; return False when they are fixed already, or if nothing names its rank.
 
-        ``processes``: all; those of another owner may lose their job's id to it.
+        ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
         if any(process.slots or ()):
             return False
@@ -91,7 +91,7 @@ class RankBinder:
         return True
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
-        """The frozen label of the rank of ``process`` that is ``comm_rank`` in ``comm``; None while it is not known."""
+        """Return the label of the rank of ``process`` that is rank ``comm_rank`` of ``comm``; None while unknown."""
         if not process.slots:
             return None
         if len(process.slots) == 1:
@@ -106,15 +106,15 @@ class RankBinder:
         return RankLabel(first.job_id, UNKNOWN_RANK)
 
     def release(self, name: ProcessName, process: RankProcess | None) -> None:
-        """Free the labels of what was removed from the table."""
+        """Free the labels of a process that was removed from the table."""
         self.duplicates.discard(name)
         if process is not None:
             self.labels.release(process)
 
     def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
-        """Give the processes of the checkpoint their labels back."""
+        """Restore the labels of the processes from the checkpoint."""
         kept = [*processes.values(), *unseen.values()]
-        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live ones last: they hold the label
+        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live processes last: the last holds the label
             self.labels.restore(process)
         self.owners.restore(kept)
         for process in processes.values():
@@ -132,7 +132,7 @@ class RankBinder:
             or (
                 claim.rank is not None
                 and unique
-                and not _has_place(process)
+                and not _has_titled_position(process)
                 and waited >= SETTLE_SECONDS
                 and (bool(claim.job_id) or world is not None)
             )
@@ -140,7 +140,7 @@ class RankBinder:
         )
 
     def _rivals(self, process: RankProcess) -> list[RankProcess]:
-        """Return the processes that claim the same rank and live at the same time, this one among them."""
+        """Return the processes that claim the same rank and live at the same time, including this one."""
         return [
             rival
             for rival in self._claimants.get(_claimed(process), [])
@@ -154,7 +154,7 @@ class RankBinder:
         siblings: Sequence[RankProcess],
         processes: Mapping[ProcessKey, RankProcess],
     ) -> bool:
-        """Bind a process whose environment names its task's rank: to the first of its names that is free."""
+        """Bind a process that shares its task's environment to the first of its candidate ranks that is free."""
         job_id = self._job_id(process, processes)
         others = {id(sibling) for sibling in siblings if sibling is not process}
         for rank, source in candidates(process, siblings):
@@ -166,18 +166,18 @@ class RankBinder:
         return False
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """Return the id under which its job is shown; another owner's processes that had it lose it."""
-        was_asked = bool(process.shown_job_id)
+        """Return the job id shown for this process; processes of another owner lose that id to a proven owner."""
+        had_job_id = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
-        process.shown_job_id, taken = self.owners.name(plain, process, processes.values())
+        process.shown_job_id, taken = self.owners.assign(plain, process, processes.values())
         if taken:
             self._rename_others(process, processes)
-        if process.shown_job_id != plain and not was_asked:
+        if process.shown_job_id != plain and not had_job_id:
             self._log_owner(process)
         return self._step_id(process, processes)
 
     def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """The job's id, with the group's hash for a step that began while another one runs here: all of its ranks."""
+        """Return the job's id, plus the group's hash for a job step that began while another step ran here."""
         shown, step = process.shown_job_id, process.claim.group
         if not step.startswith(environment.STEP):
             return shown
@@ -190,7 +190,7 @@ class RankBinder:
         return shown
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
-        """The id of a job that no variable names: by its world communicator, else by its owner, or a user's session."""
+        """Return an id for a job without one: from its world communicator, else its owner, or a user's session."""
         world, facts = process.world(), process.facts
         if world is not None:
             return environment.communicator_job_id(world.comm)
@@ -212,15 +212,15 @@ class RankBinder:
             if not is_theirs or job_owners.party(other) == job_owners.party(process) or not job_owners.has_plain(other):
                 continue
             self.labels.release(other)
-            shown, _ = self.owners.name(other.plain_job_id, other, ())
+            shown, _ = self.owners.assign(other.plain_job_id, other, ())
             named = [label and job_owners.renamed(label, shown, other) for label in other.slots or ()]
             other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
             other.shown_job_id = shown
             self._log_owner(other)
 
 
-def _has_place(process: RankProcess) -> bool:
-    """Return True for one of several workers of a task, by its title: the others may come later."""
+def _has_titled_position(process: RankProcess) -> bool:
+    """Return True if the process title names a worker's position: its siblings may start later."""
     return process.facts is not None and bool(place_of(process.facts.title))
 
 
@@ -230,7 +230,7 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """Return the processes by the rank that they claim, MAX_SIBLINGS + 1 of each at most: more are duplicates."""
+    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 of each: more are duplicates."""
     claimants: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
         if process.claim.rank is not None and len(same := claimants[_claimed(process)]) <= MAX_SIBLINGS:

@@ -1,7 +1,7 @@
-"""Whose a job id is on this node: one owner has it plain, others' processes get it with a suffix.
+"""Decide which owner has a job id on this node; processes of other owners get the id with a suffix.
 
-The environment that names a job is its user's to forge, and schedulers' ids follow one another: a user who
-guesses the next one could take it before the job starts. A proven claim takes the plain id, also later.
+A user can forge the environment that names a job, and schedulers' ids are consecutive: a user could guess the next id
+and take it before the job starts. So a proven claim takes the plain id, even from an earlier holder.
 """
 
 import hashlib
@@ -17,10 +17,10 @@ _HASH_BYTES = 4
 
 
 class Holder(msgspec.Struct):
-    """Who has an id: ``key`` as ``party`` gives it, and the uid of the first process.
+    """The holder of a job id: ``key`` from ``party``, and the uid of its first process.
 
-    ``proven``: the scheduler proves one of its processes. ``only_proven``: the first one; then those without proof are
-    not of the job, even of the same user.
+    ``proven``: the scheduler proves one of its processes. ``only_proven``: the first process was proven; then processes
+    without proof do not belong to the job, even those of the same user.
     """
 
     key: str
@@ -30,9 +30,9 @@ class Holder(msgspec.Struct):
 
 
 class JobOwners:
-    """The ids of jobs on this node and who holds each.
+    """The holder of each job id on this node.
 
-    ``schedulers``: those with a proven job on this node; what claims one of their ids without proof is suspect.
+    ``schedulers``: schedulers with a proven job on this node; an unproven claim of one of their ids is suspect.
     """
 
     def __init__(self) -> None:
@@ -43,11 +43,11 @@ class JobOwners:
         """Return True while a process is shown under this id."""
         return shown in self._holders
 
-    def name(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
-        """The id under which a job ``plain`` of ``process`` is shown, and whether it was taken from another owner.
+    def assign(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
+        """Return the id shown for job ``plain`` of ``process``, and whether it was taken from another owner.
 
-        ``processes``: all. What stands in for a process that was never seen has no owner: it neither holds an id nor
-        loses one.
+        ``processes``: all processes. The stand-in of an unseen process has no owner: it neither holds an id nor loses
+        one.
         """
         if process.facts is None:
             return plain, False
@@ -56,7 +56,7 @@ class JobOwners:
             self.schedulers.add(process.owner.scheduler)
         if not is_disproved(process):
             holder = self._holders.get(plain)
-            if self._may_have(plain, process, processes):
+            if self._may_hold(plain, process, processes):
                 self._hold(plain, process)
                 return plain, False
             if holder is not None and proven and not holder.proven:
@@ -67,19 +67,19 @@ class JobOwners:
         return shown, False
 
     def keep(self, processes: Iterable[RankProcess]) -> None:
-        """Forget the ids under which none of ``processes`` is shown. Cheap while there are few ids."""
+        """Drop the ids that no process in ``processes`` is shown under. Cheap while there are few ids."""
         held = {process.shown_job_id for process in processes}
         for shown in self._holders.keys() - held:
             del self._holders[shown]
 
     def restore(self, processes: Iterable[RankProcess]) -> None:
-        """Take back who holds what from processes of the checkpoint."""
+        """Restore the holders of ids from the processes of the checkpoint."""
         for process in processes:
             if process.shown_job_id and process.facts is not None:
                 self._hold(process.shown_job_id, process)
 
-    def _may_have(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True when the id is free, or its last owner exited and this is its restart (container, same user)."""
+    def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
+        """Return True if the id is free or its party's, or its unproven holder (same user) has exited: a restart."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -104,9 +104,9 @@ class JobOwners:
 
 
 def party(process: RankProcess) -> str:
-    """The key of who may share an id: the user, but for pods and for root in a container, which are their owners'.
+    """Return the key of the party that shares an id: the user; for pods, and for root in a container, their owner.
 
-    Root in a container counts as the user who started it; a user's processes may be in several jobs and containers.
+    The uid of root in a container does not show which user started it. Other users may span jobs and containers.
     """
     owner, uid = process.owner, _uid(process)
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
@@ -115,9 +115,9 @@ def party(process: RankProcess) -> str:
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
-    """Return the id of the process' job before it is known whose it is; ``otherwise``: where nothing names the job.
+    """Return the id of the process' job before owners are considered; ``otherwise`` if nothing names the job.
 
-    Ids of pods carry the namespace, where that is known.
+    Ids of pods carry the namespace if it is known.
     """
     owner = process.owner
     plain = process.claim.job_id or otherwise
@@ -133,7 +133,7 @@ def is_proven(process: RankProcess) -> bool:
 
 
 def proof_of(process: RankProcess) -> str:
-    """What proves that the process is of its job: cgroup or parent of the scheduler, pod, none."""
+    """Return what proves the process' job: cgroup, parent (both the scheduler's), pod or none."""
     if not is_proven(process):
         return "none"
     return "pod" if process.owner.kind == "pod" else process.owner.proof
@@ -146,19 +146,19 @@ def is_disproved(process: RankProcess) -> bool:
 
 
 def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """The ids that another owner's process may get: with the pod's or the user's number, else a hash of the owner."""
+    """Return the ids for a process that is not the holder's: with the pod's or user's number, else an owner hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(_uid(process))}", f"{short}-{digest}"]
 
 
 def has_plain(process: RankProcess) -> bool:
-    """Return True for a process that is shown under its job's id without an owner's suffix."""
+    """Return True if the process is shown under its job's id without a suffix."""
     return bool(process.plain_job_id) and process.shown_job_id == process.plain_job_id
 
 
 def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
-    """Return the label of a process that goes on under the id ``shown``; a group's hash stays behind it."""
+    """Return the process' label under its new id ``shown``; the group's hash stays at the end."""
     return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
 
 

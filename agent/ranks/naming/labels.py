@@ -1,4 +1,4 @@
-"""Which process holds which label: each (job, rank) belongs to one process at a time."""
+"""Assign labels to processes: each (job, rank) belongs to one process at a time."""
 
 from agent.core.identity import RankLabel
 from agent.ranks.rank import environment
@@ -6,16 +6,16 @@ from agent.ranks.rank.process import RankProcess
 
 
 class LabelBook:
-    """Assigns labels. A live process keeps its label; one that left, or was never seen, loses it to a live one."""
+    """The holder of each label. A live process keeps its label; an ended or unseen one loses it to a live one."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}
 
     def take(self, label: RankLabel, process: RankProcess, may_regroup: bool) -> RankLabel | None:
-        """Give ``label`` to ``process``; None when a live process keeps it.
+        """Give ``label`` to ``process`` and return the label that it got; None if a live process keeps it.
 
-        ``may_regroup``: when the holder is of another process group under the same job id (vLLM replicas, several
-        trainings in one allocation), give the label of the group's own job id instead.
+        ``may_regroup``: if the holder belongs to another process group under the same job id (vLLM replicas, several
+        trainings in one allocation), give the label with the group's own job id instead.
         """
         if self._give(label, process):
             return label
@@ -26,27 +26,27 @@ class LabelBook:
         return regrouped if self._give(regrouped, process) else None
 
     def release(self, process: RankProcess, labels: list[RankLabel | None] | None = None) -> None:
-        """Take back what ``process`` holds of ``labels`` (its own by default)."""
+        """Free those of ``labels`` that ``process`` holds; by default all of its labels."""
         for label in (process.slots or []) if labels is None else labels:
             if label is not None and self._holders.get(label) is process:
                 del self._holders[label]
 
     def restore(self, process: RankProcess) -> None:
-        """Give a process kept in the checkpoint its labels back; the last one restored holds them."""
+        """Give a process from the checkpoint its labels back; for equal labels the last one restored is the holder."""
         for label in process.slots or ():
             if label is not None:
                 self._holders[label] = process
 
     def holder(self, label: RankLabel) -> RankProcess | None:
-        """Return the process whose ``label`` is; None while it is free."""
+        """Return the process that holds ``label``; None while the label is free."""
         return self._holders.get(label)
 
     def holds(self, process: RankProcess, label: RankLabel) -> bool:
-        """Return True while ``label`` is this process'."""
+        """Return True while ``process`` holds ``label``."""
         return self._holders.get(label) is process
 
     def held(self, process: RankProcess) -> RankLabel | None:
-        """Return the first label that is this process'; None once a new incarnation took them all."""
+        """Return the first label that the process still holds; None once a restarted rank took them all."""
         return next((label for label in process.slots or () if label is not None and self.holds(process, label)), None)
 
     def _give(self, label: RankLabel, process: RankProcess) -> bool:

@@ -1,6 +1,6 @@
-"""Ranks of processes that share one environment, whose rank number is their task's and not theirs. Pure.
+"""Tell ranks apart that share their task's environment, and so its rank number. Pure.
 
-Children of one task inherit its variables: workers of vLLM and SGLang, and what torch.multiprocessing.spawn starts.
+Children of a task inherit its variables: workers of vLLM and SGLang, and processes of torch.multiprocessing.spawn.
 """
 
 import re
@@ -13,15 +13,15 @@ from agent.ranks.rank.process import RankProcess
 _TITLE = re.compile(r"(?:VLLM::|sglang::)[A-Za-z]{1,32}((?:_[A-Z]{2,4}[0-9]{1,5}){1,8})(?!\w)")
 _AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
 _NO_AXIS = frozenset({"EP"})
-"""Expert ranks are a second number of the same processes."""
+"""Axes that are ignored: expert ranks number the same processes a second time."""
 
 Place = tuple[tuple[str, int], ...]
 
 
 def are_siblings(process: RankProcess, other: RankProcess) -> bool:
-    """Return True for processes of one task: the scheduler's, or children of one parent.
+    """Return True for processes of one scheduler task, or of one parent process.
 
-    A rank's own child is none: it may be a helper that the rank ends as it likes.
+    A rank and its own child are not siblings: the child may be a helper that the rank ends at will.
     """
     if process.facts is None or other.facts is None:
         return False
@@ -34,7 +34,7 @@ def are_siblings(process: RankProcess, other: RankProcess) -> bool:
 
 @lru_cache(maxsize=4096)
 def place_of(title: str) -> Place:
-    """The parallel axes and numbers that a process title names, the outermost first; empty when it names none."""
+    """Return the (axis, number) pairs that a process title names, the outermost first; empty if it names none."""
     match = _TITLE.match(title)
     if match is None:
         return ()
@@ -42,7 +42,7 @@ def place_of(title: str) -> Place:
 
 
 def number_of(own: Place, places: Sequence[Place]) -> int | None:
-    """Return the rank of ``own`` among ``places``, which hold it, if all have the same axes and are different."""
+    """Return the rank of ``own`` among ``places`` (which include it); None if their axes differ or two are equal."""
     axes = [axis for axis, _ in own]
     if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
         return None
@@ -53,11 +53,11 @@ def number_of(own: Place, places: Sequence[Place]) -> int | None:
 
 
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
-    """Names for a process of a shared environment and where each is from, the best first.
+    """Yield (rank, source) candidates for a process of a shared environment, the best first.
 
-    ``siblings``: the processes that share it, this one among them. A title's number is the rank, and a local index, in
-    the order of starts, is counted from the task's number, where that task is its step's only one; else both follow
-    that number after a point, or ranks of two nodes would be one.
+    ``siblings``: the processes that share the environment, including this one. If their task is its step's only one, a
+    title's number is the rank, and a local index (in the order of starts) is added to the task's number. Else either
+    number follows the task's number after a point, so that ranks of two nodes stay distinct.
     """
     titles = [place_of(sibling.facts.title if sibling.facts is not None else "") for sibling in siblings]
     number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)

@@ -1,1 +1,1 @@
-"""One rank: what is read of its process, whose it is, what it says it is, and how it is judged."""
+"""One rank process: its facts from /proc, its owner, its claims, its exit and its verdict."""

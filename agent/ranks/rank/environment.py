@@ -1,4 +1,4 @@
-"""The rank and job that a process' environment names. Pure; the values are the job user's, so bounded."""
+"""Read the rank and job that a process' environment names. Pure; a user controls the values, so they are bounded."""
 
 import hashlib
 import re
@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-MAX_RANK = 1 << 20
+MAX_RANK = 1 << 20  # exclusive for a rank without a known size, inclusive for other numbers
 MAX_LABEL_CHARACTERS = 128
 MAX_GROUP_CHARACTERS = 255
-"""Of an address and of a port: no host name is longer (RFC 1035)."""
+"""Limit of an address and of a port: no host name is longer (RFC 1035)."""
 STEP = "step/"
-"""What a group begins with that is a job step."""
+"""Prefix of a group that is a job step."""
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
-# The launcher's variables for the rank and for the number of ranks, which it must lie below; the first that fits wins.
-# torchrun and others; Open MPI; PMIx (srun --mpi=pmix gives no size); MPICH and Intel MPI; Slurm.
+# Pairs of variables of a launcher: the rank and the number of ranks. The first pair with rank < size wins.
+# torchrun and others; Open MPI; PMIx (srun --mpi=pmix sets no size); MPICH and Intel MPI; Slurm.
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -25,13 +25,13 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-# Ids of jobs, each with the scheduler that gives them (none: any launcher's); the first that is set wins.
+# Variables with job ids, each with its scheduler (empty: any launcher); the first that is set wins.
 _JOB_VARIABLES = {
     "SLURM_JOB_ID": "slurm", "SLURM_JOBID": "slurm", "MAD_SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs",
     "LSB_JOBID": "lsf", "TORCHELASTIC_RUN_ID": "", "RAY_JOB_ID": "", "JOBSET_NAME": "",
 }  # fmt: skip
 _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBSET_RESTART_ATTEMPT")
-# torchrun's: how often its ranks may be restarted, and how often they were.
+# torchrun's limit of restarts, and the number of restarts so far.
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
@@ -45,21 +45,20 @@ KEPT_VARIABLES = frozenset(
     | {_MAX_RESTARTS, _RESTART_COUNT}
     | {"MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"}
 )
-"""The variables that identity is made of."""
+"""Variables that name the rank and its job."""
 
 MAX_SETTING_CHARACTERS = 1024
-"""Of the value of a variable that an exporter needs (``RankTable.keep_variables``): a longer one is cut."""
+"""Limit of the value of a variable kept for an exporter (``RankTable.keep_variables``); longer values are cut."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What an environment claims. ``rank`` None: it names none. ``job_id`` empty: it names none.
+    """Claims of an environment. ``rank`` None, ``job_id`` empty: the environment names none.
 
-    ``group`` tells process groups under one job id apart: rendezvous address and port, else the scheduler's job step;
-    empty when not known.
-    ``scheduler``: whose id ``job_id`` is; empty where it is another launcher's or a hash. ``task``: the pid of the
-    scheduler's task, which the processes that it starts inherit. ``tasks``: how many the job step has,
-    ``local_tasks``: of these on this node. ``nodes``, ``restarts``: numbers as text. ``restarts_left``: how often its
-    launcher will start it again; None where that is not known.
+    ``group``: rendezvous address and port, else the scheduler's job step; it tells process groups under one job id
+    apart; empty if unknown. ``scheduler``: the scheduler that gave ``job_id``; empty for another launcher's id or a
+    hash. ``task``: the pid of the scheduler's task, inherited by the processes that it starts. ``tasks``: tasks of the
+    job step; ``local_tasks``: those on this node. ``nodes``, ``restarts``: numbers as text. ``restarts_left``: restarts
+    that the launcher can still make; None if unknown.
     """
 
     rank: int | None = None
@@ -85,11 +84,11 @@ def read_claim(
     job_id_variables: Sequence[str] = (),
     proven: tuple[str, str] = ("", ""),
 ) -> Claim:
-    """Return what ``environment`` claims.
+    """Return the claims of ``environment``.
 
-    ``hostname``: this node's and its network namespace's; it stands for a rendezvous address that is a loopback one.
-    ``job_id_variables``: variables whose value is the job id, before those known here. ``proven``: the job id and the
-    scheduler that the process is known to be of, for an environment that names no job.
+    ``hostname``: host name of this node and its network namespace, which replaces a loopback rendezvous address.
+    ``job_id_variables``: variables with the job id, tried first. ``proven``: (job id, scheduler) proven for the
+    process, used if the environment names no job.
     """
     rank, world_size = _rank(environment)
     local = next((n for name in _LOCAL_RANK_VARIABLES if (n := _number(environment.get(name))) is not None), None)
@@ -126,12 +125,12 @@ def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict
 
 
 def communicator_job_id(comm: str) -> str:
-    """Return the id of a job that nothing names: a hash of its world communicator."""
+    """Return a job id from the hash of the world communicator, for a job without a name."""
     return short_hash("job", comm)
 
 
 def group_job_id(job_id: str, group: str) -> str:
-    """Return the id of one of several groups under one scheduler's id."""
+    """Return the id of one group among several under one job id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 
@@ -141,9 +140,9 @@ def short_hash(prefix: str, text: str) -> str:
 
 
 def clean_label(text: str) -> str:
-    """Return a job's text as a label value: printable characters, MAX_LABEL_CHARACTERS at most.
+    """Return a job's text as a label value: printable characters, at most MAX_LABEL_CHARACTERS.
 
-    Labels stand in pages, and where those are read ``<`` begins what calls or links: Slack's ``<!channel>``, HTML.
+    ``<`` and ``>`` become ``?``: in pages ``<`` can mention people or link (Slack's ``<!channel>``, HTML).
     """
     shown = (c if c.isprintable() and c not in "<>" else "?" for c in text[:MAX_LABEL_CHARACTERS])
     return "".join(shown).strip()
@@ -157,9 +156,9 @@ def _rank(environment: Mapping[str, str]) -> tuple[int | None, int | None]:
     return None, _number(environment.get("WORLD_SIZE"))
 
 
-def _job(environment: Mapping[str, str], before: Sequence[str]) -> tuple[str, str]:
-    """Return the job's id and the scheduler that gave it; empty where none is named."""
-    for name in (*before, *_JOB_VARIABLES):
+def _job(environment: Mapping[str, str], preferred: Sequence[str]) -> tuple[str, str]:
+    """Return the job's id and the scheduler that gave it; both empty if no variable names a job."""
+    for name in (*preferred, *_JOB_VARIABLES):
         job_id = clean_label(environment.get(name, ""))
         if job_id.lower() not in _NO_RUN_ID:
             return job_id, _JOB_VARIABLES.get(name, "")
@@ -180,7 +179,7 @@ def _restarts_left(environment: Mapping[str, str]) -> int | None:
 
 
 def _number(text: str | None) -> int | None:
-    digits = (text or "").strip()  # int() itself takes less for blanks than strip() does
+    digits = (text or "").strip()
     if not _DECIMAL.fullmatch(digits):
         return None
     number = int(digits)

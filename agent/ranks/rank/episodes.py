@@ -1,4 +1,4 @@
-"""Exits of one job on this node that belong together: which came first, and which the launcher caused. Pure."""
+"""Group a job's exits on this node into episodes: the first exit, and those that the launcher caused. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -11,15 +11,15 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 SIMULTANEOUS_SECONDS = 0.1
-"""Within this span the order of notifications says nothing: a fatal signal outranks an earlier exit."""
-_LAST_OWN_STATUS = 127  # 128+n is a shell's or a handler's word for signal n
+"""Exits this close together have no known order: then a fatal signal counts as earlier than any other exit."""
+_LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signal n
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that SIGKILL ended first of their episode, and after which SIGTERM ended one that was there.
+    """Return the processes that SIGKILL ended first in their episode, before SIGTERM ended a peer that ran then.
 
-    ``exits``: in order. An exit by SIGTERM that is simultaneous with the SIGKILL came after it. The first ones of
-    episodes are so far apart that no exit by SIGTERM is looked at for two of them.
+    ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
+    first exits of episodes are too far apart for one exit by SIGTERM to count for two of them.
     """
     terminated = [p for p in exits if ended_by(p, SIGTERM)]
     others = [p for p in exits if not ended_by(p, SIGTERM)]
@@ -39,10 +39,10 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
 
 
 def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that left after another one in the same episode, and so may have been torn down with it.
+    """Return the processes that exited after another one in the same episode, and so may be victims of a teardown.
 
-    Of those that left before a process, the last one that is not simultaneous with it matters; of those simultaneous
-    with it, the first by ``_order``, which is the first struck one or the first of all. ``exits``: in order.
+    ``exits``: in order of time. For each process two others suffice: the last exit that is clearly earlier, and the
+    first by ``_order`` among the simultaneous ones, which is the first struck exit or the first of all.
     """
     struck = [p for p in exits if is_struck(p)]
     left_at, struck_at = ([left_at_of(p) for p in group] for group in (exits, struck))
@@ -57,12 +57,12 @@ def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[Pr
 
 
 def left_at_of(process: RankProcess) -> float:
-    """Return when it left, infinity while it runs."""
+    """Return the exit time of the process, infinity while it runs."""
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
 def _precedes(other: RankProcess, process: RankProcess, numbers: Numbers) -> bool:
-    """Return True when ``other`` left before ``process`` in the same episode, so that ``process`` may be its victim."""
+    """Return True when ``other`` exited before ``process`` in the same episode; ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at
@@ -76,12 +76,12 @@ def _order(process: RankProcess) -> tuple[bool, float, ProcessKey]:
 
 
 def is_struck(process: RankProcess) -> bool:
-    """Say whether the OOM killer or a fatal signal ended it."""
+    """Return True when the OOM killer or a fatal signal ended the process."""
     return fatal_reason(process.exit) in ("oom_killed", "fatal_signal")
 
 
 def fatal_reason(status: ExitStatus | None) -> VerdictReason | None:
-    """Return why this exit is a death whatever its peers do; None where it is not."""
+    """Return the reason if this exit alone proves a death, whatever the peers do; else None."""
     if status is None or not status.known:
         return None
     if status.oom:
@@ -94,5 +94,5 @@ def fatal_reason(status: ExitStatus | None) -> VerdictReason | None:
 
 
 def ended_by(process: RankProcess, signal: Signals) -> bool:
-    """Say whether this signal is known to have ended it."""
+    """Return True when the process is known to have ended by this signal."""
     return process.exit is not None and process.exit.known and process.exit.signal == signal

@@ -1,4 +1,4 @@
-"""What exporters see of a rank process over time, and what it is judged to be. Pure."""
+"""Evidence about a rank process over time, and its verdict. Pure."""
 
 from typing import Literal, get_args
 
@@ -14,9 +14,9 @@ VerdictReason = Literal[
 
 
 class RasSilence(msgspec.Struct, frozen=True):
-    """RAS reports that miss a process: since when (monotonic, epoch seconds), and how many in a row.
+    """Consecutive RAS reports that miss a process: since when (monotonic, epoch seconds), and their number.
 
-    ``contradicted``: it answered for itself all the same.
+    ``contradicted``: the process itself still answered.
     """
 
     since: float
@@ -26,14 +26,14 @@ class RasSilence(msgspec.Struct, frozen=True):
 
 
 class RankVerdict(msgspec.Struct, frozen=True):
-    """A state and the rule that gave it."""
+    """A rank's state and the rule that set it."""
 
     state: State
     reason: VerdictReason
 
 
 class Pauses:
-    """The pauses of one process between operations, from look to look: whether it has fallen silent; epoch seconds."""
+    """Tracks the pauses of one process between operations, to detect that it has fallen silent; epoch seconds."""
 
     __slots__ = ("_last", "_longest")
 
@@ -42,9 +42,10 @@ class Pauses:
         self._longest = 0.0
 
     def silent_since(self, progress_seconds: float | None, now_seconds: float, least_seconds: float) -> float | None:
-        """Return when it completed its last operation, if that is longer ago than ``least_seconds`` and than ever.
+        """Return the time of the last operation if the pause since then is abnormal, else None.
 
-        ``progress_seconds``: its last operation by all that is known now; None: it has completed none.
+        Abnormal: longer than ``least_seconds`` and than every earlier pause. ``progress_seconds``: of the last
+        operation.
         """
         if progress_seconds is None:
             return None

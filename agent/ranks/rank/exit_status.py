@@ -1,4 +1,4 @@
-"""How a process ended, and the scheduler's word on the end of its job, which explains some exits. Pure."""
+"""Exit status of a process, and the scheduler's end of its job, which explains some exits. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import msgspec
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
-"""Signals of a process' own faults."""
+"""Signals that a process' own fault causes."""
 CRASHES = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
-"""Intended ends: the scheduler sent the ranks away, by SIGTERM and later SIGKILL."""
+"""Intended ends: the scheduler ended the ranks, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
-"""Ends that excuse no exit which speaks for itself: a script may end well, or ask for a new begin, after a crash."""
+"""Ends that excuse neither a signal nor a failure status: after a crash a script can end well or ask for a requeue."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """How a process ended. ``known`` False: its status could not be read. ``oom``: the OOM killer sent the signal."""
+    """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal."""
 
     known: bool
     signal: int = 0
@@ -27,12 +27,12 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_wait(cls, status: int) -> ExitStatus:
-        """Read a status in waitpid's form."""
+        """Return the exit status for a status in waitpid's form."""
         return cls(known=True, signal=status & 0x7F, code=(status >> 8) & 0xFF)
 
     @property
     def signal_name(self) -> str:
-        """Return the name of the signal, such as SIGKILL; its number where it has no name; empty without a signal."""
+        """Return the signal's name, such as SIGKILL; its number if it has no name; empty without a signal."""
         if not self.signal:
             return ""
         try:
@@ -42,7 +42,7 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
 
 def ending(status: ExitStatus | None) -> tuple[str, str, str]:
-    """Return how a process ended: reason, signal's name, status; what is not known or does not apply is empty."""
+    """Return (reason, signal name, exit code) of an ended process; parts that are unknown or do not apply are empty."""
     if status is None or not status.known:
         return "unknown", "", ""
     if status.signal:
@@ -51,7 +51,7 @@ def ending(status: ExitStatus | None) -> tuple[str, str, str]:
 
 
 def in_words(reason: str, signal: str, code: str) -> str:
-    """Word what ``ending`` returns, to stand after a rank: ``killed (SIGKILL)``. Logs, pages and commands use it."""
+    """Return the result of ``ending`` as a phrase for logs, pages and commands, such as ``killed (SIGKILL)``."""
     if reason == "oom_killed":
         return "killed by the OOM killer"
     if signal:
@@ -60,7 +60,7 @@ def in_words(reason: str, signal: str, code: str) -> str:
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """How a scheduler's job ended on this node: when it was here (epoch seconds; start 0: not known), and its state."""
+    """A scheduler's end of a job on this node: its start (0: unknown) and end in epoch seconds, and its state."""
 
     job_id: str
     started_seconds: float
@@ -68,7 +68,7 @@ class JobEnd(msgspec.Struct, frozen=True):
     state: str
 
     def explains(self, exited_seconds: float, status: ExitStatus | None, numbers: Numbers = NUMBERS) -> bool:
-        """Return True for an exit at this time (epoch seconds) that is no more than the end of the job."""
+        """Return True if the end of the job fully explains an exit at this time (epoch seconds) with this status."""
         late = exited_seconds - self.ended_seconds
         is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
         if not is_near or exited_seconds < self.started_seconds:

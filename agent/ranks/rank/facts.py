@@ -1,4 +1,4 @@
-"""What is known of one rank process from /proc, at the time it was found."""
+"""Facts about a rank process, read from /proc when it was discovered."""
 
 from typing import Literal
 
@@ -9,17 +9,17 @@ from agent.core.identity import ProcessKey
 
 OwnerKind = Literal["pod", "job", "container", "user"]
 Proof = Literal["cgroup", "parent", "none"]
-"""What names a scheduler's job: a control group that root made, an ancestor that is the scheduler's daemon, nothing."""
+"""Source that names a scheduler's job: a control group made by root, an ancestor that is its daemon, or none."""
 
 _SUFFIX_DIGITS = 8
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a process: the first that is proven of its pod, its scheduler's job, its container, its user.
+    """The owner of a process: the first proven of its pod, its scheduler's job, its container, its user.
 
-    ``name``: the pod's uid, ``scheduler/job id``, the container's id or the uid. ``namespace`` and ``pod_name`` of a
-    pod are empty where they are not known. ``scheduler`` and ``job_id``: the job that ``proof`` names, also where
-    another kind of owner comes first. An owner with an empty name is not known.
+    ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown. ``namespace``
+    and ``pod_name``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names, even if
+    the owner is of another kind.
     """
 
     kind: OwnerKind = "user"
@@ -32,25 +32,24 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Equal for processes of one owner. Pods of one namespace are one: that is Kubernetes' border of trust."""
+        """Return the key that one owner's processes share; a pod's is its namespace: Kubernetes' border of trust."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"
 
     def suffix(self, uid: int | None) -> str:
-        """What follows a job id that is another owner's: p and 8 digits of the pod's uid, else u and the user's."""
+        """Return the suffix for another owner's job id: p and 8 digits of the pod's uid, else u and the user's uid."""
         return f"p{self.name[:_SUFFIX_DIGITS]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """One rank process.
+    """Facts about one rank process.
 
-    ``start_seconds``: since the epoch. ``namespace_pid``: its pid in its own pid namespace. ``user``: the name of its
-    real ``uid``, or that number as text while the name is not known. ``evidence``: why it counts as a rank process.
-    ``environment``: None where it could not be read, else the variables that are kept. ``network_namespace``: its
-    inode, 0 where it could not be read. ``directory``: the one it was found working in, as its mount namespace names
-    it; empty where it could not be read. ``session``: its session's id, 0 where it is not known. ``title``: its command
-    line, which the process may have changed.
+    ``start_seconds``: since the epoch. ``namespace_pid``: pid in its own pid namespace. ``user``: name of its real
+    ``uid``, or the number as text while the name is unknown. ``evidence``: why it counts as a rank process.
+    ``environment``: the kept variables; None if unreadable. ``network_namespace``: inode, 0 if unreadable.
+    ``directory``: its working directory when discovered, in its own mount namespace; empty if unreadable. ``session``:
+    session id, 0 if unknown. ``title``: its command line, which the process may have changed.
     """
 
     key: ProcessKey
@@ -71,9 +70,9 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     title: str = ""
 
     def loopback_host(self, hostname: str) -> str:
-        """Where its loopback addresses are: on this node, in its network namespace (each pod has its own 127.0.0.1)."""
+        """Return a name for its loopback host: this node and its network namespace (each pod has its own)."""
         return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname
 
 
 UNSEEN = ProcessFacts(ProcessKey(0, 0), 0.0, 0, "", "")
-"""Of a process that was never seen."""
+"""Facts that stand for a process that was never seen."""

@@ -1,6 +1,6 @@
-"""The numbers by which exits and ranks are judged: the section `verdict` of the configuration.
+"""Thresholds for the verdicts on exits and ranks: section `verdict` of the configuration.
 
-Rules judge by the same numbers: deploy/prometheus/build.py --agent reads this section, too.
+Alert rules use the same numbers: `deploy/prometheus/build.py --agent` reads this section too.
 """
 
 from typing import Annotated
@@ -11,20 +11,20 @@ Seconds = Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)]
 
 
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds.
+    """Thresholds in seconds.
 
-    ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer still lives after this time.
-    ``left_behind_seconds``: a rank that left in any other way that is no failure is dead when a peer still lives
-    after this time; longer than Slurm's KillWait (30 s by default), after which the slow ranks of a cancelled job are
-    killed.
-    ``episode_seconds``: exits this close together are one event, and only its first can be its cause.
-    ``teardown_seconds``: after a death a launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to
-    5 s). A cancel is the other way round: SIGTERM, and after KillWait SIGKILL.
+    ``killed_behind_seconds``: a rank ended by SIGKILL is dead when a peer still lives after this time.
+    ``left_behind_seconds``: a rank that ended in another way, without a failure, is dead when a peer still lives after
+    this time. It is longer than Slurm's KillWait (30 s by default), after which Slurm kills the slow ranks of a
+    cancelled job.
+    ``episode_seconds``: exits this close together are one event, and only its first exit can be its cause.
+    ``teardown_seconds``: after a death a launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to 5
+    s). A cancel is the reverse: SIGTERM, and after KillWait SIGKILL.
     ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption or a time limit to the end of the
-    job: time to save, and KillWait.
-    ``after_end_seconds``: the longest time after the end of the job in which its ranks leave.
-    ``short_seconds``: a rank that lived no longer died early, as bugs strike.
-    ``blocked_seconds``: a rank in state D without a context switch for this long does not respond; longer than the
+    job: time to save, plus KillWait.
+    ``after_end_seconds``: the longest time after the end of the job in which its ranks exit.
+    ``short_seconds``: a rank with a shorter life died early, which suggests a bug.
+    ``blocked_seconds``: a rank in state D without a context switch for this long is unresponsive; longer than the
     slowest single write of a checkpoint.
     """
 

@@ -1,4 +1,4 @@
-"""One rank process: what is known of it, and what follows from that. Pure."""
+"""A rank process: the evidence about it, and the facts derived from it. Pure."""
 
 from signal import SIGKILL
 
@@ -16,15 +16,15 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
-"""Records may be that late: what is newer was made after RAS had missed the process."""
+"""Records may arrive this late; a record newer than that was written after RAS began to miss the process."""
 
 _LOG = Logger("ranks")
 SHARED_SOURCES = frozenset({"title", "local_index"})
-"""What names ranks whose environment is their task's: the rank, local rank and size in it are not theirs."""
+"""Sources of rank labels for processes that share their task's environment, whose numbers are the task's."""
 
 
 class RankGpu(msgspec.Struct, frozen=True):
-    """A GPU that a process uses: the driver's index, UUID, PCI address, and the NIC near it (empty: none is known)."""
+    """A GPU that a process uses: driver's index, UUID, PCI address, and the nearest NIC (empty if unknown)."""
 
     index: int
     uuid: str
@@ -33,17 +33,15 @@ class RankGpu(msgspec.Struct, frozen=True):
 
 
 class RankProcess(msgspec.Struct):
-    """One process of one or several ranks, or (``facts`` None) a writer of records whose process was never seen.
+    """A process of one or several ranks; without ``facts`` the stand-in for a writer whose process was never seen.
 
-    ``slots``: its labels once bound, in the order of their ranks in its largest communicator; a slot that repeats a
-    label of another live process is None. ``plain_job_id``: its job's id before a suffix for its owner,
-    ``shown_job_id``: with the owner's suffix if need be. ``state``: the kernel's letter. ``blocked_since``: when a
-    thread that NCCL needs was first seen in D with the same context-switch count as now.
-    ``unproven_since``: it ran at this time and was not seen to run later (the
-    agent was away). ``gpus``: those it uses, or used when it was last seen to use any. ``oom_logged``: the kernel's log
-    says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: its exit is its job's end, as the scheduler has
-    that. ``is_victim``: its exit followed another one, or found no room, and is no lead exit. Times ending in ``_at``
-    or ``_since`` are monotonic.
+    ``slots``: its labels once bound, in the order of its ranks in its largest communicator; None for a label that
+    another live process holds. ``plain_job_id``: its job's id before a suffix for its owner; ``shown_job_id``: with the
+    suffix, if any. ``state``: the kernel's letter. ``blocked_since``: when a thread that NCCL needs was first seen in D
+    with its current context-switch count. ``unproven_since``: the process was last seen running then (the agent was
+    away). ``gpus``: the GPUs that it uses, or last used. ``oom_logged``: the kernel's log says that the OOM killer sent
+    it SIGKILL. ``ended_by_scheduler``: the scheduler's end of the job explains its exit. ``is_victim``: its exit is no
+    lead exit, as it followed another one or the table was full. Times ending in ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
@@ -75,22 +73,22 @@ class RankProcess(msgspec.Struct):
 
     @property
     def seen(self) -> ProcessFacts:
-        """What /proc said of it, UNSEEN of a writer whose process was never seen; each shown rank has been."""
+        """Return its facts from /proc; UNSEEN if the process was never seen. Each shown rank has been seen."""
         return self.facts or UNSEEN
 
     @property
     def owner(self) -> Owner:
-        """Whose it is; that of a writer whose process was never seen is not known."""
+        """Return its owner; an owner without a name if the process was never seen."""
         return self.seen.owner
 
     @property
     def labels(self) -> tuple[RankLabel, ...]:
-        """Its published labels; none while it has none."""
+        """Return its published labels; empty before it has any."""
         return tuple(label for label in self.slots or () if label is not None)
 
     @property
     def user(self) -> str:
-        """Its user, of a pod the namespace: in most of them all run as root. Empty where it is not known."""
+        """Return its user; for a pod the namespace, as most pods run as root; empty if unknown."""
         if self.facts is None:
             return ""
         if self.owner.kind == "pod" and self.owner.namespace:
@@ -99,28 +97,28 @@ class RankProcess(msgspec.Struct):
 
     @property
     def share(self) -> str:
-        """Return the share of bounded tables that it counts in: its container's (most run as root), else its user's."""
+        """Return its share of bounded tables: its container's (most run as root), else its user's."""
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property
     def environment_readable(self) -> bool:
-        """Return True when its environment could be read: the right that also shows its exit status."""
+        """Return True when its environment could be read; the same right shows its exit status."""
         return self.seen.environment is not None
 
     @property
     def scheduled_job_id(self) -> str:
-        """The id of the scheduler's job that it is of, by the scheduler's proof, else as it claims; empty for none."""
+        """Return the id of its scheduler's job: the proven one, else the claimed one; empty for none."""
         if self.owner.scheduler:
             return self.owner.job_id
         return self.claim.job_id if self.claim.scheduler else ""
 
     @property
     def world_size(self) -> int | None:
-        """Return how many ranks the job has, as its own environment says; None where that does not."""
+        """Return the number of ranks of the job from its own environment; None if that names none."""
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
-        """True when what its environment says of ranks is its task's: it has another number by all that is known."""
+        """Return True when its environment describes its task, not itself: its rank differs from the one there."""
         if self.source in SHARED_SOURCES:
             return True
         named = [label.rank for label in self.labels]
@@ -130,18 +128,18 @@ class RankProcess(msgspec.Struct):
 
     @property
     def local_rank(self) -> str:
-        """Its rank on the node, as its own environment says; empty where that does not."""
+        """Return its local rank from its own environment; empty if that names none."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
     def join(self, membership: Membership, now: float) -> bool:
-        """Note a place in a communicator, first seen at monotonic time ``now``; False when there are MAX_MEMBERSHIPS.
+        """Note its membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
 
-        One that contradicts the published labels is logged.
+        A membership that contradicts the published labels is logged.
         """
         place = (membership.comm, membership.comm_rank)
         known = self.members.get(place)
         if known is not None:
-            if membership.name and not known.name:  # records know more of a communicator than RAS
+            if membership.name and not known.name:  # records describe a communicator better than RAS
                 self.members[place] = membership
             return True
         if len(self.members) >= MAX_MEMBERSHIPS:
@@ -158,12 +156,12 @@ class RankProcess(msgspec.Struct):
         _LOG.warning("records call the process another rank: it keeps its own", records=rank, user=self.user, **fields)
 
     def leave(self, now: float, now_seconds: float) -> None:
-        """Note that it is gone, at monotonic time ``now`` and ``now_seconds`` since the epoch."""
+        """Note its exit at monotonic time ``now`` and epoch time ``now_seconds``."""
         self.exited_at, self.exited_seconds = now, now_seconds
         self.confirmed, self.verdict = True, None
 
     def note_status(self, status: ExitStatus | None) -> None:
-        """Note how it ended, as far as ``status`` or the kernel's log tells."""
+        """Note its exit status from ``status`` or from the kernel's log."""
         if status is not None and status.known:
             self.exit = status
         is_open = self.exit is None or not self.exit.known or self.exit.signal == SIGKILL
@@ -171,7 +169,7 @@ class RankProcess(msgspec.Struct):
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
     def note_job_end(self, end: JobEnd, numbers: Numbers = NUMBERS) -> bool:
-        """Note how the scheduler ended its job; True where that changes how its exit is judged."""
+        """Note how the scheduler ended its job; return True if that changes the verdict on its exit."""
         if self.exited_at is None:
             return False
         before = self.ended_by_scheduler
@@ -179,13 +177,13 @@ class RankProcess(msgspec.Struct):
         return self.ended_by_scheduler != before
 
     def note_progress(self, seconds: float) -> None:
-        """Note that an operation was completed at this time (epoch seconds); an earlier one changes nothing."""
+        """Note that it completed an operation at this time (epoch seconds); an earlier time changes nothing."""
         self.progress_seconds = max(self.progress_seconds or 0.0, seconds)
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
-        """Note which GPUs it uses; what it used before the driver fell silent stays.
+        """Note which GPUs it uses; GPUs that it used before the driver fell silent stay.
 
-        A lost GPU stays too: the driver names no process of it any more, even if the process uses other GPUs.
+        A lost GPU stays too: the driver no longer lists the process on it, even if the process uses other GPUs.
         """
         if held := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
@@ -194,26 +192,26 @@ class RankProcess(msgspec.Struct):
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 
     def has_no_records(self, since: float) -> bool:
-        """Return True when it runs, was found before monotonic time ``since``, and no record of it was seen."""
+        """Return True when it runs without any record and was discovered before monotonic time ``since``."""
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """Return True when it initialised NCCL; one that only uses a GPU and maps the library may be a notebook."""
+        """Return True when it initialised NCCL; a process that only uses a GPU and maps the library may be no rank."""
         return self.seen.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
-        """Return the rank label of a process whose rank number is unknown, though its environment was read."""
+        """Return the label ``pid-N`` for a rank of unknown number whose environment was read; else an empty list."""
         facts = self.facts
         if facts is None or facts.environment is None or not self.is_surely_a_rank():
             return []
         return [f"pid-{facts.key.pid}"]
 
     def ranks(self, unique: bool) -> tuple[list[str], str]:
-        """The global ranks of the process and where they are from (environment, communicator); empty if not known.
+        """Return its global ranks and their source (environment or communicator); an empty list if unknown.
 
-        The environment names one rank, so for a process of several, or when siblings claim the same number
-        (``unique`` False: then it is the node's), the communicator counts.
+        The environment names one rank. The communicator counts instead for a process with several ranks, or if siblings
+        claim the same number (``unique`` False), which is then the node's.
         """
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
@@ -222,30 +220,30 @@ class RankProcess(msgspec.Struct):
         return [str(rank) for rank in local], "communicator"
 
     def contradicts(self, membership: Membership) -> bool:
-        """Return True when a place in the world communicator is another rank than the published labels say."""
+        """Return True when its rank in the world communicator differs from all published labels."""
         if not self.slots or membership.size != self.claim.world_size:
             return False
         return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)
 
     @property
     def key(self) -> ProcessKey:
-        """Return its pid and start; zeros where the process was never seen."""
+        """Return its pid and start; zeros if the process was never seen."""
         return self.seen.key
 
     @property
     def judged(self) -> VerdictReason | None:
-        """Return the reason of its last verdict. What led to it may have left the table since, or been restarted."""
+        """Return the reason of its last verdict. The evidence behind it may have left the table since."""
         return None if self.verdict is None else self.verdict.reason
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return how long after the exit records of it were still written; 0 while it runs."""
+        """Return how long after its exit its records were still written; 0 while it runs."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
         return self.progress_seconds - self.exited_seconds
 
     def ras_silence(self) -> RasSilence | None:
-        """Which reports of RAS miss it; newer records are a sign of life."""
+        """Return the RAS reports that miss it, marked as contradicted if newer records are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:
             return silence
@@ -254,9 +252,9 @@ class RankProcess(msgspec.Struct):
         return msgspec.structs.replace(silence, contradicted=True)
 
     def local_ranks(self, comm: str) -> list[int]:
-        """This process' ranks in ``comm``, in order."""
+        """Return this process' ranks in ``comm``, in ascending order."""
         return sorted(rank for name, rank in self.members if name == comm)
 
     def world(self) -> Membership | None:
-        """A membership of its largest communicator (the smallest hash among equals)."""
+        """Return its membership of its largest communicator (the smallest hash among equals); None without any."""
         return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)

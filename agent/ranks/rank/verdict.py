@@ -1,6 +1,6 @@
-"""The state of a rank, from the evidence on its process and on the others of its job on this node. Pure.
+"""Judge the state of a rank from the evidence on its process and on its peers on this node. Pure.
 
-Which rank of all nodes was the first to leave, and whether any lives on elsewhere, is judged in Prometheus.
+Prometheus' rules judge across nodes: which rank exited first, and whether any rank lives elsewhere.
 """
 
 from bisect import bisect_left
@@ -19,15 +19,16 @@ from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""RAS must miss a process for this long and in this many reports: it misses a dead one's neighbours up to 12 s."""
+"""RAS must miss a process for this long and in this many reports: it misses a dead rank's neighbours up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """The processes of a job as ``_judge`` needs them: each question about all of them is answered in O(log n).
+    """The processes of a job, indexed so that ``_judge`` answers each question about all of them in O(log n).
 
-    ``found_at``: when each was found, in order; ``alive_until``: the latest time at which any of those found up to
-    there was known to be alive. ``preceded``: see ``preceded``. ``torn_down``: see ``killed_before_teardown``.
+    ``found_at``: when each was discovered, in ascending order. ``alive_until``: at each index the latest time at which
+    that process, or one discovered before it, was known to be alive. ``preceded``, ``torn_down``: results of
+    ``preceded`` and ``killed_before_teardown``.
     """
 
     found_at: Sequence[float]
@@ -40,7 +41,7 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 def judge_job(processes: Sequence[RankProcess], now: float, numbers: Numbers = NUMBERS) -> list[RankVerdict]:
-    """Judge the rank processes of one job on this node, live ones and those that left, at monotonic time ``now``."""
+    """Return a verdict for each rank process, running or ended, of one job on this node at monotonic time ``now``."""
     by_age = sorted(processes, key=lambda p: p.found_at)
     exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (left_at_of(p), p.key))
     job = _Job(
@@ -70,7 +71,7 @@ def _judge(process: RankProcess, job: _Job) -> RankVerdict:
 
 
 def _judge_running(process: RankProcess, job: _Job) -> RankVerdict:
-    if process.state == "T":  # "t" is a debugger's doing
+    if process.state == "T":  # "t" means that a debugger stopped it
         return RankVerdict("unresponsive", "stopped")
     if process.blocked_since is not None and job.now - process.blocked_since > job.numbers.blocked_seconds:
         return RankVerdict("unresponsive", "blocked")
@@ -98,10 +99,10 @@ def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
 
 
 def _outlived_seconds(process: RankProcess, job: _Job) -> float:
-    """Return how long a peer was alive after ``process`` left; 0 or less where none was.
+    """Return how long a peer was alive after ``process`` exited; 0 or less if none was.
 
-    A peer was there when it left: a process of a later restart proves nothing. The process itself is among those
-    looked at, which changes nothing: it was not alive after it left.
+    Only peers that already ran count: a process of a later restart proves nothing. The search includes the process
+    itself, which is harmless: it was not alive after its exit.
     """
     left_at = left_at_of(process)
     peers = bisect_left(job.found_at, left_at)
