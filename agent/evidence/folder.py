@@ -96,7 +96,7 @@ def request_bundle(folder: Path, job_id: str) -> Path:
     return request
 
 
-def asked_for(folder: Path) -> list[str]:
+def take_requests(folder: Path) -> list[str]:
     """Return the jobs with a request for a bundle, and remove the requests.
 
     Only users who may write to the directory can request one: it belongs to the service.

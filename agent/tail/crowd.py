@@ -42,7 +42,7 @@ class Crowd(FairTable[Identity, FollowedFile]):
         The file is the longest unwritten one of the share with the most files, idle ones first. A share's own new file
         evicts only an idle file that was written earlier.
         """
-        loser = self.gives_way_to(share)
+        loser = self.losing_share(share)
         if loser not in self._heaps:
             self._heaps[loser] = [_entry(self[identity]) for identity in self.of(loser)]
             heapq.heapify(self._heaps[loser])
@@ -83,7 +83,7 @@ class LeftPositions:
         self._positions.pop(identity)
         if len(self._positions) >= MAX_LEFT:
             self._skipped["left_limit"] += 1
-            oldest = next(iter(self._positions.of(self._positions.gives_way_to(position.share))), None)
+            oldest = next(iter(self._positions.of(self._positions.losing_share(position.share))), None)
             if oldest is None:
                 return
             self._positions.pop(oldest)

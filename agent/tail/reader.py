@@ -99,7 +99,7 @@ class LineReader:
         return True
 
     def _make_room(self, share: Share) -> bool:
-        loser = self._open.gives_way_to(share)
+        loser = self._open.losing_share(share)
         candidates = [self._open[identity] for identity in self._open.of(loser)]
         if loser == share:
             candidates = [file for file in candidates if file.drained]

@@ -90,7 +90,7 @@ class Holdings:
         directory = None if uid is None else self._directories[uid].most()
         return None if uid is None or directory is None else Share(uid, directory)
 
-    def gives_way_to(self, share: Share) -> Share:
+    def losing_share(self, share: Share) -> Share:
         """Return the share that loses an entry to ``share`` in a full table: the largest one.
 
         It is ``share`` itself unless another share has at least two entries more, so that two shares never evict each
@@ -170,9 +170,9 @@ class FairTable(Generic[K, V]):
         """Return the share of an existing key."""
         return self._entries[key][0]
 
-    def gives_way_to(self, share: Share) -> Share:
+    def losing_share(self, share: Share) -> Share:
         """Return the share that loses a key to ``share`` in a full table, by the rule of ``Holdings``."""
         loser = self._loser.get(share)
         if loser is None:
-            loser = self._loser[share] = self._holdings.gives_way_to(share)
+            loser = self._loser[share] = self._holdings.losing_share(share)
         return loser

@@ -91,7 +91,7 @@ class EvidenceExporter:
         alerted = None if asker is None else attempt("which pages are open", lambda: asker.look(views))
         for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
-        for job_id in await self._writer.call(lambda: bundle_files.asked_for(self._folder)):
+        for job_id in await self._writer.call(lambda: bundle_files.take_requests(self._folder)):
             if _of_job(views, job_id):  # a misspelt name must not cost another job's bundle its place
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):

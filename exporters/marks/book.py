@@ -83,7 +83,7 @@ class MarkBook:
         if len(of_job) >= MAX_MARKS_PER_JOB:
             self._marks.pop(of_job[0])
         if len(self._marks) >= MAX_MARKS:
-            of_loser = iter(self._marks.of(self._marks.gives_way_to(share)))
+            of_loser = iter(self._marks.of(self._marks.losing_share(share)))
             oldest, _ = self._marks.items()[0]
             self._marks.pop(next(of_loser, oldest))  # the oldest if each user has one
         self._marks.put(mark, when, share)

@@ -114,14 +114,14 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
     """A request is a file that is removed when it is read; names without sense are removed and ask for nothing."""
     folder.request_bundle(tmp_path, "job/7 ä")
     (tmp_path / "take-zz").touch()
-    assert (folder.asked_for(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
+    assert (folder.take_requests(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
     longest = "ä" * (folder.MAX_JOB_ID_BYTES // 2)
     folder.request_bundle(tmp_path, longest)
-    assert folder.asked_for(tmp_path) == [longest]
+    assert folder.take_requests(tmp_path) == [longest]
     for number in range(folder.MAX_REQUESTS + 1):
         folder.request_bundle(tmp_path, str(number))
-    assert len(folder.asked_for(tmp_path)) == folder.MAX_REQUESTS
-    assert len(folder.asked_for(tmp_path)) == 1
+    assert len(folder.take_requests(tmp_path)) == folder.MAX_REQUESTS
+    assert len(folder.take_requests(tmp_path)) == 1
 
 
 def test_a_bundle_is_no_request(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
     folder.request_bundle(tmp_path, "b")
-    assert (folder.asked_for(tmp_path), folder.bundles(tmp_path)) == (["b"], [name])
+    assert (folder.take_requests(tmp_path), folder.bundles(tmp_path)) == (["b"], [name])
     assert folder.read_summary(tmp_path, name).job_id == "take-home"
 
 

@@ -34,7 +34,7 @@ def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way
     holdings = Holdings()
     for share, count in held.items():
         holdings.add(share, count)
-    assert holdings.gives_way_to(asks) == gives_way
+    assert holdings.losing_share(asks) == gives_way
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, A2, B, C]), st.booleans()), max_size=60))
@@ -64,7 +64,7 @@ def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
     for number, share in enumerate(arrivals):
         held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
         if sum(held.values()) >= 8:
-            loser = table.gives_way_to(share)
+            loser = table.losing_share(share)
             users = {1: held[A] + held[A2], 2: held[B], 3: held[C]}
             assert loser == share or users[loser.uid] >= 2
             assert users[loser.uid] + 1 >= users[share.uid]

@@ -96,7 +96,7 @@ class Writers:
         if len(self._aggregates) < MAX_WRITERS:
             return True
         self._skipped["writer_limit"] += 1
-        loser = self._aggregates.gives_way_to(share)
+        loser = self._aggregates.losing_share(share)
         if loser == share:
             return False
         theirs = [self._aggregates[writer_key] for writer_key in self._aggregates.of(loser)]
