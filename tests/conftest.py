@@ -16,7 +16,7 @@ pytest_plugins = ["skips"]
 yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[misc, assignment]  # of safe_load: ten times as fast
 settings.register_profile("any-machine", deadline=None)  # how long an example takes says how busy the machine is
 settings.load_profile("any-machine")
-settings.register_profile("quick", deadline=None, max_examples=10)
+settings.register_profile("quick", deadline=None, max_examples=5)
 
 
 CHILD_SECONDS = 5.0
