@@ -74,7 +74,7 @@ class Connection:
     def abort(self) -> None:
         """Close at once and drop unsent data."""
         self.transport.abort()
-        if self.writer.transport is not self.transport:
+        if not self.writer.transport.is_closing():  # asyncio's abort fails on a transport that was closed twice
             self.writer.transport.abort()  # TLS' transport, which would otherwise notice in the loop's next turn
 
 

@@ -169,13 +169,13 @@ async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
 
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
     """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
-    monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 1.0)
     limits = QueryLimits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))
         process = bench.helper._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 1.0)  # from here on nothing is read
         assert await bench.ask([padded(65536)] * 160, limits) == []
         assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
 

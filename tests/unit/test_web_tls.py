@@ -1,6 +1,7 @@
 """TLS: who is served, who is not, and what silent clients cost."""
 
 import asyncio
+import gc
 import os
 import shutil
 import socket
@@ -177,6 +178,20 @@ async def test_silent_clients_give_way(tmp_path: Path) -> None:
         assert log.closed["evicted"] == 1
         for _, writer in silent:
             writer.close()
+
+
+async def test_clients_that_leave_without_a_request_cause_no_error(tmp_path: Path) -> None:
+    """A client that closes after the handshake ends its connection, and the loop has nothing to complain of."""
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    async with served(node) as (server, log, port):
+        _, writer = await asyncio.open_connection("localhost", port, ssl=await node.context())
+        writer.close()
+        await writer.wait_closed()
+        await until(lambda: not server._connections)
+    await asyncio.to_thread(gc.collect)  # asyncio complains of a task whose error is nobody's when it is freed
+    assert (complaints, log.faults) == ([], 0)
 
 
 async def test_a_renewed_certificate(tmp_path: Path) -> None:
