@@ -31,7 +31,9 @@ need_python() { # print a Python's path, after installing the distribution's whe
     if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
         fail "no Python 3.11, 3.12 or 3.13 with its venv module found; on Debian or Ubuntu: apt-get install python3-venv"
     fi
-    apt_install python3 python3-venv >&2
+    say "installing python3 python3-venv" >&2
+    local log
+    log=$(apt_install python3 python3-venv 2>&1) || say "$log" >&2
     find_python || fail "this release has no Python 3.11, 3.12 or 3.13: use a container (docs/containers.md)"
 }
 
@@ -55,9 +57,10 @@ make_environment() { # DIR PYTHON LOCK...: what the locks hold and this checkout
     stamp=$dir/installed-$(basename "$1")
     if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && "$dir/bin/python" -c '' 2>/dev/null; then return; fi
     if ! "$dir/bin/python" -m pip --version >/dev/null 2>&1; then
+        if [[ -z $python ]]; then python=$(need_python) || return; fi
         say "making $dir"
         rm -rf "$dir"
-        "${python:-$(need_python)}" -m venv "$dir"
+        "$python" -m venv "$dir"
     fi
     say "installing ${*} into $dir"
     for lock; do locks+=(-r "$lock"); done

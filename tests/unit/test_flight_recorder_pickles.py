@@ -6,6 +6,7 @@ import pickle
 import pickletools
 import struct
 import subprocess
+import sys
 import tracemalloc
 from typing import Any
 
@@ -157,7 +158,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_OPERATIONS", 1000)
     for raw, taken in {
         b"](K\x01e.": 110 + 16 + 62,
-        b"}(X\x01\x00\x00\x00aNu.": 110 + 16 + 30 + len("a") + 49 + 30,
+        b"}(X\x01\x00\x00\x00aNu.": 110 + 16 + 30 + sys.getsizeof("a") + 30,
         b"NN\x86.": 30 + 30 + 110,
         b"Nq\x00h\x00\x86.": 30 + 16 + 30 + 110,
         b").": 30,
