@@ -29,3 +29,10 @@ def held_files(request: pytest.FixtureRequest) -> None:
             draft = link.with_name(f"draft.{os.getpid()}")
             draft.symlink_to(folder / "dump" / name)
             draft.replace(link)
+
+
+@pytest.fixture(autouse=True)
+def program_of_its_owner(request: pytest.FixtureRequest) -> None:
+    """The program of the exporter that starts one is its owner's alone, as packages install it, whatever the umask."""
+    if "[stacks]" in request.node.name or "[stacks-" in request.node.name:
+        (DATA / "stacks/bin/py-spy").chmod(0o755)

@@ -194,6 +194,7 @@ def elsewhere(recorded: Path, root: Path) -> StateFile:
     file["sections"]["exporter inspector"] = msgspec.msgpack.encode(inspector)
     copy = root / "checkpoint"
     copy.write_bytes(msgspec.msgpack.encode(file))
+    copy.chmod(0o600)  # as the agent writes it, whatever the umask here
     state = StateFile(copy, BOOT, Logger("test"))
     state.load()
     return state

@@ -171,6 +171,7 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {rank.label.rank for _, rank, _ in node.files.new(jobs, node.now)} == {"10", "13"}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that does not answer costs a turn GRACE_SECONDS, and no exception of another user."""
     hangs, opened = threading.Event(), error_files.open_inside

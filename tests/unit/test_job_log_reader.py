@@ -227,6 +227,7 @@ def test_an_id_of_two_groups_of_ranks(tmp_path: Path) -> None:
     assert counts(node.look(job(), others)) == {("4711", UNKNOWN_RANK): 1}
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> None:
     """What root's process writes that has the pid of a script that is over is not the job's."""
     node = Node(tmp_path, "none/*.log")

@@ -18,6 +18,8 @@ from agent.cli.own_agent import AgentPlace, listeners, stranger_at
 from agent.cli.terminal import as_json
 
 STRANGER = 4242
+FIRST_USER = 1001 if os.geteuid() == 1000 else 1000
+"""The first uid of people that is not one's own."""
 _LISTENS = (
     "   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 3 1 0\n"
 )
@@ -61,7 +63,7 @@ def test_who_listens() -> None:
 
 @pytest.mark.parametrize(
     ("uid", "is_stranger"),
-    [(0, False), (999, False), (1000, True), (STRANGER, True), (61184, False), (65535, False), (65536, True)],
+    [(0, False), (999, False), (FIRST_USER, True), (STRANGER, True), (61184, False), (65535, False), (65536, True)],
 )
 def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
     """Root, users of services and oneself may be the agent; other people are not."""
