@@ -15,7 +15,7 @@ from agent.page.document import Configuration, ExporterView, NodeDocument
 
 FILE = "/etc/rankwatch/rankwatch.yml"
 DOCUMENT = NodeDocument(
-    rankwatch="0.1.0", hostname="gpu-7", now_seconds=1.0, up_seconds=60.0, ready=True,
+    rankwatch="0.2.0", hostname="gpu-7", now_seconds=1.0, up_seconds=60.0, ready=True,
     configuration=Configuration(FILE),
     exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
 )  # fmt: skip

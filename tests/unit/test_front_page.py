@@ -50,7 +50,7 @@ def front_page(shown: NodeDocument, links: SiteLinks | None = None) -> str:
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
     """Make what the page shows of these ranks and exporters."""
     return NodeDocument(
-        rankwatch="0.1.0", hostname="gpu-7", now_seconds=NOW, up_seconds=90061, ready=True, ranks=tuple(ranks),
+        rankwatch="0.2.0", hostname="gpu-7", now_seconds=NOW, up_seconds=90061, ready=True, ranks=tuple(ranks),
         exporters=tuple(exporters or []), **more,
     )  # fmt: skip
 
@@ -86,7 +86,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     assert ">all is well</p>" in html
     assert "<title>(1) gpu-7 - rankwatch</title>" in html
     assert "<details open>" in html and "1 down" in html
-    assert "gpu-7" in html and "up 1 d 1 h" in html and "0.1.0" in html
+    assert "gpu-7" in html and "up 1 d 1 h" in html and "0.2.0" in html
 
 
 def test_who_waits_for_whom() -> None:

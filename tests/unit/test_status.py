@@ -30,7 +30,7 @@ RANKS = (
 def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
     """Make what an agent says."""
     return NodeDocument(
-        rankwatch="0.1.0", hostname="gpu-7", now_seconds=1042.0, up_seconds=9.0, ready=True, ranks=ranks, **more
+        rankwatch="0.2.0", hostname="gpu-7", now_seconds=1042.0, up_seconds=9.0, ready=True, ranks=ranks, **more
     )
 
 
