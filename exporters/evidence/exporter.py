@@ -138,32 +138,25 @@ class EvidenceExporter:
                 )
 
     async def _take(self, occasion: Occasion) -> None:
-        clock, config = self._ctx.clock, self._config
         views = _of_job(self._ctx.ranks.snapshot().ranks, occasion.job_id)
-        taken_at = clock.time()
+        taken_at = self._ctx.clock.time()
         words = story.verdict_words(views)
         left_at = {v.label.rank: v.process.exited_seconds for v in views if v.process.exited_at is not None}
         wanted = Wanted(occasion.job_id, live_pids(views), tuple(story.suspects(words, left_at)))
-        makers = self._ctx.evidence.all()
-        names = [PROCESSES, *sorted(makers)]
-        works = [self._processes(wanted), *(makers[name](wanted) for name in names[1:])]
-        made = await asyncio.gather(
-            *(self._timed(name, work, config.seconds_per_bundle) for name, work in zip(names, works, strict=True))
-        )
         files: dict[str, bytes] = {"ranks.json": ranks_file(views)}
         events: list[summaries.Event] = []
         parts = []
         frozen = self._frozen.pop(occasion.job_id, None)
         if frozen is not None:
             files |= {f"at-first-exit/{name}": data for name, data in frozen.files.items()}
-        for name, (offered, failed, took) in zip(names, made, strict=True):
+        for name, offered, failed, took in await self._offers(wanted):
             inside = {file if name == PROCESSES else f"{name}/{file}": data for file, data in offered.files.items()}
             files |= inside
             words += list(offered.words)[: summaries.MAX_LISTED]
             events += list(offered.events)[: summaries.MAX_LISTED]
             parts.append(summaries.Part(name, sum(map(len, inside.values())), round(took, 3), failed))
             self._failures[name] += bool(failed)
-        files, left_out = bundle.fitted(files, config.megabytes_per_bundle * 1024 * 1024)
+        files, left_out = bundle.fitted(files, self._config.megabytes_per_bundle * 1024 * 1024)
         if left_out:
             parts.append(summaries.Part("left out", 0, 0.0, f"no room: {', '.join(left_out)}"[: summaries.MAX_TEXT]))
         summary = summaries.Summary(
@@ -181,12 +174,7 @@ class EvidenceExporter:
             parts=parts,
             user=user_of(views)[: summaries.MAX_TEXT],
         )
-        name = bundle.bundle_name(occasion.job_id, taken_at, self._ctx.hostname)
-        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
-        write = self._writer.call(
-            lambda: bundle.write(self._folder, name, files, summary, config.keep_bundles, open_jobs)
-        )
-        written = await asyncio.wait_for(write, config.seconds_per_bundle)
+        written = await self._write(files, summary)
         self._ctx.log.info(
             "a bundle of evidence was taken",
             job_id=occasion.job_id,
@@ -194,6 +182,23 @@ class EvidenceExporter:
             file=written,
             because=summary.because,
         )
+
+    async def _offers(self, wanted: Wanted) -> list[tuple[str, Offered, str, float]]:
+        """Return the name of each part, what it offers, its error (or ""), and the seconds that it took."""
+        makers = self._ctx.evidence.all()
+        works = {PROCESSES: self._processes(wanted)} | {name: makers[name](wanted) for name in sorted(makers)}
+        seconds = self._config.seconds_per_bundle
+        made = await asyncio.gather(*(self._timed(name, work, seconds) for name, work in works.items()))
+        return [(name, *result) for name, result in zip(works, made, strict=True)]
+
+    async def _write(self, files: dict[str, bytes], summary: summaries.Summary) -> str:
+        """Write a bundle and return its file's name."""
+        name = bundle.bundle_name(summary.job_id, summary.taken_at, self._ctx.hostname)
+        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
+        write = self._writer.call(
+            lambda: bundle.write(self._folder, name, files, summary, self._config.keep_bundles, open_jobs)
+        )
+        return await asyncio.wait_for(write, self._config.seconds_per_bundle)
 
     async def _timed(self, name: str, work: Awaitable[Offered], seconds: float) -> tuple[Offered, str, float]:
         """Return a part, its error (or ""), and the seconds that it took; cancel it after ``seconds``."""
