@@ -1,7 +1,7 @@
 """Building blocks of every exporter.
 
 Exporter: the five calls of the agent. Spec: name, configuration, families and intervals, read before the start.
-Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: raised by every write
+Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: every write raises it
 after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
 SysfsExporter: base of an exporter that reads small files. OwnThread: a thread for blocking calls. Clock, Logger. Guard:
 logs and counts an exception. StateSection: a section of the checkpoint; SavedCount, SavedSeconds, saved_sum: its

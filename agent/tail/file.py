@@ -166,8 +166,8 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
     """Return True if the last line read still precedes the offset in a file whose front changed.
 
-    Then the file was not truncated: a second live writer of the same name (host names and pids are not unique over
-    containers) writes at its own offset. Its lines before ours are lost, but no line is read twice.
+    If True, the file was not truncated: a second process of the same name writes at its own offset. (Host names and
+    pids are not unique over containers.) Its lines before ours are lost, but no line is read twice.
     """
     start = file.offset - len(file.tail)
     return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail

@@ -77,7 +77,7 @@ class AlertAsker:
         self.failures = 0
 
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
-        """Return the bundles that an answer makes due, and start a query if it is time; ``views``: all ranks here."""
+        """Return the bundles to take by the last answer; start a query when it is due. ``views``: all ranks here."""
         occasions = self._taken_in(views)
         jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:

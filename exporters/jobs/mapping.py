@@ -37,7 +37,7 @@ class GpuMapping:
         self._written: dict[str, str] = {}
 
     def write(self, contents: Mapping[str, str]) -> None:
-        """Write the files that changed, and remove own files without content here. After an OSError call it again."""
+        """Write changed files; delete earlier files that ``contents`` does not name. After an OSError call it again."""
         fd = os.open(self._directory, _DIRECTORY)
         try:
             if self._own is None:

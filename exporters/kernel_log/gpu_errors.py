@@ -1,7 +1,7 @@
 """The last errors of each GPU in the log, the places of a GPU where programs of several users fail, and Xids' lines.
 
-An Xid's line has, after the number, unit, severity, NVLink, previous error and place in the GPU, and the process's
-name: up to 15 bytes that a user chooses. Therefore a pattern matches only after the longest possible name, or matches a
+After its number an Xid's line has the unit, severity, NVLink, previous error, place in the GPU, and the process's name.
+A user chooses that name (up to 15 bytes). So a pattern matches only after the longest possible name, or matches a
 longer text than a name. A line without a match loses only these details: its Xid still counts. Pure."""
 
 import re

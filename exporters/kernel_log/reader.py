@@ -46,7 +46,10 @@ class EventGroup(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of one look. ``mounted``: None if no file system is read-only, or mountinfo is unreadable."""
+    """The result of one look.
+
+    ``mounted``: by block device, whether it is mounted read-only; None without such a device or without mountinfo.
+    """
 
     groups: list[EventGroup]
     lost: int

@@ -92,7 +92,7 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class NodeTask(msgspec.Struct):
-    """One node's task. ``step``: last marker; ``code``: exit code of its last line; ``seconds``: last output (epoch).
+    """One node's task. ``step``: last marker; ``code``: exit status by its last line; ``seconds``: last output (epoch).
 
     ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
     ``missing_nodes``: in the master's last barrier timeout.

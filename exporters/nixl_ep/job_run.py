@@ -133,7 +133,7 @@ class JobRun(msgspec.Struct):
         for line in lines.lines:
             if log is not None:
                 log.run.take(line, lines.seconds, plan)
-            else:
+            elif node_of(lines.path) is None:
                 completed = read_completed(line)
                 self.completed = self.completed if completed is None else completed
                 self.excused = self.excused or is_excuse(line)
@@ -165,7 +165,7 @@ class JobRun(msgspec.Struct):
         return counts
 
     def launches(self) -> list[Launch] | None:
-        """Return the launches on this node in log order; None if the run has logs of several nodes."""
+        """Return the launches on this node in log order; None unless exactly one log has launches."""
         launches = [log.run.launches for log in self.logs.values() if log.run.launches]
         return launches[0] if len(launches) == 1 else None
 
@@ -180,7 +180,7 @@ class JobRun(msgspec.Struct):
         return ""
 
     def _log(self, lines: JobLines) -> NodeLog | None:
-        """Return the state of a node's log; None for launcher output."""
+        """Return the state of a node's log; None for launcher output and above MAX_LOGS."""
         if node_of(lines.path) is None:
             return None
         log = self.logs.get(lines.path)

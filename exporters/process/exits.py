@@ -101,7 +101,7 @@ class _Exit(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """The readable parts of an exit: its status, and the OOM kills that its groups count now."""
+    """What could be read of an exit: its status, and the present counts of OOM kills in its control groups."""
 
     status: ExitStatus | None = None
     oom: OomNow | None = None

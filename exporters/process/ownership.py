@@ -1,8 +1,8 @@
 """Finds the owner of a process from facts that its user cannot forge: root's control groups, and ancestors. Blocking.
 
-A user may make control groups of any name below `user@N.service`. So a path counts only from the root of its hierarchy
-on, and only if the directory that it names belongs to root. Sources of the forms: Slurm's cgroup/v1 and cgroup/v2
-plugins, OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
+A user may make control groups of any name below `user@N.service`. So a path counts only if it has a known form from the
+top of its hierarchy, and if uid 0 owns its directory. Sources of the forms: Slurm's cgroup/v1 and cgroup/v2 plugins,
+OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
 """
 
 import re
@@ -140,8 +140,8 @@ class OwnerSearch:
     def _job_of_parents(self, stat: Stat) -> str:
         """Return the job of the slurmstepd that the process descends from; empty without one.
 
-        Any user can set a process title, so the slurmstepd and all its ancestors must belong to root, and it must not
-        be in a login session or container: a container's first process may run as root with any title.
+        Any user can set a process title. So the slurmstepd and all its ancestors must belong to root, outside of login
+        sessions, and outside of containers, where the first process may be root with any title.
         """
         job_id = ""
         parent: Stat | None = stat

@@ -1,7 +1,7 @@
 """Runs py-spy on one process and parses its output. In the helper; blocking.
 
-`py-spy dump --nonblocking` reads the process's memory and stops nothing (through /proc/PID/mem where the service's
-filter refuses process_vm_readv). It does not run on a process with a thread in uninterruptible sleep: reading its maps
+`py-spy dump --nonblocking` stops nothing: it only reads the process's memory, through /proc/PID/mem if the service's
+filter refuses process_vm_readv. It does not run on a process with a thread in uninterruptible sleep: reading its maps
 could wait for that thread.
 """
 

@@ -23,7 +23,7 @@ from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
 
 START, DEATH, END = 1_800_000_000.0, 1_800_003_000.0, 1_800_003_600.0
-"""14:10:00 is the death: 1,800,000,000 is 08:00:00 UTC of 2027-01-15."""
+"""The death is at 08:50:00 UTC: 1,800,000,000 is 08:00:00 of 2027-01-15."""
 RUNBOOK = "http://wiki/runbooks#rankdead"
 DIED = {"rank": "3", "node": "a", "reason": "signaled", "signal": "SIGKILL", "code": ""}
 OF_X = {"cluster": "x"}

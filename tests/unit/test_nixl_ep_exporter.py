@@ -176,11 +176,17 @@ def test_newest_directory_counts() -> None:
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has so many logs, and not one more; the launcher's output is none."""
+    """A run has MAX_LOGS logs; a further node's log is not read, not even as the launcher's output."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):
-        run.take(lines(edge(node, "start", 0), path=f"/o/nixl-ep-node-{node}.log"), None)
+        run.take(
+            lines(
+                edge(node, "start", 0), "Detected completion of phase 3 in /o/x.log", path=f"/o/nixl-ep-node-{node}.log"
+            ),
+            None,
+        )
+    assert run.completed is None
     run.take(lines(edge(9, "start", 0), path="/o/stdout.txt"), None)
     assert set(run.ranks()) == {0, 1}
 

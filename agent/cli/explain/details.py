@@ -18,7 +18,7 @@ AROUND_SECONDS = 120
 """Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
 """Nodes lost within this time (two evaluations of the rules) are lost together; later losses may be consequences."""
-NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors|StorageHung"
+NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors"
 """Alerts about nodes, without a job id."""
 ADVICE = {
     "restart": "By the job's log a restart will do.",
@@ -50,10 +50,10 @@ class _Window:
         self.said: list[Said] = []
 
     def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
-        """Return the result of a query at the end of the incident, after filling in the placeholders.
+        """Return the result of a query at the end of the window, after filling in the placeholders.
 
-        ``<job>``: the job's labels. ``<back>``: the incident's length. ``<most>``: MAX_SERIES + 1. ``<start>``: its
-        start. ``<any>``: a pattern of ``any_of``.
+        The window is the incident and AROUND_SECONDS before and after it. ``<job>``: the job's labels. ``<back>``: the
+        window's length. ``<start>``: its start. ``<most>``: MAX_SERIES + 1. ``<any>``: a pattern of ``any_of``.
         """
         values = {
             "job": self._labels,

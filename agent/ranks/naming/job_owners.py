@@ -125,7 +125,7 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
 
 
 def is_proven(process: RankProcess) -> bool:
-    """Return True when the scheduler proves the id that the process claims, or Kubernetes the namespace in it."""
+    """Return True if the scheduler confirms the job id that the process claims, or Kubernetes its pod's namespace."""
     owner, claim = process.owner, process.claim
     if owner.kind == "pod":
         return bool(owner.namespace)

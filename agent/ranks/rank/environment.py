@@ -1,4 +1,4 @@
-"""Read the rank and job that a process' environment names. Pure; a user controls the values, so they are bounded."""
+"""Read the rank and job that a process' environment names. Pure. Users set the values, so all are bounded."""
 
 import hashlib
 import re

@@ -222,7 +222,7 @@ class RecordFiles:
         return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
-        """Return the writer's host name: from the file's name if that is foreign, else from its first record."""
+        """Return the writer's host name: another node's from the file's name, else that of its first record."""
         file = record_file.file
         named = named_hostname(file.path)
         if named is not None and not is_local(named, ownership.hostnames):

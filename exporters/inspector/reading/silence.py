@@ -1,8 +1,9 @@
 """Rank processes that enable Inspector with settings that keep its records from the agent. Pure.
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30. Without a dump interval there is no dump thread, and
-nothing is ever written, not even at the end, whatever its README says. Prometheus mode writes no JSON, nor does the
-OTLP mode of newer versions, which takes precedence. Processes whose Prometheus files inspector_prom reads are left out.
+nothing is ever written, not even at the end (Inspector's README says otherwise). Prometheus mode writes no JSON, nor
+does the OTLP mode of newer versions, which takes precedence. Processes whose Prometheus files inspector_prom reads are
+left out.
 """
 
 from __future__ import annotations

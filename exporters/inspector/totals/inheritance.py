@@ -193,7 +193,7 @@ class Births:
     def look(
         self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
     ) -> None:
-        """Compare with the series at monotonic time ``now``; ``whole``: the reader of each directory has published.
+        """Note which series of ``writers`` are new at monotonic time ``now``. ``whole``: each reader published.
 
         A withheld new series is still new when it is first shown.
         """

@@ -140,7 +140,7 @@ class LossBook:
             self._losses.setdefault(ring, Loss()).held_at = gaps
 
     def release(self, ring: RingKey, *, full: bool) -> None:
-        """End the pass; ``full``: the ring was full, so the gaps since ``hold`` are overflow."""
+        """End the pass. ``full``: the ring was full, so it lost the records that are missing since ``hold``."""
         loss = self._losses.get(ring)
         if loss is None or loss.held_at is None:
             return

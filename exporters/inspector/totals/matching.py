@@ -247,7 +247,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[OperationBoard]:
-        """Return the boards: first the user's with the most waiting, then the fullest directory's, then the largest."""
+        """Return the boards: first those of the user with most waiting operations, then by directory, then by board."""
         held: Counter[Group] = Counter()
         for board in self._boards.values():
             for member in board.members.values():

@@ -1,7 +1,7 @@
 """What all writers of one reader share: the limits for places, members and pairs, and the plausible bandwidth.
 
-RCCL's first Inspector builds divide 10 ns ticks by 1000: they report a tenth of the time, so ten times the bandwidth.
-No key of a line shows this. See docs/decisions/0013-implausible-records.md.
+100 ticks of 10 ns are a microsecond, but RCCL's first Inspector builds divide by 1000. So they report a tenth of the
+time and ten times the bandwidth. No key of a line shows this. See docs/decisions/0013-implausible-records.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Places:
         self.ranks = min(MAX_RANKS_PER_WRITER, max(self.ranks, self._of_communicator[comm]))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
-        """Release the places of some communicators, or all."""
+        """Release the accumulators of the communicators ``comms``, or of all."""
         gone = {place for place in self._places if comms is None or place[0] in comms}
         self._places -= gone
         self._room.give_back(self._group, len(gone))

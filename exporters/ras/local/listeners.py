@@ -146,7 +146,7 @@ class ListenerSearch:
         return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """Return the process of ``site`` that accepted the connection from ``client``; None while no known one has.
+        """Return the process at the address ``site`` that accepted ``client``'s connection; None while none has.
 
         A redirected connection has no such end in this network namespace.
         """

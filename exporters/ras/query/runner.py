@@ -66,7 +66,7 @@ ListenerCheck = Callable[[Endpoint, Site], Awaitable[bool]]
 class QueryRunner:
     """Runs queries and counts them. ``thread`` parses reports, ``helper`` large ones.
 
-    ``search`` finds the process that answers. ``is_unchanged`` is called before an address is queried again.
+    ``search`` finds the process that answers. ``is_unchanged``: if False, an address is not queried a second time.
     """
 
     def __init__(

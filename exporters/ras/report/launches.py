@@ -82,8 +82,9 @@ def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
-    """Return the ranks behind and those ahead. If all have launched as many, but not the same, the majority is right.
+    """Return the ranks behind and those ahead.
 
+    If all have launched equally many operations, but of different collectives, the majority is right.
     No rank is behind if more than half would be: then the others may as well be too far ahead.
     """
     totals = [sum(rank.counts) for rank in ranks]
