@@ -1,4 +1,4 @@
-"""The health ledger's part of an evidence bundle: all findings, and the ranks on failed hardware."""
+"""Ranks on failed hardware: for an evidence bundle, which faults of any age concern, and as causes of exits."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from agent.evidence.summary import MAX_TEXT, Event, Word
 from agent.hardware.ledger import CheckState, Entry
 from agent.ranks.health import HealthSnapshot, subjects_of
 
-IN_SPITE_SECONDS = 120.0
+OLD_FAULT_SECONDS = 120.0
 """A fault older than the rank, or less than this time younger, is not its cause of death: the rank ran regardless."""
 
 
@@ -54,13 +54,13 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
     return {
         view.label: _what(entry)
         for view in known.ranks.ranks
-        for entry in reversed(_failed_and_counted(known))
+        for entry in reversed(_failed_and_counted(known))  # the first one is the last to be set
         if entry.subject in subjects_of(view)
     }
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return, by rank, the check that failed on its hardware after IN_SPITE_SECONDS of its life; Xid 79: ``xid_79``."""
+    """Return, by rank, the check that failed after OLD_FAULT_SECONDS of its life, or ``xid_79`` for Xid 79."""
     if not has_failed():
         return {}
     known = snapshot()
@@ -71,9 +71,9 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         if entry.check == "gpu_xid" and entry.subject.name in codes
         else entry.check
         for view in known.ranks.ranks
-        for entry in reversed(failed)
+        for entry in reversed(failed)  # the first one is the last to be set
         if entry.subject in subjects_of(view)
-        and entry.finding.since_seconds - view.process.facts.start_seconds > IN_SPITE_SECONDS
+        and entry.finding.since_seconds - view.process.facts.start_seconds > OLD_FAULT_SECONDS
     }
 
 

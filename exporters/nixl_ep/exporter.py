@@ -63,8 +63,8 @@ def place_in(nodes: str, hostname: str) -> int | None:
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, views: Sequence[RankView]) -> Iterable[tuple[str, str]]:
     """Return (job id, rank) of each rank with a planned end, as the rank table names it.
 
-    If the rank table numbers ranks by start order, only ranks with a known launch count. A line from before a rank's
-    start belongs to another process with the same number, in an earlier step of the job.
+    If the rank table numbers ranks by start order, those without a known launch are omitted. A line from before a
+    rank's start belongs to another process with the same number, in an earlier step of the job.
     """
     leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
     of_job = sorted((view for view in views if view.label.job_id == job_id), key=_started)
@@ -157,11 +157,11 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     def _read_plans(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read the plan beside each job's newest log. The plan must have the same owner as that log."""
-        newest = dict(sorted(texts.files(ranks), key=lambda plan_file: plan_file[1].written_ns))
+        newest = dict(sorted(texts.files(ranks), key=lambda job_and_log: job_and_log[1].written_ns))
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
-        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # keeps a lost plan
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # a plan that is gone stays
 
 
 SPEC = Spec(

@@ -19,18 +19,18 @@ from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_n
     ("all", set()),
 ])  # fmt: skip
 def test_lists_of_cpus(text: str, expected: set[int]) -> None:
-    """A list is read up to the most CPUs that there can be; what is no list names none."""
+    """A list gives CPUs up to the greatest number that a CPU can have; any other text gives none."""
     assert parse_cpus(text) == expected
 
 
 @given(st.text(max_size=40))
 def test_any_text_is_read(text: str) -> None:
-    """Nothing that stands there is an error."""
+    """No text raises an error."""
     parse_cpus(text)
 
 
 def test_nodes(tmp_path: Path) -> None:
-    """The nodes that have some of the CPUs; without the kernel's folder there are none."""
+    """CPUs give the memory nodes that have some of them; without the kernel's folder none."""
     for node, cpus in ((0, "0-15,32-47"), (1, "16-31"), (10, "")):
         (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
         (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")
@@ -40,11 +40,11 @@ def test_nodes(tmp_path: Path) -> None:
     assert read_nodes(tmp_path / "elsewhere") == {}
 
 
-@pytest.mark.parametrize(("length", "is_told"), [(MAX_CPU_LIST, True), (MAX_CPU_LIST + 1, False)])
-def test_a_list_too_long_for_a_label_is_left(length: int, is_told: bool) -> None:
-    """Of a longer one nothing is told."""
+@pytest.mark.parametrize(("length", "is_shown"), [(MAX_CPU_LIST, True), (MAX_CPU_LIST + 1, False)])
+def test_a_list_too_long_for_a_label_is_left_out(length: int, is_shown: bool) -> None:
+    """A list longer than MAX_CPU_LIST gives no CPUs."""
     text = Path("/proc/self/status").read_text()
     own = next(line for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
     found = parse_status(text.replace(own, f"Cpus_allowed_list:\t{'1' * length}"))
     assert found is not None
-    assert bool(found.cpus) == is_told
+    assert bool(found.cpus) == is_shown

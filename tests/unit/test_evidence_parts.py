@@ -12,7 +12,7 @@ import pytest
 from fake_clock import FakeClock
 from rank_table import RankTable
 
-from agent.app.health_part import IN_SPITE_SECONDS, causes, health_part, struck_ranks
+from agent.app.health_part import OLD_FAULT_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.fault_table import FaultSeen, GpuFault
 from agent.hardware.gpu_faults import Told, judge
@@ -248,7 +248,7 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
         found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid", "gpu_ecc"}), faults)
         return dict(causes(lambda: found, ledger.has_failed))
 
-    clock.advance(IN_SPITE_SECONDS)
+    clock.advance(OLD_FAULT_SECONDS)
     checks.latch(Subject("gpu", "GPU-1"), "gpu_ecc")
     assert causes_now() == {}
     clock.advance(1.0)

@@ -122,12 +122,12 @@ def test_window_is_the_last_looks(flags: list[bool]) -> None:
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
-WELL = 0x51AA  # Nothing wrong, everything told
+WELL = 0x51AA  # No fault, every field known
 DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 
 def test_fabric_mask() -> None:
-    """Each pair of bits is a fault to a GPU of a domain, but for what recovers; without a domain its own links are."""
+    """Each pair of bits is a fault of a GPU in a domain, unless it recovers; without a domain its links decide."""
     masks = {
         0x3: (False, False),  # degraded bandwidth
         0xC: (True, True),  # a route recovers
@@ -186,7 +186,7 @@ def test_levels() -> None:
 
 
 def test_votes() -> None:
-    """What may pass is voted on; an idle GPU's slower link is nothing."""
+    """A reading that may pass is a vote; the slower link of an idle GPU is none."""
     cases: list[Any] = [
         ({}, {}),
         ({"temperature_celsius": 84}, {"gpu_hot": False}),
@@ -218,7 +218,7 @@ def test_replays_per_minute() -> None:
 
 
 def test_a_reset_shows() -> None:
-    """Counters that begin again, or a granted wish for a reset, are a reset; silence is none."""
+    """Counters that start again, or a pending reset that is done, show a reset; missing readings do not."""
     cases: list[Any] = [
         ({}, {"energy_millijoules": 5}, False),
         ({"energy_millijoules": 5}, {}, False),
