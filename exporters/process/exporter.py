@@ -39,8 +39,9 @@ EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "cou
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``exit_status_ioctl`` False: do not use PIDFD_GET_INFO, as on kernels before 6.15.
 
-    ``without_nccl``: after a minute, processes whose environment names a rank are ranks even without NCCL, unless other
-    processes of their job have loaded it. ``all_values``: export the CPUs that each rank may run on: 1 more per rank.
+    ``without_nccl``: after a minute, or at once if started again, processes whose environment names a rank are ranks
+    even without NCCL, unless other processes of their job have loaded it. ``all_values``: export the CPUs that each
+    rank may run on: 1 more per rank.
     """
 
     exit_status_ioctl: bool = True

@@ -71,7 +71,7 @@ class _Seen(msgspec.Struct):
 
     ``inherited``: its GPU and library may be an ancestor's; this stays when the ancestor ends and init adopts it.
     ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
-    ``has_launched``: it has launched a rank without NCCL.
+    ``launched``: the programs of ranks without NCCL that it has launched. ``is_ready``: it counts as such a rank.
     ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
     environment is still to be read, but not while the main thread is blocked, for which the read could wait.
     """
@@ -89,7 +89,8 @@ class _Seen(msgspec.Struct):
     program: str = ""
     claim: ClaimedRank | None = None
     claims_for_others: bool = False
-    has_launched: bool = False
+    launched: frozenset[str] = frozenset()
+    is_ready: bool = False
     is_unread: bool = False
     is_blocked: bool = False
 
@@ -200,6 +201,7 @@ class RankSearch:
         seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)
         if seen.program != stat.comm:
             seen.program, seen.claim, seen.is_unread = stat.comm, None, stat.comm not in WRAPPERS
+            seen.claims_for_others = False
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
         """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
@@ -210,26 +212,21 @@ class RankSearch:
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
         named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
-        first = {pid: seen for pid, seen in named.items() if not self._inherits(seen, named)}
-        for pid in {ancestor for rank_pid in (*first, *proven) for ancestor in self._ancestors(rank_pid)}:
-            if pid in first:
-                first.pop(pid).claims_for_others = True
-        without = [
-            seen for pid, seen in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))
-        ]
-        with_nccl = {named[pid].claim.job for pid in proven if pid in named}  # type: ignore[union-attr]  # see ``named``
-        ready = [
-            seen
-            for seen in without
-            if seen.claim is not None and seen.claim.job not in with_nccl and self._is_settled(seen, now)
-        ]
-        for launcher in filter(None, map(self._launcher, ready)):
-            launcher.has_launched = True
+        first = {pid: seen for pid, seen in named.items() if not self._inherits(seen)}
+        for pid in first.keys() & {above for rank_pid in (*first, *proven) for above in self._ancestors(rank_pid)}:
+            first.pop(pid).claims_for_others = True
+        without = [s for pid, s in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))]
+        with_nccl = {s.claim.job for pid in proven if (s := named.get(pid)) and s.claim and not s.is_ready}
+        ready = [s for s in without if s.claim and s.claim.job not in with_nccl and self._is_settled(s, now)]
+        for seen in ready:
+            seen.is_ready = True
+            if launcher := self._launcher(seen):
+                launcher.launched |= {seen.program}
         return [seen.key for seen in without], [seen.key for seen in ready]
 
     def _is_settled(self, seen: _Seen, now: float) -> bool:
         launcher = self._launcher(seen)
-        return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and launcher.has_launched)
+        return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and seen.program in launcher.launched)
 
     def _launcher(self, seen: _Seen) -> _Seen | None:
         """Return the nearest ancestor that is no wrapper; None where that is init or unknown."""
@@ -245,18 +242,20 @@ class RankSearch:
                 environment = self._guard.attempt("a process", partial(self._proc.environment, pid), pid=pid)
                 seen.claim = claim_of(environment or {})
 
-    def _inherits(self, seen: _Seen, named: Mapping[int, _Seen]) -> bool:
-        parent = named.get(seen.parent_pid)
-        seen.claims_for_others = seen.claims_for_others or (parent is not None and parent.claim == seen.claim)
+    def _inherits(self, seen: _Seen) -> bool:
+        launcher = self._launcher(seen)
+        seen.claims_for_others |= launcher is not None and launcher.claim == seen.claim
         return seen.claims_for_others
 
     def _ancestors(self, pid: int) -> Iterator[int]:
+        """Yield the pids above a process, up to one whose pid a younger process has taken."""
+        seen = self._seen.get(pid)
         for _ in range(MAX_ANCESTORS):
-            seen = self._seen.get(pid)
-            if seen is None:
+            parent = None if seen is None else self._seen.get(seen.parent_pid)
+            if seen is None or (parent is not None and parent.key.start_ticks > seen.key.start_ticks):
                 return
-            pid = seen.parent_pid
-            yield pid
+            yield seen.parent_pid
+            seen = parent
 
     def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
         """Return the proof that a process is a rank, or ""."""

@@ -38,15 +38,14 @@ def test_answers_are_in_the_order_of_requests() -> None:
 @pytest.mark.slow
 def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
     """While a call hangs its user has no answers, and no second thread is begun; after it has ended there are again."""
-    hanging = Hanging()
+    hanging, before = Hanging(), set(threading.enumerate())
     asked = ByUser(hanging.read)
     assert asked.answers([Request(1, 10), Request(2, 20)], 0.05) == [None, 20]
     assert asked.answers([Request(1, 11), Request(2, 21)], 0.05) == [None, 21]
     assert Request(1, 11) not in hanging.called
     hanging.goes_on.set()
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread():
-            thread.join(0.5)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(0.5)
     assert asked.answers([Request(1, 12)], 30.0) == [12]
 
 

@@ -102,6 +102,84 @@ def test_a_restarted_rank_counts_at_once(node: Node) -> None:
     assert node.evidence() == {51: "environment"}
 
 
+def ready_ranks(node: Node) -> dict[int, str]:
+    """Return the ranks that five looks in two and a half minutes give."""
+    new: dict[int, str] = {}
+    for _ in range(5):
+        new |= node.evidence(after=SETTLED_SECONDS / 2)
+    return new
+
+
+def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
+    """A rank that a launcher starts a look after another one is a rank too, also when both are started again."""
+    node.without_nccl = True
+    node.proc.add(10, name="torchrun")
+    for first, second, port in ((30, 40, "1"), (50, 60, "2")):
+        node.proc.add(first, parent=10, environment=rank(0, MASTER_PORT=port))
+        new = node.evidence()
+        node.proc.add(second, parent=10, environment=rank(1, MASTER_PORT=port))
+        assert new | ready_ranks(node) == {first: "environment", second: "environment"}
+        node.proc.remove(first)
+        node.proc.remove(second)
+
+
+def test_jobs_of_mpi_of_one_size(node: Node) -> None:
+    """A second job of as many ranks, whose environment tells it from the first by nothing, has its ranks."""
+    node.without_nccl = True
+    for launcher in (10, 50):
+        node.proc.add(launcher, name="mpirun")
+        for number in ("0", "1"):
+            environment = {"OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_SIZE": "2"}
+            node.proc.add(launcher + 1 + int(number), parent=launcher, environment=environment)
+        assert sorted(ready_ranks(node)) == [launcher + 1, launcher + 2]
+
+
+def test_a_rank_that_runs_a_shell(node: Node) -> None:
+    """A rank with a shell and its program below it in the first minute stays a rank."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.proc.add(33, name="sh", parent=30, environment=rank(0))
+    node.proc.add(34, name="lscpu", parent=33, environment=rank(0))
+    node.look()
+    node.proc.remove(33)
+    node.proc.remove(34)
+    assert ready_ranks(node) == {30: "environment", 40: "environment"}
+
+
+def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
+    """If a rank's script runs another program after the rank, that program does not count at once."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.look()
+    assert len(node.evidence(after=SETTLED_SECONDS)) == 2
+    node.proc.remove(30)
+    node.proc.add(50, name="rsync", parent=20, environment=rank(0))
+    assert node.evidence() == {}
+
+
+def test_a_look_between_fork_and_exec(node: Node) -> None:
+    """A rank that a look saw while it still had its launcher's program and environment is a rank."""
+    node.without_nccl = True
+    launchers = {"WORLD_SIZE": "2", "RANK": "0"}
+    node.proc.add(10, name="torchrun", environment=launchers)
+    node.proc.add(30, name="torchrun", parent=10, environment=launchers)
+    node.look()
+    node.proc.add(30, parent=10, environment=rank(0), threads={31: "x"})
+    node.proc.add(40, parent=10, environment=rank(1))
+    assert ready_ranks(node) == {30: "environment", 40: "environment"}
+
+
+def test_a_reused_pid_is_no_launcher(node: Node) -> None:
+    """A rank that has the pid of another rank's former launcher is no launcher."""
+    node.without_nccl = True
+    node.proc.add(10, name="torchrun")
+    node.proc.add(30, parent=10, environment=rank(0), start=6000)
+    node.look()
+    node.proc.remove(10)
+    node.proc.add(10, start=9000, environment=rank(1, MASTER_PORT="77"))
+    assert ready_ranks(node) == {30: "environment", 10: "environment"}
+
+
 def test_never_mixed_with_nccl(node: Node) -> None:
     """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
     node.without_nccl = True
