@@ -151,7 +151,7 @@ def over_time(late_share: float) -> list[Panel]:
 
 
 def _by_place(series: str, of_hundreds: str) -> tuple[Query, Query]:
-    """Return two queries of which only one has series: by rank, or by hundred in jobs of more than ``SMALL`` ranks.
+    """Return two queries, by rank and by hundred ranks. Only the second has series above ``SMALL`` ranks.
 
     A label ``place`` keeps the ranks' numeric order: 2 comes before 10.
     """

@@ -181,7 +181,7 @@ async def test_silent_clients_give_way(tmp_path: Path) -> None:
 
 
 async def test_clients_that_leave_without_a_request_cause_no_error(tmp_path: Path) -> None:
-    """A client that closes after the handshake ends its connection, and the loop has nothing to complain of."""
+    """A client that closes after the handshake ends its connection, and asyncio reports no error."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
@@ -190,7 +190,7 @@ async def test_clients_that_leave_without_a_request_cause_no_error(tmp_path: Pat
         writer.close()
         await writer.wait_closed()
         await until(lambda: not server._connections)
-    await asyncio.to_thread(gc.collect)  # asyncio complains of a task whose error is nobody's when it is freed
+    await asyncio.to_thread(gc.collect)  # asyncio reports an error that no code retrieved when it frees the task
     assert (complaints, log.faults) == ([], 0)
 
 
