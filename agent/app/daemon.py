@@ -248,7 +248,6 @@ class Daemon:
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=not self._refused and not self._terms.refused,
             save_errors=self._state.save_errors,
-            responses=dict(self._web.responses),
         )
 
     def _page(self) -> str:

@@ -26,14 +26,11 @@ RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
     "1 if the configuration last read is in use, 0 if it was refused.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
     "Times the checkpoint could not be written.")
-WEB_RESPONSES = Family(
-    "rankwatch_web_responses_total", "counter", "HTTP responses by status.", ("code",), "1 per status given"
-)
 # fmt: on
 
 FAMILIES: tuple[Family, ...] = (
     BUILD_INFO, *exporter_families.FAMILIES, SERIES_REFUSED, *usage_families.FAMILIES, LOOP_LAG, START_AGE, RELOAD_OK,
-    CHECKPOINT_ERRORS, WEB_RESPONSES,
+    CHECKPOINT_ERRORS,
 )  # fmt: skip
 
 
@@ -48,7 +45,6 @@ class SelfSnapshot(msgspec.Struct, frozen=True):
     loop_lag_seconds: float
     reload_ok: bool
     save_errors: int
-    responses: Mapping[int, int]
 
 
 def self_source(read: Callable[[], SelfSnapshot]) -> Source:
@@ -70,4 +66,3 @@ def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
-    yield WEB_RESPONSES.by_label({str(code): count for code, count in sorted(snapshot.responses.items())})

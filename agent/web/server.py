@@ -34,7 +34,7 @@ _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_req
 
 
 class WebServer:
-    """Serves ``handler`` within ``limits``; ``responses`` counts answers by status. Closed connections are logged.
+    """Serves ``handler`` within ``limits``. Closed connections are logged.
 
     A connection waits (idle, or its header is incomplete), is answered (the handler runs), or writes. Over the limit,
     the peer with the most connections loses one: the longest waiting, else the longest writing, else the new one, else
@@ -51,7 +51,6 @@ class WebServer:
         tls: Callable[[], TlsTerms | None] = lambda: None,
     ) -> None:
         self._tls = tls
-        self.responses: Counter[int] = Counter()
         self._handler = handler
         self._log = log
         self._limits = limits or ServerLimits()
@@ -240,7 +239,6 @@ class WebServer:
         raise Closed(reason)
 
     async def _send(self, connection: Connection, response: HttpResponse, method: bytes, *, is_last: bool) -> None:
-        self.responses[response.status] += 1
         head = connection.http.send(head_of(response, "close" if is_last else ""))
         connection.held = b"" if method == b"HEAD" else response.body
         self._make_room(connection)

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,11 +41,6 @@ class Serving:
         self.addresses: tuple[str, ...] = ()
         self._server = WebServer(self._answer, log, tls=lambda: terms().tls)
         self._local = WebServer(handler, log)
-
-    @property
-    def responses(self) -> Counter[int]:
-        """Return the number of answers by status."""
-        return self._server.responses + self._local.responses
 
     async def start(self, addresses: Sequence[str]) -> None:
         """Listen at ``addresses`` (as in the configuration); OSError names the address that fails.

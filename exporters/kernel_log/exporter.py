@@ -20,7 +20,6 @@ from agent.sdk.exporter import (
 )
 from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
-from agent.sdk.ranks import RankLabel
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged, log_events
 from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
@@ -31,7 +30,6 @@ INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
-MAX_RANK_EVENTS = 256  # Pairs of rank and category with events. Further pairs appear only in the node's counts.
 
 OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
 READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again
@@ -46,14 +44,10 @@ LAST = Family("rankwatch_kernel_event_last_timestamp_seconds", "gauge",
     "When the agent read the last such line. For a line from before the agent's start: when the kernel wrote it. "
     "Absent until the first line since the boot.",
     ("category", "code"), "1 per category and code seen")
-RANK_EVENTS = Family("rankwatch_rank_kernel_events_total", "counter",
-    "Lines of the kernel's log that name the rank's process: killed by the OOM killer or because of failed memory, "
-    "hung, or crashed in the library.",
-    ("job_id", "rank", "category"), "1 per rank and category seen, at most 256", "max")
 LOST = Family("rankwatch_kernel_log_lost_total", "counter",
     "Records that the kernel overwrote before the agent read them.")
 # fmt: on
-FAMILIES = (EVENTS, LAST, RANK_EVENTS, LOST)
+FAMILIES = (EVENTS, LAST, LOST)
 
 
 class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -70,7 +64,7 @@ class Seen(msgspec.Struct):
 
 
 class Past(msgspec.Struct):
-    """The checkpoint: the number of the last record, and the counts up to it, of the node and by rank.
+    """The checkpoint: the number of the last record, and the counts up to it.
 
     ``parts``: by check, the parts that failed and have not recovered. The value is True for a file system that
     mountinfo showed as read-only.
@@ -79,7 +73,6 @@ class Past(msgspec.Struct):
     last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
     lost: SavedCount = 0
     seen: dict[str, dict[str, Seen]] = {}
-    ranks: dict[tuple[str, str, str], SavedCount] = {}
     parts: dict[str, dict[str, bool]] = {}
     gpu_errors: GpuErrors = msgspec.field(default_factory=GpuErrors)
 
@@ -145,7 +138,6 @@ class KernelLogExporter:
         self._is_backlog = False
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
-        self._forget_ranks()
         self._past.gpu_errors.forget(now)
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self._ctx.state.publish(msgspec.msgpack.encode(self._past))
@@ -158,7 +150,7 @@ class KernelLogExporter:
         seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
         seen.count = saved_sum(seen.count, group.times)
         seen.last_seconds = seconds
-        rank = self._count_rank(event, group.times)
+        rank = self._rank_of(event)
         if group.is_old:
             return
         self._report(event, fails(event, group.seconds))
@@ -212,25 +204,16 @@ class KernelLogExporter:
                 self._ctx.checks.rename(kind, known)
         self._names = names
 
-    def _count_rank(self, event: KernelEvent, count: int) -> dict[str, str]:
-        """Count events that name a rank's process, write an OOM kill to the rank table, return the rank's labels."""
+    def _rank_of(self, event: KernelEvent) -> dict[str, str]:
+        """Return the labels of the rank whose process the event names; write an OOM kill to the rank table."""
         if not event.pid:
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
             if view.process.key.pid == event.pid:
                 if event.category == OOM_KILL and not self._is_backlog:  # an older line may be of another process
                     self._ctx.ranks.observe_oom_kill(view.process.key)
-                key = (*view.label, event.category)
-                if key in self._past.ranks or len(self._past.ranks) < MAX_RANK_EVENTS:
-                    self._past.ranks[key] = saved_sum(self._past.ranks.get(key, 0), count)
                 return {"job_id": view.label.job_id, "rank": view.label.rank}
         return {}
-
-    def _forget_ranks(self) -> None:
-        """Drop the counts of ranks that the rank table no longer has."""
-        if self._past.ranks:
-            shown = {view.label for view in self._ctx.ranks.snapshot().ranks}
-            self._past.ranks = {key: count for key, count in self._past.ranks.items() if RankLabel(*key[:2]) in shown}
 
     def snapshot(self) -> Past:
         """Return a copy of the counts."""
@@ -238,16 +221,13 @@ class KernelLogExporter:
 
     def families(self, snapshot: Past) -> Iterable[Metric]:
         """Render; pure."""
-        events, last, ranks = EVENTS.rows(), LAST.rows(), RANK_EVENTS.rows()
+        events, last = EVENTS.rows(), LAST.rows()
         for category in categories():
             for code, seen in snapshot.seen.get(category, {}).items():
                 events.add((category, code), seen.count)
                 last.add((category, code), seen.last_seconds)
-        for key, count in snapshot.ranks.items():
-            ranks.add(key, count)
         yield events.metric
         yield last.metric
-        yield ranks.metric
         yield LOST.single(snapshot.lost)
 
     async def drain(self) -> None:

@@ -76,17 +76,6 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
     return vanished
 
 
-def best_rates(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[tuple[str, str], float]:
-    """Return the best rate (bytes per second), by device and port, of each port with another rate now, or none."""
-    rates = {(device.name, port.number): port.rate for device in devices for port in device.ports}
-    return {
-        (expected.device, str(number)): best.rate
-        for expected in baseline.functions.values()
-        for number, best in expected.ports.items()
-        if best.rate and best.rate != rates.get((expected.device, number))
-    }
-
-
 def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
     """Compare with the expectations and return the checks. A port with an unreadable state or rate fails no check."""
     present = _by_function(baseline, devices)

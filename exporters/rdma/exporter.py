@@ -11,7 +11,7 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoDat
 from agent.sdk.files import FilePlace, read_changed
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
-from exporters.rdma.baseline import Baseline, best_rates, ignore, learn, levels
+from exporters.rdma.baseline import Baseline, ignore, learn, levels
 from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
 from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
@@ -71,9 +71,8 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         if learn(self._baseline, devices, hidden_functions(roots.sys, functions)):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
-        best = best_rates(self._baseline, devices)
         every, wiring = self.config.all_counters, (self._switches, self._neighbours)
-        return RdmaSnapshot(devices, best, every, *wiring, self._resources(roots))
+        return RdmaSnapshot(devices, every, *wiring, self._resources(roots))
 
     async def update(self) -> None:
         """Look at every device. Raise NoData when no device was seen since the boot."""

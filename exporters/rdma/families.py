@@ -97,10 +97,6 @@ PORT_INFO = _gauge("rankwatch_rdma_port_info",
 PORT_STATE = _gauge("rankwatch_rdma_port_state_id",
     "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
 PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
-PORT_BEST_RATE = _gauge("rankwatch_rdma_port_rate_best_bytes_per_second",
-    "The highest rate of the port since the boot, while it was active. Absent while the port has this rate, and for "
-    "virtual devices.",
-    "1 per port that is slower than it was, or down")
 RECEIVED = _counter("rankwatch_rdma_received_bytes_total",
     "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).")
 SENT = _counter("rankwatch_rdma_transmitted_bytes_total",
@@ -135,13 +131,12 @@ _NAMED_OF_DRIVER = {
 class RdmaSnapshot(msgspec.Struct, frozen=True):
     """``all_counters``: render every counter, not only those of faults and congestion.
 
-    ``best_rates``: by device and port, for ports that are slower than at their best. ``switches``: switch and switch
-    port by device and port. ``neighbours``: the same by network device, for ports that ``switches`` does not have.
+    ``switches``: switch and switch port by device and port.
+    ``neighbours``: the same by network device, for ports that ``switches`` does not have.
     ``resources``: objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]
-    best_rates: Mapping[Place, float] = {}
     all_counters: bool = False
     switches: Mapping[Place, Place] = {}
     neighbours: Mapping[str, Place] = {}
@@ -166,8 +161,6 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
             if connected := snapshot.switches.get(labels) or snapshot.neighbours.get(port.netdev):
                 rows[SWITCH_INFO].add((*labels, *connected), 1)
             _counters(rows, labels, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
-    for labels, rate in snapshot.best_rates.items():
-        rows[PORT_BEST_RATE].add(labels, rate)
     return [row.metric for row in rows.values()]
 
 

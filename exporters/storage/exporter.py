@@ -33,10 +33,8 @@ SUCCESS = _gauge("rankwatch_storage_probe_success",
 DURATION = _gauge("rankwatch_storage_probe_duration_seconds",
     "Duration of the last probe, or the time since the running probe started; the greater of the two.")
 HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")
-SIZE = _gauge("rankwatch_storage_size_bytes", "Size of the path's file system.")
-AVAILABLE = _gauge("rankwatch_storage_available_bytes", "Free bytes for users in the path's file system.")
 # fmt: on
-FAMILIES = (SUCCESS, DURATION, HUNG, SIZE, AVAILABLE)
+FAMILIES = (SUCCESS, DURATION, HUNG)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
@@ -111,9 +109,6 @@ class StorageExporter:
             if probe.ok is not None or hung:
                 rows[SUCCESS].add(path, float(bool(probe.ok) and not hung))
                 rows[DURATION].add(path, max(probe.seconds, probe.under_way_seconds))
-            if probe.room is not None:
-                rows[SIZE].add(path, probe.room.size_bytes)
-                rows[AVAILABLE].add(path, probe.room.available_bytes)
         return [row.metric for row in rows.values()]
 
     async def drain(self) -> None:

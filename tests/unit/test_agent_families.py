@@ -21,7 +21,7 @@ SNAPSHOT = SelfSnapshot(
     age_seconds=90.0, exporters=(ExporterStatus("process", up=True, present=True),),
     counts={"process": SourceCounts(3, 3)}, refused=0,
     helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}), HelperStatus("ras", None, {})),
-    loop_lag_seconds=0.0, reload_ok=True, save_errors=0, responses={200: 1},
+    loop_lag_seconds=0.0, reload_ok=True, save_errors=0,
 )  # fmt: skip
 OWN = psutil.Process()
 

@@ -306,18 +306,6 @@ async def test_ignored_devices(root: Path) -> None:
         assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
 
 
-async def test_the_best_rate_of_a_port(root: Path) -> None:
-    """It shows while the port is slower than it was, or its device is missing."""
-    node = Node(root)
-    async with node.under_way() as exporter:
-        best = node.series("port_rate_bytes_per_second")["bnxt_re0"]
-        assert node.series("port_rate_best_bytes_per_second") == {}
-        port = root / "sys/class/infiniband/bnxt_re0/ports/1"
-        await asyncio.to_thread((port / "rate").write_text, "25 Gb/sec (1X EDR)\n")
-        await exporter.update()
-        assert node.series("port_rate_best_bytes_per_second") == {"bnxt_re0": best}
-
-
 async def test_which_counters_are_shown(root: Path) -> None:
     """By default those of faults have series, with all_counters every one; EFA's bytes are bytes, told once."""
     for all_counters in (False, True):

@@ -113,8 +113,6 @@ def test_series_of_paths() -> None:
         "probe_success": {"/a": 1, "/c": 0},
         "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
         "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
-        "size_bytes": {"/a": 1000, "/c": 1000},
-        "available_bytes": {"/a": 500, "/c": 500},
     }
 
 

@@ -117,7 +117,6 @@ async def test_get_and_head() -> None:
         writer.close()
         first = served.site.requests[0]
         assert (first.path, first.query, first.headers["accept"]) == ("/small", {"a": ["1", "2"], "b": [""]}, "x, y")
-        assert served.server.responses == {200: 3}
         assert sum(served.log.closed.values()) == 0
 
 

@@ -98,9 +98,9 @@ async def until(condition: object) -> None:
 async def test_a_page_arrives_whole(tmp_path: Path) -> None:
     """Four megabytes arrive whole, though the server closes after them."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
-    async with served(node) as (server, log, port):
+    async with served(node) as (_, log, port):
         assert (await ask(port, await node.context())).endswith(BIG)
-        assert (server.responses, log.faults) == ({200: 1}, 0)
+        assert log.faults == 0
 
 
 @pytest.mark.slow
@@ -256,7 +256,6 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
             writer.write(CLOSE)
             assert (await reader.read(-1)).endswith(BIG)
             writer.close()
-        assert serving.responses == {200: 3}
     finally:
         await serving.stop()
     assert not await asyncio.to_thread(local.exists)
