@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="only this job's ranks")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--brief", action="store_true", help="one line for each job and state, with its ranks: 0-3,7")
-    form.add_argument("--json", action="store_true", help="the agent's answer at /api/v1/ranks (docs/api.md)")
+    form.add_argument("--json", action="store_true", help="the agent's answer at /api/v1/ranks (docs/web.md)")
     form.add_argument("--watch", action="store_true", help=f"repeat every {WATCH_SECONDS:g} s")
     flags = parser.parse_args(list(arguments))
     try:

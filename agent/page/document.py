@@ -1,4 +1,4 @@
-"""The document at `/api/v1/ranks`: the ranks of this node. Documented in docs/api.md.
+"""The document at `/api/v1/ranks`: the ranks of this node. Documented in docs/web.md.
 
 Version 1 only gains fields; none is renamed or removed. Times are epoch seconds by the node's clock.
 """
