@@ -11,7 +11,8 @@ from alerting import why_no_alertmanager
 from clusters import Cluster, ClusterJob, Peculiarity, why_no_cluster
 from full import FULL
 from prometheus import why_no_prometheus
-from watches import LOSSY, WHOLE, Page, Watch, build_rules, watch
+from rules import build_rules
+from watches import LOSSY, WHOLE, Page, Watch, watch
 
 WATCHES = (WHOLE, LOSSY) if FULL else (WHOLE,)
 """The second watch sees the same accidents at the same time, and loses scrapes."""

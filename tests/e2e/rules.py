@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -91,27 +92,40 @@ def values(samples: Iterable[float | None]) -> str:
     return " ".join(words)
 
 
-def build_rules(directory: Path, thresholds: Mapping[str, Any]) -> Path:
-    """Build the rules with these thresholds; return their folder."""
+def build_rules(
+    directory: Path, thresholds: Mapping[str, Any], shorter: Mapping[str, str] = MappingProxyType({})
+) -> Path:
+    """Build the rules with these thresholds, and with the texts of ``shorter`` replaced; return their folder."""
     own, output = directory / "thresholds.yml", directory / "rules"
     own.write_text(yaml.safe_dump(dict(thresholds)))
     command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
     subprocess.run(command, check=True)
+    built = {path: path.read_text() for path in output.glob("*.yml")}
+    for long, short in shorter.items():
+        assert any(long in text for text in built.values()), long
+        built = {path: text.replace(long, short) for path, text in built.items()}
+    for path, text in built.items():
+        path.write_text(text)
     return output
 
 
-def prometheus_config(targets: Path, rules: Path, alertmanager_port: int) -> str:
-    """Return the shipped configuration and scrape jobs, with targets from the files in ``targets``."""
+def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, proxy: str = "", replica: int = 0) -> str:
+    """Return a configuration made of the shipped one and its scrape jobs, with targets from the files in ``targets``.
+
+    ``replica``: which of several it is; each scrapes at other times. ``proxy``: the address that scrapes go through.
+    """
     shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()
     assert "/etc/prometheus/rankwatch/" in jobs
+    scrapes = yaml.safe_load(jobs.replace("/etc/prometheus/rankwatch/", f"{targets}/"))["scrape_configs"]
+    static = [{"targets": [f"127.0.0.1:{port}" for port in alertmanager_ports]}]
     config = {
-        "global": {"evaluation_interval": "15s", "external_labels": {"replica": "0"}},
+        "global": {"evaluation_interval": "15s", "external_labels": {"replica": str(replica)}},
         "rule_files": [f"{rules}/*.yml"],
         "alerting": {
             "alert_relabel_configs": shipped["alerting"]["alert_relabel_configs"],
-            "alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{alertmanager_port}"]}]}],
+            "alertmanagers": [{"static_configs": static}],
         },
-        "scrape_configs": yaml.safe_load(jobs.replace("/etc/prometheus/rankwatch/", f"{targets}/"))["scrape_configs"],
+        "scrape_configs": [{**scrape, "proxy_url": proxy} if proxy else scrape for scrape in scrapes],
     }
     return str(yaml.safe_dump(config))

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
 from alerting import Alertmanager, Inbox, Message, to_inbox
 from clusters import Cluster, ClusterJob
 from nodes import wait_until
 from ports import free_port
-from prometheus import ROOT, Prometheus
+from prometheus import Prometheus
+from rules import prometheus_config
 
-DEPLOY = ROOT / "deploy" / "prometheus"
 PROXY = Path(__file__).with_name("lossy_proxy.py")
 RECEIVERS = ("page", "ticket", "info")
 WHOLE, LOSSY = "whole", "lossy"
@@ -144,43 +143,6 @@ def start_proxy(cluster: Cluster, home: Path) -> str:
 
     wait_until(listens, 10.0, "the proxy")
     return f"http://127.0.0.1:{port}"
-
-
-def build_rules(directory: Path, thresholds: Mapping[str, Any], shorter: Mapping[str, str]) -> Path:
-    """Build the rules as a site does, but for the texts in ``shorter``; return their folder."""
-    own, output = directory / "thresholds.yml", directory / "rules"
-    own.write_text(yaml.safe_dump(dict(thresholds)))
-    command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
-    subprocess.run(command, check=True)
-    built = {path: path.read_text() for path in output.glob("*.yml")}
-    for long, short in shorter.items():
-        assert any(long in text for text in built.values()), long
-        built = {path: text.replace(long, short) for path, text in built.items()}
-    for path, text in built.items():
-        path.write_text(text)
-    return output
-
-
-def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, proxy: str = "", replica: int = 0) -> str:
-    """Return a configuration made of the shipped one and its scrape jobs, with targets from the files in ``targets``.
-
-    ``replica``: which of several it is; each scrapes at other times. ``proxy``: the address that scrapes go through.
-    """
-    shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()
-    assert "/etc/prometheus/rankwatch/" in jobs
-    scrapes = yaml.safe_load(jobs.replace("/etc/prometheus/rankwatch/", f"{targets}/"))["scrape_configs"]
-    static = [{"targets": [f"127.0.0.1:{port}" for port in alertmanager_ports]}]
-    config = {
-        "global": {"evaluation_interval": "15s", "external_labels": {"replica": str(replica)}},
-        "rule_files": [f"{rules}/*.yml"],
-        "alerting": {
-            "alert_relabel_configs": shipped["alerting"]["alert_relabel_configs"],
-            "alertmanagers": [{"static_configs": static}],
-        },
-        "scrape_configs": [{**scrape, "proxy_url": proxy} if proxy else scrape for scrape in scrapes],
-    }
-    return str(yaml.safe_dump(config))
 
 
 def _page(message: Message) -> Page:
