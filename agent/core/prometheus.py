@@ -82,6 +82,8 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
         if answer.status != http.HTTPStatus.OK:
             hint = ": is it a Prometheus, not an agent?" if answer.status == http.HTTPStatus.NOT_FOUND else ""
             raise OSError(f"HTTP status {answer.status} ({answer.reason}){hint}")
+    except ConnectionRefusedError as error:
+        raise OSError("no Prometheus listens there") from error
     except http.client.HTTPException as error:  # not an OSError
         raise OSError(f"not an answer in HTTP: {error!r}") from error
     finally:
