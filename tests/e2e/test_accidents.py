@@ -129,7 +129,7 @@ ACCIDENTS = {
     "name", ["rename_then_kill", *(pytest.param(name, marks=full) for name in list(ACCIDENTS)[1:])]
 )
 def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
-    """Whatever happens to the files, every rank's operations are those that it wrote."""
+    """Whatever happens to the files, each rank's counters equal the operations that it wrote."""
     machine = Machine(tmp_path)
     with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*BUSY) as job:
         job.wait_for("ready")
@@ -175,7 +175,7 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
 @full
 @pytest.mark.timeout(130)
 def test_communicators_made_anew_in_the_same_process(tmp_path: Path) -> None:
-    """The plugin empties its file and goes on in it while the agent is away: each filling counts once."""
+    """If the plugin empties and refills its file while the agent is down, the agent counts each filling once."""
     machine = Machine(tmp_path)
     options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")
     with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*options) as job:
@@ -209,7 +209,7 @@ def is_hollow(directory: Path, least_bytes: int) -> bool:
 @full
 @pytest.mark.timeout(120)
 def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
-    """Holes below the durable offset free disk under a live job, lose nothing, and outlive a kill of the agent."""
+    """Holes below the durable offset free disk under a live job, lose no record, and survive a kill of the agent."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     section = {"paths": [str(dump_dir)], "reclaim": {"enabled": True}}

@@ -25,7 +25,7 @@ def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_configuration_is_good() -> None:
-    """amtool has nothing to say against it."""
+    """amtool accepts the configuration."""
     done = amtool("check-config", str(SHIPPED))
     assert done.returncode == 0, done.stderr
 
@@ -50,7 +50,7 @@ def test_the_configuration_is_good() -> None:
     ],
 )
 def test_each_severity_has_its_receiver(labels: str, receiver: str) -> None:
-    """Pages wake, tickets wait, the owner is informed, shadow tells nobody, and a strange severity is not lost."""
+    """Each severity goes to its own receiver, shadow to none, and an unknown severity to a person."""
     done = amtool(
         "config", "routes", "test", f"--config.file={SHIPPED}", f"--verify.receivers={receiver}", *labels.split()
     )
@@ -66,7 +66,7 @@ def post(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Post]:
 
 @with_node
 def test_a_job_is_one_page_whatever_happens_to_it(post: Post) -> None:
-    """Two pages of one job and one of another come as one incident each, with what is said, and links."""
+    """Two pages of one job are one incident, with texts and links; a page of another job is a second incident."""
     post.send(alert("RankDead", "page", "1"), alert("Own", "page", "1"), alert("JobStalled", "page", "2"))
     one, other = post.first("/pagerduty", "RankDead of 1"), post.first("/pagerduty", "JobStalled of 2")
     assert one.body["event_action"] == "trigger"
@@ -86,7 +86,7 @@ def test_a_job_is_one_page_whatever_happens_to_it(post: Post) -> None:
 
 @with_node
 def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
-    """Each cluster's page comes, and neither silences what the other tells of its own job."""
+    """Jobs of one id in two clusters are two incidents, and neither inhibits alerts of the other."""
     post.send(alert("RankDead", "page", "8"), alert("JobStalled", "page", "8") | {"cluster": "c2"})
     post.send(alert("StragglerRank", "ticket", "8") | {"cluster": "c3"})
     one, other = post.first("/pagerduty", "c1: job 8"), post.first("/pagerduty", "c2: job 8")
@@ -101,7 +101,7 @@ def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
 
 @with_node
 def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
-    """What fails of a node under 38 jobs is one page, and one ticket of each kind; another node is another incident."""
+    """Failed hardware under 38 jobs of a node is one page and one ticket of each kind; another node is apart."""
     under = [alert("RankUnhealthy", "page", node="n1"), alert("OwnHardware", "page", node="n1")]
     worn = [alert("HardwareFailed", "ticket", node=node, check=f"c{n}") for node in ("n1", "n2") for n in range(38)]
     for ranks in range(1, 39):
@@ -119,7 +119,7 @@ def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
 
 @with_node
 def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
-    """Three nodes of one domain, with ranks of two jobs, are one notification; another domain is another incident."""
+    """Three lost nodes of one domain are one notification; a lost node of another domain is another incident."""
     rack = [
         alert("NodeLost", "page", job, domain="rack-7", node=f"n{n}") for job, n in (("21", 1), ("21", 2), ("22", 3))
     ]
@@ -133,7 +133,7 @@ def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
 
 @with_node
 def test_ranks_that_died_together_are_one_page(post: Post) -> None:
-    """Three ranks of one job are one notification, which names each; one that is found later updates the incident."""
+    """Three dead ranks of a job are one notification with each rank; a later death updates the incident."""
     dead = [alert("RankDead", "page", "31", rank=rank, node=f"n{rank}", **{"class": "fail"}) for rank in "0123"]
     for each in dead[:3]:
         post.send(each, said=f", rank {each['rank']}")
@@ -147,7 +147,7 @@ def test_ranks_that_died_together_are_one_page(post: Post) -> None:
 
 @with_node
 def test_the_hardware_of_an_nvlink_domain_is_one_page(post: Post) -> None:
-    """A link that all nodes of a rack report is one notification, and so are its tickets."""
+    """A link that all nodes of a rack report is one page, and one ticket of each kind."""
     nodes = [f"r{number}" for number in range(9)]
     rack = {"check": "nvlink_down", "cluster_uuid": "5b1b"}
     for severity, name in (("page", "RankUnhealthy"), ("ticket", "HardwareFailed")):
@@ -160,7 +160,7 @@ def test_the_hardware_of_an_nvlink_domain_is_one_page(post: Post) -> None:
 
 @with_node
 def test_a_page_without_a_job_is_named_by_its_alert(post: Post) -> None:
-    """A file system that hangs is nobody's job: the incident's group is the alert."""
+    """The incident of a page without a job, such as a hung file system, has the alert's name."""
     post.send(alert("StorageHung", "page", path="/data"), alert("StorageHung", "page", path="/home"))
     page = post.first("/pagerduty", "description of StorageHung").body["payload"]
     assert (page["group"], page["summary"]) == ("c1: StorageHung", "c1: StorageHung of /data, and 1 more")
@@ -168,7 +168,7 @@ def test_a_page_without_a_job_is_named_by_its_alert(post: Post) -> None:
 
 @with_node
 def test_tickets_and_information_say_what_and_where(post: Post) -> None:
-    """Slack gets summary, description and links; those without a job are grouped by alert; info has the token."""
+    """Slack gets summary, description and links; alerts without a job are grouped by name; info sends the token."""
     down = [alert("RankwatchDown", "ticket", node=node) for node in ("n1", "n2")]
     post.send(*down, alert("StragglerRank", "ticket", "3"), alert("RankDead", "info", "4"))
     ticket = post.first("/slack", "StragglerRank of 3").body["attachments"][0]
@@ -182,7 +182,7 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
 
 @with_node
 def test_texts_stay_short(post: Post) -> None:
-    """Forty pages and forty tickets at once, each with much to say, are a line and a short text, and say how many."""
+    """The notification of forty long pages or tickets at once is short and has their number."""
     said = ": " + "word " * 120
     pages = [alert(f"Own{number:02}", "page", "40") for number in range(40)]
     tickets = [alert("RankwatchLate", "ticket", node=f"n{number:02}") for number in range(40)]
@@ -200,7 +200,7 @@ def test_texts_stay_short(post: Post) -> None:
 
 @with_node
 def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
-    """What Slack would read as a call to a channel, or as a link, comes as the characters that it is."""
+    """A job's name that Slack would read as a mention or a link arrives as plain characters."""
     post.send(alert("StragglerRank", "ticket", "<!channel>"), said=" <!here> & <@U1>")
     body = post.first("/slack", "&lt;@U1&gt;").body
     ticket = body["attachments"][0]
@@ -211,7 +211,7 @@ def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
 
 @with_node
 def test_what_is_no_address_is_no_link(post: Post) -> None:
-    """PagerDuty gets links that it can take alone: neither a path nor what a job's name makes of an address."""
+    """PagerDuty gets only absolute addresses as links, neither a path nor a job's name."""
     page = told(alert("RankDead", "page", "bad address"))
     page["annotations"] = {**page["annotations"], "runbook_url": "docs/runbooks.md#rankdead"}
     post.alertmanager.send([page])
@@ -232,7 +232,7 @@ def test_what_is_no_address_is_no_link(post: Post) -> None:
     ],
 )
 def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silenced: str, heard: str) -> None:
-    """In the same job: its effects are suppressed; not all else there, nor the effect in another job or cluster."""
+    """A cause inhibits its consequences in the same job, and no alert of another job or cluster."""
     effects, others = silenced.split(), heard.split()
     post.send(*(alert(name, "page", cause) for name in (cause, *effects, *others)))
     post.send(alert(effects[0], "page", f"not {cause}"), alert(effects[0], "page", cause) | {"cluster": "c2"})
@@ -244,7 +244,7 @@ def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silence
 
 @with_node
 def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
-    """A page silences the job's tickets and information; on trial, info, lost nodes and other jobs silence no page."""
+    """A page inhibits the job's tickets and info; shadow, info and lost nodes inhibit no page."""
     post.send(
         alert("RankDead", "page", "5"),
         alert("StragglerRank", "ticket", "5"),
@@ -274,7 +274,7 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
 @with_node
 @full
 def test_the_dead_mans_switch_is_held_down(post: Post) -> None:
-    """The watchdog's message comes twice a minute, neither at once again nor at every other tick of its group."""
+    """The watchdog's message arrives twice a minute."""
     post.send(alert("Watchdog", "info"))
     first, second = wait_until(lambda: post.inbox.at("/alive")[1:] and post.inbox.at("/alive"), 45.0, "another message")
     assert 25.0 < second.time - first.time < 35.0

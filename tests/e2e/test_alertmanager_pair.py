@@ -22,10 +22,7 @@ WAITED_SECONDS = 32.0
 
 @pytest.mark.timeout(120)
 def test_two_alertmanagers_tell_once(tmp_path: Path) -> None:
-    """Two peers get the same alerts of two senders, one later than the other and in other words: one notification each.
-
-    Also after an Alertmanager was killed and a sender was away.
-    """
+    """Two Alertmanagers with equal alerts of two senders send one notification, also after a restart of one."""
     with Node("monitor") as node, Inbox(node) as inbox:
         ports = free_port(), free_port()
         config = to_inbox(inbox)

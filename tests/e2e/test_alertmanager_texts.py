@@ -57,7 +57,7 @@ def render(directory: Path, text: str, firing: int, over: int, one: dict[str, An
 @pytest.mark.parametrize("one", [FULL, BARE], ids=["full", "bare"])
 @pytest.mark.parametrize(("firing", "over"), [(1, 0), (2, 0), (9, 0), (10, 1), (0, 1), (0, 10)])
 def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: int) -> None:
-    """Every template gives a text for one alert and many, that fire or are over, also for one without annotations."""
+    """Every template renders for one alert and for many, firing or resolved, with and without annotations."""
     for text in templates([PAGE, TICKET]):
         assert "<no value>" not in render(tmp_path, text, firing, over, one)
 
@@ -72,13 +72,13 @@ def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: i
     ],
 )
 def test_a_title_counts_what_fires(tmp_path: Path, firing: int, over: int, one: dict[str, Any], title: str) -> None:
-    """It has the cluster where there is one, the first alert's summary, and how many more fire; or that all is over."""
+    """A title has the cluster, the first summary and the number of further alerts, or says that all are resolved."""
     assert render(tmp_path, TICKET["title"], firing, over, one) == title
     assert render(tmp_path, PAGE["description"], firing, over, one) == title.removeprefix("Over: ")
 
 
 def test_what_is_shown_of_many_alerts_is_said(tmp_path: Path) -> None:
-    """Eight beside the first are named; with one more it says how many are not."""
+    """A text has the summaries of at most nine alerts, and the number of the others."""
     shown = render(tmp_path, TICKET["text"], 9, 0, FULL)
     assert (shown.count("Also: "), "more" in shown) == (8, False)
     cut = render(tmp_path, TICKET["text"], 10, 0, FULL)

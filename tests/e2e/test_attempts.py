@@ -74,7 +74,7 @@ def answers(directory: Path, combinations: Collection[frozenset[str]]) -> Iterat
 
 @pytest.mark.timeout(300)
 def test_each_way_into_another_process_is_refused(tmp_path: Path) -> None:
-    """Each combination of drop-ins opens only its own ways, and each refusal has the errno of the part that refuses."""
+    """Each combination of drop-ins permits only its own ways; each refusal has the errno of its cause."""
     wrong = []
     for drop_ins, answered in zip(COMBINATIONS, answers(tmp_path, COMBINATIONS), strict=True):
         expected = {name: way.answer(drop_ins) for name, way in WAYS.items()}
@@ -85,6 +85,6 @@ def test_each_way_into_another_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_without_the_filter_memory_is_written(tmp_path: Path) -> None:
-    """With the same rights and no filter the attempts write to the memory of root's process: they are real."""
+    """With the same rights and no filter the attempts write into the memory of root's process."""
     [answered] = answers(tmp_path, [UNFILTERED])
     assert answered == {name: way.unfiltered for name, way in WAYS.items()}

@@ -37,7 +37,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
-    """The file, the line and the path of the mistake, and status 2: with a check and at a start."""
+    """A wrong configuration ends start and check with status 2 and one line: file, line, path of the mistake."""
     path = tmp_path / "rankwatch.yml"
     path.write_text("exporters:\n  nvidia: {}\n")
     for more in ((), ("--check-config",)):
@@ -47,7 +47,7 @@ def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
-    """Status 1 and one clear line, which names the address."""
+    """A port in use ends the start with status 1 and one line that names the address."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         (tmp_path / "rankwatch.yml").write_text(json.dumps({"state": {"path": ""}}))
@@ -60,7 +60,7 @@ def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None:
-    """FIFOs, links, directories named like logs, endless lines and garbage are counted; every true record too."""
+    """The agent counts FIFOs, links, endless lines and garbage in a directory, and every true record beside them."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     options = (*FOUR, "--records-per-second", "100", "--steps", "50", "--flush-at-end")
@@ -104,7 +104,7 @@ def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving up rights needs root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
 def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> None:
-    """No rights to the files' directory and to the checkpoint's: both counted and said, and the rest goes on."""
+    """The agent counts and logs missing rights to record files and to the checkpoint's directory; all else works."""
     for package in ("agent", "exporters"):
         shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     (open_directory / "closed").mkdir(mode=0o700)

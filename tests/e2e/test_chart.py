@@ -54,13 +54,13 @@ def secrets_of(manifests: Manifests, name: str) -> dict[str, str]:
 
 
 def test_lint() -> None:
-    """Helm finds no mistake in the chart."""
+    """`helm lint --strict` accepts the chart."""
     done = helm("lint", "--strict", CHART)
     assert done.returncode == 0, done.stdout
 
 
 def test_every_field_is_one_of_the_api(tmp_path: Path) -> None:
-    """Each field of the chart's manifests is one of the API's, with the default values and with all components."""
+    """Each field of the chart's manifests is a field of the API, with default values and with all components."""
     components = 'components={"kernel-log": true, "all-processes": true}'
     for values in ((), (components, "auth.enabled=false", 'priorityClassName="high"')):
         manifests = [each for each in rendered(*values) if each["kind"] != "Secret"]
@@ -70,7 +70,7 @@ def test_every_field_is_one_of_the_api(tmp_path: Path) -> None:
 @needs_kubectl
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
-    """Without a password, the pod, the rules and the PodMonitor are those of kustomize."""
+    """Without a password the chart's pod, rules and PodMonitor equal those of kustomize."""
     made = rendered(f'gpu="{vendor}"', "auth.enabled=false")
     pod = pod_of(made)
     theirs = pod_of(kustomized(KUBERNETES / "overlays" / vendor))
@@ -85,7 +85,7 @@ def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
 
 
 def test_values(tmp_path: Path) -> None:
-    """Image, tolerations, labels, configuration and components reach the manifests; a change of configuration rolls."""
+    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration rolls."""
     made = rendered(
         'image={"repository": "registry.example/rankwatch", "tag": "7"}',
         'tolerations=[{"key": "gpu", "operator": "Exists"}]',
@@ -122,14 +122,14 @@ def test_values(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_values_are_refused(value: str, complaint: str) -> None:
-    """A value that the chart does not have, or of another type, ends Helm with the value's name."""
+    """Helm refuses an unknown value, and a value of another type, by name."""
     done = helm("template", "rankwatch", CHART, "--set-json", value)
     assert done.returncode != 0
     assert complaint in done.stderr
 
 
 def test_packed_chart_is_the_same(tmp_path: Path) -> None:
-    """The packed chart needs no checkout, and a release of it fits into a Secret."""
+    """The packed chart renders without a checkout, and a release of it fits into a Secret."""
     assert helm("package", CHART, "--destination", tmp_path).returncode == 0
     [packed] = tmp_path.glob("rankwatch-*.tgz")
     assert packed.stat().st_size < 300_000
@@ -139,7 +139,7 @@ def test_packed_chart_is_the_same(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 def test_the_shipped_scrape_works_and_others_get_nothing(tmp_path: Path) -> None:
-    """With the chart's certificate and password a Prometheus scrapes a real agent; without the password it gets 401."""
+    """Prometheus scrapes a real agent with the chart's certificate and password; without the password it gets 401."""
     made = rendered()
     web = tmp_path / "web"
     web.mkdir()

@@ -149,7 +149,7 @@ def states(node: Node, state: str) -> set[tuple[str, str]]:
 
 
 def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
-    """Below 150 MB; not root, a health check, the metrics' port; one program carries capabilities, none its owner."""
+    """The image is below 150 MB, runs as a user, and has a health check; one program carries capabilities."""
     assert built.size() < MAX_BYTES
     assert built.config["User"] == f"{IMAGES_USER}:{IMAGES_USER}"
     assert built.config["Healthcheck"]["Test"] == ["CMD", "/usr/bin/rankwatch", "status", "--brief"]
@@ -163,7 +163,7 @@ def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
 
 @full
 def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
-    """Its own user, no capability, its own processes: it is healthy and serves what it knows of itself."""
+    """Without any capability the container is healthy and serves the metrics of itself."""
     command = [*built.config["Entrypoint"], *built.config["Cmd"]]
     given = {"user": IMAGES_USER, "mounts": [Mount(CONFIG.parent, "/etc/rankwatch")]}
     container = Container(node, built, tmp_path / "agent", command, **given, sees_host=False, read_only=False)
@@ -179,7 +179,7 @@ def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
 
 
 def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """It names ranks of other users, of the node and of pods, counts their records, and knows how they ended."""
+    """With the DaemonSet's rights the agent names ranks of users and pods, with their records and ends."""
     prepared(node, built, host, tmp_path)
     [second] = POD["containers"]
     assert (host / "seccomp/rankwatch.json").read_bytes() == PROFILE.read_bytes()
@@ -244,7 +244,7 @@ def answers(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, 
 
 @full
 def test_what_the_daemon_set_may_do_to_other_processes(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """From the agent's container no process of root's and no file of root's is written; what it reads the docs say."""
+    """The agent's container writes to no process and no file of root; it reads what docs/security.md lists."""
     prepared(node, built, host, tmp_path)
     profile = host / "seccomp/rankwatch.json"
     profile.write_text(json.dumps({**json.loads(profile.read_text()), "defaultErrnoRet": errno.ENOANO}))
@@ -253,14 +253,14 @@ def test_what_the_daemon_set_may_do_to_other_processes(built: Image, node: Node,
 
 @full
 def test_what_it_may_do_without_rights(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """As the component without-rights has it: nothing of other users' processes is read or written."""
+    """With the component without-rights the container reads and writes nothing of other users' processes."""
     answered = answers(node, built, host, tmp_path / "tries", WITHOUT_RIGHTS)
     assert {name for name, answer in answered.items() if answer == "done"} <= OF_ITSELF
 
 
 @full
 def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """The attempts are real: root with the same capabilities and the runtimes' profile is refused none of these."""
+    """With root and the runtime's default profile all attempts succeed: they are real."""
     security = {**_AGENT["securityContext"], "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
     answered = answers(node, built, host, tmp_path / "tries", {**_AGENT, "securityContext": security})
     written = {"process_vm_writev", "memory, written as a file", "root's file by its root, written", "ptrace"}
@@ -269,7 +269,7 @@ def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Nod
 
 @full
 def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """As the component without-rights has it: Inspector's records, which all may read, name ranks of another user."""
+    """With the component without-rights Inspector's readable records name ranks of another user."""
     os.chown(host / "state", IMAGES_USER, IMAGES_USER)
     dumps, home = host / "state/inspector", host / "home"
     for directory in (dumps, home):
@@ -284,7 +284,7 @@ def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path,
 @pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
 @pytest.mark.parametrize("words", [of_the_page(), pytest.param(of_the_unit(), marks=full)], ids=["page", "unit"])
 def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path, words: list[str]) -> None:
-    """By the docs' line and by the unit's: ranks of another user, the kernel's log, healthy; it stops when asked to."""
+    """By the docs' line and by the unit: ranks of another user, the kernel's log, healthy, an orderly stop."""
     config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"
     for path in (config, state / "inspector"):
         path.mkdir(parents=True)
@@ -312,12 +312,12 @@ def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path,
 
 
 def test_docker_has_the_same_rights() -> None:
-    """The unit of docker's gives what the docs' line gives."""
+    """Docker's unit gives the rights of the line in the docs."""
     assert rights(of_the_unit()) == rights(of_the_page())
 
 
 @pytest.mark.skipif(not QUADLETS.exists(), reason="no podman in .cache: scripts/test --full fetches it")
 def test_podman_has_the_same_rights() -> None:
-    """Podman's own generator takes the quadlet, and makes of it what the docs' line gives, without a way to more."""
+    """Podman's generator makes the rights of the line in the docs from the quadlet, and no more."""
     no_more = ("--security-opt", "no-new-privileges")
     assert rights(of_the_quadlet()) == rights(of_the_page()) | {no_more}

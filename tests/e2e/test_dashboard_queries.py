@@ -137,7 +137,7 @@ def fill(text: str, variables: Mapping[str, str]) -> str:
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 @pytest.mark.parametrize("title", ["Silence of all ranks over time", "Lateness of all ranks over time"])
 def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
-    """A large job has the worst of each hundred ranks, in order; a small one each of its ranks, in order."""
+    """A large job shows the worst of each hundred ranks in order, a small job each rank in order."""
     ranks = {"0": 0.0, "5": 0.1, "99": 0.9, "100": 0.3, "199": 0.2, "4095": 0.4, "12345": 0.7}
     hundreds = {"000": 0.9, "001": 0.3, "040": 0.4, "123": 0.7}
     made = {"Lateness of all ranks over time": elsewhere, "Silence of all ranks over time": silence}[title]
@@ -183,7 +183,7 @@ def silence(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
-    """A rank that died on one node and lives on another is alive; of two that are gone the worse state counts."""
+    """A rank that died on one node and lives on another is alive; of two ends the worse state is shown."""
     states = [("0", "a", "dead"), ("0", "b", "alive"), ("1", "a", "dead"), ("2", "a", "exited"), ("2", "b", "dead")]
     row = 'rankwatch_rank_state{{job_id="7",rank="{}",node="{}",state="{}"}}'
     now, counts = (of_panel("job", title)[0] for title in ("Ranks now", "Ranks"))
@@ -204,7 +204,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_time_of_gpus_by_class(tmp_path: Path) -> None:
-    """Minutes of GPUs add up to hours; what a productive minute lacks is waiting; unknown time lowers no goodput."""
+    """Minutes of GPUs add up to hours; the rest of a productive minute is waiting; unknown time lowers no goodput."""
     gpus = 'job:rankwatch_gpus:count{job_id="7"}'
     busy = 'job:rankwatch_gpus_busy:count{{job_id="7",class="{}"}}'
     series = [(gpus, "8x59"), (busy.format("productive"), "6x29"), (busy.format("unknown"), "_x29 8x29")]
@@ -260,7 +260,7 @@ def check_answers(
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
-    """Each query and variable of a dashboard has what live jobs give: with a late rank, and one that is killed."""
+    """Each query and variable of a dashboard returns data of live jobs with a late rank and a killed one."""
     machine = Machine(tmp_path)
     with (
         machine.job(*JOB) as job,

@@ -140,7 +140,7 @@ def under_way(log: Path, *options: str) -> Iterator[Demo]:
 
 @pytest.mark.timeout(START_SECONDS + 60)
 def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
-    """Eight ranks; the kill command that the script prints brings one down at once; Ctrl-C ends and removes all."""
+    """The printed kill command ends one of eight ranks, `status` shows it, and Ctrl-C leaves no process and no file."""
     kill = demo.said("kill rank:")
     subprocess.run(["bash", "-c", kill], check=True, cwd=ROOT, timeout=30)
     wait_until(lambda: demo.ups() == {**dict.fromkeys(RANKS, 1.0), "3": 0.0}, 5.0, "the death of rank 3")
@@ -160,7 +160,7 @@ def test_demo_shows_a_killed_rank_and_leaves_nothing(demo: Demo) -> None:
 @pytest.mark.timeout(START_SECONDS + PAGE_SECONDS + 60)
 @pytest.mark.skipif(NO_ALERTS is not None, reason=NO_ALERTS or "")
 def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
-    """With Prometheus and Alertmanager a killed rank of eight is a page in the terminal, and Ctrl-C ends all of it."""
+    """With Prometheus and Alertmanager a killed rank is a page in the terminal, and Ctrl-C ends all programs."""
     demo = demo_with_alerts
     prometheus = demo.said("alerts:").split("http://")[1].split("/")[0]
     up = f"http://{prometheus}/api/v1/query?query=count(rankwatch_rank_up%7Bjob_id=%22{demo.job_id}%22%7D==1)"
@@ -176,7 +176,7 @@ def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
 
 
 def test_alerts_are_for_the_demo() -> None:
-    """Without the demo there is nothing to start Prometheus for."""
+    """`--alerts` without `--demo` is refused."""
     done = subprocess.run(
         [ROOT / "scripts" / "run", "--alerts"], capture_output=True, text=True, check=False, timeout=60
     )
@@ -186,14 +186,14 @@ def test_alerts_are_for_the_demo() -> None:
 @pytest.mark.timeout(START_SECONDS + 60)
 @pytest.mark.skipif(not promtools(), reason="promtool not found")
 def test_promtool_finds_nothing_on_the_page(demo: Demo) -> None:
-    """The page of an agent with a job at work, in which a rank died, is clean to every promtool."""
+    """`promtool check metrics` accepts the page of an agent with a job in which a rank died."""
     subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
     wait_until(lambda: "rankwatch_rank_exit_info{" in demo.get(), 5.0, "the exit")
     check_metrics(demo.get())
 
 
 def test_the_second_call_is_quick() -> None:
-    """Once the environment is made, the script does no more than start the program."""
+    """Once the environment exists, the script only starts the program."""
     scripted = [ROOT / "scripts" / "run", "--version"]
     subprocess.run(scripted, check=True, capture_output=True, timeout=START_SECONDS)
     done = subprocess.run(scripted, check=True, capture_output=True, text=True, timeout=2)

@@ -33,7 +33,7 @@ def doctor(agent: Agent, *more: str) -> dict[str, str]:
 
 
 def test_an_installation(tmp_path: Path) -> None:
-    """All is well by the agent's own configuration; then each fault is named: jobs, rules, a directory, a wrong key."""
+    """`doctor` finds a good installation good, and names each fault: jobs, rules, a directory, a wrong key."""
     records, targets = tmp_path / "records", tmp_path / "targets"
     for path in (records, targets):
         path.mkdir()

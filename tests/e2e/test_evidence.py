@@ -74,7 +74,7 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
     ],
 )
 def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says: str) -> None:
-    """A crashed or stopped rank leaves a bundle within 25 s: `show` names it, the other processes are in it."""
+    """A crashed or stopped rank leaves a bundle within 25 s that names it and has the other processes."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     with machine.job("--ranks", str(RANKS), env={"MY_TOKEN": PLANTED}) as job, watched(machine, job, folder) as agent:
@@ -94,7 +94,7 @@ def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says
 
 
 def test_root_asks_for_one(tmp_path: Path) -> None:
-    """`rankwatch evidence take` has one taken of a job that is well, and `list` shows it; of no job there is none."""
+    """`rankwatch evidence take` takes a bundle of a healthy job, and `list` shows it; an unknown job has none."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     folder.mkdir()
@@ -110,7 +110,7 @@ def test_root_asks_for_one(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
-    """Where the disk has no room nothing half written stays, it is counted, and scrapes stay quick."""
+    """On a full disk there is no half-written bundle, the failure is counted, and scrapes stay fast."""
     machine = Machine(tmp_path)
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -131,7 +131,7 @@ def test_a_full_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
 
 @full
 def test_a_hung_file_system_costs_bundles_alone(tmp_path: Path) -> None:
-    """Where the directory's file system does not answer, scrapes are quick, deaths are told, the agent ends in time."""
+    """If the bundles' file system hangs, scrapes stay fast, deaths are exported, and the agent stops in time."""
     machine = Machine(tmp_path)
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -164,7 +164,7 @@ groups:
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 @pytest.mark.timeout(180)
 def test_a_page_that_is_open(tmp_path: Path) -> None:
-    """With alerts_url a page on a rank here that Prometheus has open leaves a bundle; odd names are no mistake."""
+    """With alerts_url an open page on a rank here leaves a bundle."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     port = free_port()

@@ -80,7 +80,7 @@ def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subproce
 @full
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
 def test_a_hang_by_ras(tmp_path: Path) -> None:
-    """When NVIDIA's RAS says that a job is stalled, a bundle names the rank that the others wait for, and no other."""
+    """When NVIDIA's RAS reports a stalled job, the bundle names the rank that the others wait for, and no other."""
     with RasJob(tmp_path, 8, free_port()) as job:
         site = EvidenceSite(tmp_path, job.job_id)
         told = {"path": str(site.folder), "silence_seconds": SILENCE_SECONDS}
@@ -98,7 +98,7 @@ def test_a_hang_by_ras(tmp_path: Path) -> None:
 
 @full
 def test_a_gpu_that_fails(tmp_path: Path) -> None:
-    """An Xid under a rank (NVIDIA's library is a stub here) leaves a bundle that names the rank and the check."""
+    """An Xid under a rank (a stub of NVIDIA's library) leaves a bundle with the rank and the check."""
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     (tmp_path / "driver").mkdir()
@@ -117,10 +117,7 @@ def test_a_gpu_that_fails(tmp_path: Path) -> None:
 
 
 def test_what_the_log_says(tmp_path: Path) -> None:
-    """The log's first cause stands in the time line, before the death that follows; lines are kept where that is on.
-
-    What the user printed before, a token, is in no file of the bundle.
-    """
+    """The time line has the log's first cause before the death; no file has the token that the user printed."""
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     log = tmp_path / "job.out"

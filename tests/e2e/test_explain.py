@@ -97,7 +97,7 @@ def keep(name: str, page: str) -> None:
 
 
 def test_a_killed_rank(tmp_path: Path) -> None:
-    """Before, nothing happened; after a SIGKILL the rank, its signal, node and cost are told, the same each time."""
+    """After a SIGKILL `explain` has the rank, its signal, node and cost, the same at each call; before, no incident."""
     with site(tmp_path) as made:
         status, page = made.explained()
         assert status == 0
@@ -131,7 +131,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
 
 
 def test_a_crash_and_a_restart(tmp_path: Path) -> None:
-    """A crash tears the job down, and it is started anew: the time line has both; a bundle's other word is told."""
+    """The time line has the crash and the restart; the page also has what a bundle says against it."""
     evidence = tmp_path / "evidence"
     evidence.mkdir()
     with site(tmp_path, "--teardown", "torchrun") as made:
@@ -174,7 +174,7 @@ def contradiction(job_id: str, at: float) -> Summary:
 
 
 def test_a_stopped_rank(tmp_path: Path) -> None:
-    """A rank that SIGSTOP holds is named as what the job waits for; once it goes on, the incident is over."""
+    """`explain` names a stopped rank as the one that the job waits for; after SIGCONT the incident has an end."""
     with site(tmp_path) as made:
         pid = made.job.pid(1)
         made.job.kill(pid, signal.SIGSTOP)

@@ -165,12 +165,12 @@ def rows(page: str, heading: str) -> list[str]:
 
 
 def test_two_clusters(prometheus: Prometheus) -> None:
-    """Jobs of one id in two clusters are never one story."""
+    """Jobs of one id in two clusters are two stories."""
     assert told(prometheus, "7") == "clusters x, y each have a job 7: choose one by --cluster\n"
 
 
 def test_a_hang(prometheus: Prometheus) -> None:
-    """The rank that the others waited for, by three witnesses; that of the watchdog which gave up is only told."""
+    """Three witnesses name the rank that the others waited for; the rank whose watchdog gave up is listed apart."""
     page = told(prometheus, "7", "--cluster", "x")
     print(page)  # noqa: T201  # shown where the test fails
     assert page.startswith("job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes\nthe job hung: ")
@@ -206,7 +206,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
 
 @pytest.mark.parametrize("asked", [("7", "--cluster", "y"), ("8",)])
 def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
-    """The rank under the GPU that failed is the culprit, before those that were lost with its node."""
+    """The rank on the failed GPU is the culprit, before the ranks that were lost with its node."""
     page = told(prometheus, *asked)
     print(page)  # noqa: T201  # shown where the test fails
     assert "\na node was lost: from 2027-01-15T08:29:30Z" in page

@@ -45,7 +45,7 @@ def series_of(scenario: str) -> list[dict[str, str]]:
 def test_who_held_the_others_up(
     scenario: str, culprits: dict[str, tuple[str, int]], promtool: str, tmp_path: Path
 ) -> None:
-    """The ranks whose GPUs, or programs, were made to hang are named, in each group that waits for them; no others."""
+    """The ranks whose GPU or program hung are named in each group that waits for them, and no other rank."""
     samples = [
         {"labels": f'{{rank="{rank}",what="{what}"}}', "value": groups} for rank, (what, groups) in culprits.items()
     ]

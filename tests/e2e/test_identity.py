@@ -30,7 +30,7 @@ def open_directory() -> Iterator[Path]:
 
 
 def test_ranks_without_environment_and_several_in_a_process_are_named_by_communicators(tmp_path: Path) -> None:
-    """Two jobs on one node: one whose ranks have no RANK, one with two ranks a process; both have ranks 0 to 3."""
+    """Communicators name the ranks of a job without RANK, and of a job with two ranks per process."""
     bare, shared = Machine(tmp_path), Machine(tmp_path)
     with (
         bare.job(*FOUR, "--no-rank-environment", name="bare") as first,
@@ -55,7 +55,7 @@ def test_ranks_without_environment_and_several_in_a_process_are_named_by_communi
 @pytest.mark.root
 @pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
 def test_two_nodes_share_a_directory_and_a_job(tmp_path: Path) -> None:
-    """Each agent exports its own ranks and files only; together they have all, in one job and equal communicators."""
+    """On a shared directory each agent exports only its own ranks and files; together they have the whole job."""
     options = ("--hosts", "2", "--master-addr", "node-a", "--tp", "2", "--dump-interval-us", "50000")
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -88,7 +88,7 @@ def test_two_nodes_share_a_directory_and_a_job(tmp_path: Path) -> None:
 @pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
 def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -> None:
-    """Without ptrace rights: counted, said once with the remedy; ranks by communicators, exits by ioctl or unknown."""
+    """Without ptrace rights communicators name another user's ranks, and one log line has the remedy."""
     for package in ("agent", "exporters"):
         shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     with Node("plain") as node:
@@ -121,7 +121,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
 
 @full
 def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
-    """Killed and started anew: who left before is as it was and dies in its time, who left meanwhile is exited."""
+    """After a kill of the agent ended ranks keep their state, and a rank that ended meanwhile is exited."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         job.wait_for("ready")

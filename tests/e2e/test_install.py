@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_wheel_holds_the_two_packages(wheel: Path) -> None:
-    """The wheel holds agent and exporters, each with its mark of being typed, and nothing else but its metadata."""
+    """The wheel has agent and exporters, both marked as typed, and its metadata."""
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} == {"agent", "exporters", f"rankwatch-{__version__}.dist-info"}
     assert {"agent/py.typed", "exporters/py.typed"} <= set(names)
@@ -63,7 +63,7 @@ def test_wheel_holds_the_two_packages(wheel: Path) -> None:
 
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_command_and_module_work_from_an_empty_directory(installed: Path, tmp_path: Path) -> None:
-    """The command and `python -I -m agent` run without anything of the checkout."""
+    """The command and `python -I -m agent` run without a file of the checkout."""
     for command in ([installed / "rankwatch"], [installed / "python", "-I", "-m", "agent"]):
         assert python(*command, "--version", cwd=tmp_path) == f"rankwatch {__version__}\n"
     example = ROOT / "deploy" / "systemd" / "rankwatch.yml"
@@ -90,14 +90,14 @@ asyncio.run(main())
 
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_a_helper_process_finds_what_is_installed(installed: Path, tmp_path: Path) -> None:
-    """A helper process of the installed agent imports its target, and says that an empty report is none."""
+    """A helper process of the installed agent imports its target and refuses an empty report."""
     said = python(installed / "python", "-I", "-c", HELPER, cwd=tmp_path)
     assert said == "not JSON: Input data was truncated\n"
 
 
 @pytest.mark.timeout(INSTALL_SECONDS)
 def test_once_reads_recorded_data(installed: Path, tmp_path: Path) -> None:
-    """`--once` counts every recorded operation, and reads only what its configuration names."""
+    """`--once` counts every recorded operation and reads only the configured paths."""
     config = tmp_path / "rankwatch.yml"
     config.write_text(f'exporters: {{inspector: {{paths: ["{RECORDS}"]}}, process: {{enabled: false}}}}\n')
     page = python(installed / "python", "-I", "-m", "agent", f"--config.file={config}", "--once", cwd=tmp_path)

@@ -94,7 +94,7 @@ def mistakes(found: list[dict[str, Any]], directory: Path) -> str:
 
 
 def test_every_field_is_the_apis(tmp_path: Path) -> None:
-    """Of the base, and of what Prometheus' operator takes; a field that is not there would be found."""
+    """Each field of the base and of the operator's resources is a field of the API; an unknown one is found."""
     found = documents(KUBERNETES / "base") + documents(monitoring(tmp_path))
     assert {each["kind"] for each in found} == set(TYPES) - {"ConfigMap"}
     assert mistakes(found, tmp_path) == ""
@@ -104,7 +104,7 @@ def test_every_field_is_the_apis(tmp_path: Path) -> None:
 
 
 def test_what_it_may(tmp_path: Path) -> None:
-    """Not root; three capabilities, profiles, no token, nothing of the host writable but its own state."""
+    """The pod is not root, has three capabilities and no token, and writes only its own state on the host."""
     daemon_set = next(document for document in documents(KUBERNETES / "base") if document["kind"] == "DaemonSet")
     pod = daemon_set["spec"]["template"]["spec"]
     [container] = pod["containers"]
@@ -123,7 +123,7 @@ def test_what_it_may(tmp_path: Path) -> None:
 
 
 def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
-    """Each file of rules is one PrometheusRule, both scrape jobs are endpoints by their names; own thresholds count."""
+    """Each rule file is one PrometheusRule, both scrape jobs are endpoints, and own thresholds apply."""
     folder = monitoring(tmp_path)
     made = {document["metadata"]["name"]: document for document in documents(folder)}
     for path in map(Path, RULES):
@@ -173,7 +173,7 @@ def scrape_configs(monitor: dict[str, Any], targets: Path) -> list[dict[str, Any
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
-    """A rank's pod and container are those of its job, not the agent's; jobs and nodes have the rules' names."""
+    """A rank's labels pod and container are those of its job; jobs and nodes have the names that the rules use."""
     folder = monitoring(tmp_path)
     monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
     found = {
@@ -218,7 +218,7 @@ def pod_of(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 @needs_kubectl
 def test_without_rights(tmp_path: Path) -> None:
-    """The component leaves no capability, no root, no profile of the node's, and nothing of the node writable."""
+    """The component removes every capability, root, the profile and all writable mounts of the node."""
     pod = pod_of(with_component(tmp_path, "without-rights"))
     assert not pod["initContainers"]
     [container] = pod["containers"]
@@ -234,7 +234,7 @@ def test_without_rights(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_all_processes(tmp_path: Path) -> None:
-    """The component takes the AppArmor profile away, and nothing else."""
+    """The component removes the AppArmor profile and nothing else."""
     [plain] = pod_of(kustomized(KUBERNETES / "overlays/amd"))["containers"]
     [container] = pod_of(with_component(tmp_path, "all-processes"))["containers"]
     assert container["securityContext"].pop("appArmorProfile") == {"type": "Unconfined"}
@@ -244,7 +244,7 @@ def test_all_processes(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
-    """The component makes the container privileged, and says nothing that the API would refuse beside it."""
+    """The component makes the container privileged, with no field that the API refuses beside it."""
     [container] = pod_of(with_component(tmp_path, "kernel-log"))["containers"]
     assert container["securityContext"] == {
         "privileged": True,
@@ -261,7 +261,7 @@ def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
     ("overlay", "label"), [("nvidia", "nvidia.com/gpu.present"), ("amd", "feature.node.kubernetes.io/amd-gpu")]
 )
 def test_overlays(tmp_path: Path, overlay: str, label: str) -> None:
-    """Each is the base for its nodes, with its configuration; NVIDIA's in the runtime class that gives NVML."""
+    """Each overlay is the base with its node selector and configuration; NVIDIA's has the runtime class for NVML."""
     found = kustomized(KUBERNETES / "overlays" / overlay)
     assert mistakes(found, tmp_path) == ""
     by_kind = {each["kind"]: each for each in found}
@@ -276,7 +276,7 @@ def test_overlays(tmp_path: Path, overlay: str, label: str) -> None:
 
 @needs_kubectl
 def test_monitoring_is_put_together(tmp_path: Path) -> None:
-    """The operator's kinds and a labelled ConfigMap for each dashboard, all within etcd's bound."""
+    """The monitoring has the operator's kinds and one labelled ConfigMap per dashboard, within etcd's limit."""
     found = kustomized(monitoring(tmp_path))
     assert mistakes(found, tmp_path) == ""
     dashboards = [each for each in found if each["kind"] == "ConfigMap"]

@@ -38,7 +38,7 @@ def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]
 
 
 def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
-    """Eight ranks are up with bandwidth for all they do; a killed one is down at once, exited, and by which signal."""
+    """Eight ranks are up with bandwidth; a killed one is down and exited within 0.5 s, with its signal."""
     with machine.job() as job, machine.agent(job) as agent:
         job.wait_for("ready")
         agent.wait_for_states(alive(8))
@@ -58,7 +58,7 @@ def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
 def test_no_scrape_after_a_restart_lacks_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
-    """From its first answer on the agent shows every rank, those that run and those that left while it was away."""
+    """From its first scrape a restarted agent has every rank, running or ended while it was down."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         job.wait_for("ready")
@@ -88,7 +88,7 @@ def test_no_scrape_after_a_restart_lacks_ranks(
 
 
 def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None:
-    """SIGSTOP makes it unresponsive though up, SIGCONT alive; one that a debugger holds is not stopped."""
+    """SIGSTOP makes a rank unresponsive, SIGCONT alive; a rank under a debugger is not stopped."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent() as agent:
         agent.wait_for_states(ALIVE)
@@ -108,7 +108,7 @@ def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None
 
 
 def test_a_zombie_that_nobody_reaps_tells_how_it_ended(tmp_path: Path) -> None:
-    """Without the ioctl a rank whose parent never waits for it is down, and its status known, within a second."""
+    """Without the ioctl a rank that stays a zombie is down within a second, with its exit status."""
     machine = Machine(tmp_path, ioctl=False)
     with machine.job(*FOUR) as job, machine.agent() as agent:
         agent.wait_for_states(ALIVE)

@@ -48,7 +48,7 @@ pytestmark = [
 
 @pytest.mark.timeout(300)
 def test_what_lldpd_has_heard_is_written(tmp_path: Path) -> None:
-    """What lldpd answers over a socket that only its user may connect to is a file that the agent may read."""
+    """The service writes lldpd's answer, from a socket of lldpd's user, to a file that the agent can read."""
     with layered(tmp_path) as root:
         install(root, ())
         (root / "opt/lldpd.py").write_text(LLDPD)

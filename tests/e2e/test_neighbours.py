@@ -89,7 +89,7 @@ AFTER = [
 
 @pytest.mark.parametrize("attack", AFTER)
 def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], shared: SharedNode) -> None:
-    """The neighbour does his worst, then rank 1 crashes: states, endings and counters are as without him."""
+    """A hostile user on the node changes no state, end or counter of a job whose rank 1 crashes."""
     with shared.agent() as agent, shared.victim() as job:
         agent.wait_for_states(ALIVE, 20.0)
         wait_until(lambda: victims_series(agent)["bandwidth"] == set(ALIVE), 20.0, "records of all ranks")
@@ -113,7 +113,7 @@ def takes_ranks(shared: SharedNode) -> None:
 
 
 def test_a_job_that_starts_is_unharmed(shared: SharedNode) -> None:
-    """What the neighbour does before the job starts costs it neither its id nor its ranks."""
+    """A hostile user who acts before a job starts takes neither its id nor its ranks."""
     with shared.agent() as agent:
         takes_ranks(shared)
         agent.wait_for_states({"0": "alive", "1": "alive"}, 20.0)
@@ -135,7 +135,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 
 @NO_GROUPS
 def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
-    """Of two containers, both of uid 0, the one that comes later and crashes is no rank of the other's job."""
+    """Of two containers of uid 0, a crash in the later one is no exit of the other's job."""
     with (
         control_group(f"/docker/{OURS}") as ours,
         control_group(f"/docker/{THEIRS}") as theirs,
@@ -156,7 +156,7 @@ def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
 
 @NO_GROUPS
 def test_a_schedulers_group_below_a_login_is_no_proof(shared: SharedNode) -> None:
-    """A user who copies the scheduler's groups below his own login's gets no plain id: the job's real group does."""
+    """A copy of the scheduler's control groups below a login gives no plain job id: the real group does."""
     real = f"/slurm/uid_{VICTIM}/job_{JOB}/step_0/task_0"
     copied = f"/user.slice/user-{MALLORY}.slice/user@{MALLORY}.service"
     mine = copied + real.replace(str(VICTIM), str(MALLORY))

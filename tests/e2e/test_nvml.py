@@ -68,7 +68,7 @@ def has_library(pid: int) -> bool:
 
 
 def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
-    """GPUs are shown by a helper that alone has the library; two equal Xids are two, and their GPU is lost."""
+    """Only a helper loads the library; two equal Xids count as two, and their GPU is lost."""
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 8
     assert agent.value("rankwatch_node_check_success", check="gpu_driver_hung") == 1.0
     assert not has_library(agent.pid())
@@ -94,7 +94,7 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
 
 @full
 def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
-    """Scrapes take their usual time, GPU series are gone, there is never a second helper, and it recovers by itself."""
+    """While the driver hangs, scrapes are as fast as usual, GPU series are absent, one helper exists."""
     node.update({"hang": "count"})
     agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)
     until = time.monotonic() + LOOK_SECONDS  # over several attempts
@@ -113,7 +113,7 @@ def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
 
 @full
 def test_an_agent_that_stops_leaves_no_helper(agent: Agent, node: Node) -> None:
-    """Also while the driver hangs: the agent does not wait for it."""
+    """A stopping agent leaves no helper and does not wait for a driver that hangs."""
     (helper,) = helpers(agent)
     node.update({"hang": "count"})
     agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)

@@ -45,7 +45,7 @@ def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
 def test_a_rank_that_the_oom_killer_took_is_dead_at_once(
     tmp_path: Path, small_group: Path, rank: Callable[[str, Path, str], subprocess.Popen[str]], ioctl: bool
 ) -> None:
-    """SIGKILL by the OOM killer is not any SIGKILL: dead at once, its peer alive, and a SIGKILL later is another."""
+    """A rank that the OOM killer ends is dead at once; a later SIGKILL is not an OOM kill."""
     machine = Machine(tmp_path, ioctl=ioctl)
     victim, peer = (rank(number, small_group, machine.job_id) for number in "01")
     with machine.agent() as agent:

@@ -74,7 +74,7 @@ def unpacked(debs: tuple[Path, Path]) -> Path:
 
 
 def test_every_python_runs_the_same_files(unpacked: Path) -> None:
-    """The package's one folder serves each Python that is here, its compiled modules included."""
+    """The package's one folder serves each Python here, with its compiled modules."""
     find = "source scripts/environment.sh; for minor in 11 12 13; do find_python $minor || true; done"
     pythons = subprocess.run(["bash", "-c", find], check=True, cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert pythons
@@ -87,7 +87,7 @@ def test_every_python_runs_the_same_files(unpacked: Path) -> None:
 
 
 def test_nothing_in_the_package_names_the_checkouts_program(unpacked: Path) -> None:
-    """Units, scripts and documents name /usr/bin/rankwatch: nothing is in /opt."""
+    """Units, scripts and documents name /usr/bin/rankwatch; the package has no file in /opt."""
     found = subprocess.run(
         ["grep", "-rlI", "/opt/rankwatch/bin/rankwatch", unpacked / "usr", unpacked / "etc"],
         check=False,
@@ -99,7 +99,7 @@ def test_nothing_in_the_package_names_the_checkouts_program(unpacked: Path) -> N
 
 
 def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None:
-    """Each command that the program names has its part of the manual page and is completed, with its options."""
+    """The manual page and the completion have each command with its options."""
     said = subprocess.run(
         [ROOT / ".venv/bin/python", "-m", "agent", "--help"], check=True, cwd=ROOT, capture_output=True, text=True
     ).stdout
@@ -128,7 +128,7 @@ def booted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_debians_package(booted: Path, debs: tuple[Path, Path]) -> None:
-    """Installed, upgraded and rolled back under a job, killed, stopped, purged: one page, and nothing is left."""
+    """The package works through upgrade, rollback, kill and stop under a job; a purge leaves no file."""
     said = accept(booted, DEB, debs, BOOT_SECONDS)
     print(said)  # noqa: T201  # the times stand in docs/install.md
     assert said.endswith("ACCEPTED\n"), said
@@ -146,7 +146,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @full
 @pytest.mark.parametrize("release", ["bookworm", "trixie"])
 def test_the_install_script(release: str, bundle: Path, tmp_path: Path) -> None:
-    """From the bundle, without a network: installed, again, and taken away; the site's configuration stays."""
+    """The script installs from the bundle without a network, again, and uninstalls; the site's configuration stays."""
     with layered(tmp_path, tree(release)) as root:
         said = accept(root, INSTALLED, [bundle], BOOT_SECONDS)
     print(said)  # noqa: T201  # likewise
@@ -155,7 +155,7 @@ def test_the_install_script(release: str, bundle: Path, tmp_path: Path) -> None:
 
 @full
 def test_pipx(bundle: Path, tmp_path: Path) -> None:
-    """The wheel alone is a program: installed by pipx it serves, and simulates."""
+    """The wheel that pipx installs serves metrics and simulates a job."""
     with layered(tmp_path, tree("bookworm", "pipx")) as root:
         said = accept(root, PIPX, [bundle], BOOT_SECONDS)
     print(said)  # noqa: T201  # likewise
@@ -164,7 +164,7 @@ def test_pipx(bundle: Path, tmp_path: Path) -> None:
 
 @full
 def test_uv(bundle: Path, tmp_path: Path) -> None:
-    """`uv tool install` of the bundle's wheel, without an index, gives a program that serves its help."""
+    """`uv tool install` of the bundle's wheel, without an index, gives a program that prints its help."""
     subprocess.run(["tar", "xf", bundle, "-C", tmp_path, "--strip-components=1"], check=True)
     subprocess.run([ROOT / ".venv/bin/python", "-m", "venv", tmp_path / "uv"], check=True)
     pip = [tmp_path / "uv/bin/python", "-m", "pip", "--disable-pip-version-check", "--quiet", "install", "uv"]
@@ -180,7 +180,7 @@ def test_uv(bundle: Path, tmp_path: Path) -> None:
 
 @full
 def test_arm64(tmp_path: Path) -> None:
-    """The package for arm64 has the same compiled modules, each for that machine (ELF's e_machine 183)."""
+    """The arm64 package has the same compiled modules, each for that machine (ELF's e_machine 183)."""
     build(tmp_path, "--arch", "arm64", "deb")
     [built] = tmp_path.glob("*_arm64.deb")
     subprocess.run(["dpkg-deb", "-x", built, tmp_path / "root"], check=True)
@@ -191,7 +191,7 @@ def test_arm64(tmp_path: Path) -> None:
 
 @full
 def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
-    """The SBOM names each locked dependency once, with its version and at least one digest."""
+    """The SBOM has each locked dependency once, with its version and at least one digest."""
     build(tmp_path, "sbom")
     [built] = tmp_path.glob("*.cdx.json")
     components = json.loads(built.read_text())["components"]
@@ -201,7 +201,7 @@ def test_the_list_of_what_is_in_it(tmp_path: Path) -> None:
 
 
 def test_rpms_package(tmp_path: Path) -> None:
-    """RPM takes the package into an empty tree, where its files are whole; its scripts are shell that parses."""
+    """RPM installs the package into an empty tree with all files; its scripts are valid shell."""
     build(tmp_path / "out", "rpm")
     [built] = (tmp_path / "out").glob("*.rpm")
     root = tmp_path / "root"
@@ -220,7 +220,7 @@ def test_rpms_package(tmp_path: Path) -> None:
 
 @full
 def test_the_same_commit_makes_the_same_bytes(tmp_path: Path) -> None:
-    """Built twice, every kind has the same bytes."""
+    """Two builds of one commit give the same bytes."""
     for name in ("one", "two"):
         build(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "one").iterdir())

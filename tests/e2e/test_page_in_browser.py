@@ -53,7 +53,7 @@ def violations(browser: Browser) -> list[str]:
 
 
 def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
-    """The page is whole, and comes anew every ten seconds."""
+    """Without its script the page is whole and reloads every ten seconds."""
     agent, _ = site
     with Browser(tmp_path, scripts=False) as browser:
         browser.open(address(agent))
@@ -66,7 +66,7 @@ def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) ->
 def test_everybody_can_read_it(
     site: tuple[Agent, SimulatedJob], tmp_path: Path, size: tuple[int, int], dark: bool
 ) -> None:
-    """axe-core finds no violation, light at a desk and dark on a phone; state, rank and progress come first."""
+    """axe-core finds no violation on a light desktop and a dark phone; state, rank and progress come first."""
     agent, _ = site
     with Browser(tmp_path, size, dark=dark) as browser:
         browser.open(address(agent))
@@ -81,7 +81,7 @@ def test_everybody_can_read_it(
 
 @full
 def test_twenty_open_pages(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
-    """They cost the agent at most one part in a hundred of a CPU more, each asks for no more than the page itself."""
+    """Twenty open pages cost the agent at most 1 % of a CPU and request only the page."""
     agent, _ = site
     before = cpu_share(agent)
     with Browser(tmp_path) as browser:
@@ -101,7 +101,7 @@ def test_twenty_open_pages(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> 
 
 
 def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
-    """The open page says in 3 s that a rank is gone, in time who waits for it, and the end of the agent."""
+    """The open page shows a killed rank within 3 s, later which rank waits for it, and the agent's end."""
     agent, job = site
     with Browser(tmp_path) as browser:
         browser.open(address(agent))

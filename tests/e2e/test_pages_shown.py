@@ -62,7 +62,7 @@ def email(directory: Path, config: dict[str, Any]) -> str:
 
 
 def test_a_page_is_shown_as_the_documentation_has_it(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The texts of docs/pages.md are what the shipped templates make of the captured notification."""
+    """The shipped templates render the captured notification to the texts of docs/pages.md."""
     shown = [
         pagerduty(tmp_path, RECEIVERS["page"]["pagerduty_configs"][0]),
         opsgenie(tmp_path, RECEIVERS["page-opsgenie"]["opsgenie_configs"][0]),
@@ -88,7 +88,7 @@ small {{ color: #aeaeb2 }} b {{ display: block; margin: 4px 0 8px }} p {{ margin
 
 @pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or "")
 def test_a_page_fits_on_a_phone(tmp_path: Path) -> None:
-    """Title and text of a page need less than half of a phone's screen; RANKWATCH_PICTURES keeps the picture."""
+    """Title and text of a page need less than half of a phone's screen."""
     config = RECEIVERS["page"]["pagerduty_configs"][0]
     title, text = (render(tmp_path, template) for template in (config["description"], config["details"]["what"]))
     lines = "".join(f"<p>{html.escape(line)}</p>" for line in text.splitlines())

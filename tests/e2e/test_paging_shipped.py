@@ -115,13 +115,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 
 def test_a_killed_rank_is_one_page(told: Told) -> None:
-    """SIGKILL for one rank: one page within 45 s with rank, node, signal and cause."""
+    """SIGKILL for one rank is one page within 45 s with rank, node, signal and cause."""
     words = ("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed the process")
     told.check_page("killed", "RankDead", 45.0, *words)
 
 
 def test_a_crash_that_ends_the_job_is_one_page(told: Told) -> None:
-    """SIGSEGV, and the launchers end the others at once: one page within 35 s, and it names who was first."""
+    """SIGSEGV, after which the launchers end the other ranks, is one page within 35 s with the first rank."""
     words = ("crashed", "rank 1 on 10.0.0.10 crashed", "GPU, driver or memory when one rank crashes")
     told.check_page("crashed", "RankDead", 35.0, *words)
 
@@ -133,13 +133,13 @@ def test_an_orderly_end_is_silence(told: Told) -> None:
 
 
 def test_a_lost_node_is_one_page(told: Told) -> None:
-    """A node without power is one page, with the node and its ranks, and no word of the agent there."""
+    """A node without power is one page with the node and its ranks, and no alert about its agent."""
     told.check_page("lost", "NodeLost", 100.0, "Node 10.0.0.13 is lost, with ranks of job lost", "power")
     assert told.fired("lost") == {"NodeLost"}
 
 
 def test_the_watchdog_has_a_way_of_its_own(told: Told) -> None:
-    """What only says that alerts arrive reaches the dead man's switch and nobody else."""
+    """Only the dead man's switch gets the alert Watchdog."""
     assert told.inbox.at("/dead-mans-switch")
     everybody = [message for receiver in RECEIVERS for message in told.inbox.at(f"/{receiver}")]
     assert [message for message in everybody if "Watchdog" in str(message.body)] == []

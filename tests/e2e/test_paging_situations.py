@@ -121,7 +121,7 @@ def watch(after: Stage, request: pytest.FixtureRequest) -> Watch:
 
 @pytest.mark.parametrize("name", [*SITUATIONS, MEMORY])
 def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> None:
-    """Each incident is one notification, of its cause, in time; and none says that it is over while it lasts."""
+    """Each incident is one notification of its cause, in time, and is not resolved while it lasts."""
     if name not in after.situations:
         pytest.skip("no memory group can be made")
     after.check(name, watch)
@@ -129,25 +129,25 @@ def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> N
 
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watch, what: str) -> None:
-    """Of what was told already nobody is told again, and not that it is over."""
+    """A fault of Prometheus or Alertmanager repeats no notification and resolves none."""
     assert after.told_since(what, watch).pages == []
 
 
 def test_nobody_is_told_of_anything_else(after: Stage, watch: Watch) -> None:
-    """There is no other page than those of the situations, and no ticket but those that follow from what was done."""
+    """There is no page and no ticket beside those of the situations."""
     known = {after.about(name) for name in after.situations}
     others = [page for page in watch.told() if page.about not in known]
     assert [page for page in others if (page.receiver, page.about) not in TICKETS] == []
 
 
 def test_the_watchdog_goes_on(after: Stage, watch: Watch) -> None:
-    """The dead man's switch is told again after all that befell those who tell it."""
+    """The dead man's switch gets its message again after all faults of Prometheus and Alertmanager."""
     began = max(after.disturbed.values())
     wait_until(lambda: any(each.time > began for each in watch.inbox.at("/dead-mans-switch")), 60.0, "the watchdog")
 
 
 def test_scrapes_were_lost(after: Stage) -> None:
-    """The second watch did lose about one scrape in a hundred."""
+    """The second Prometheus lost about one scrape in a hundred."""
     lossy = next(each for each in after.site.watches if each.name == LOSSY)
     lost = lossy.lost.read_text().splitlines()
     asked = lossy.prometheus.value('sum(count_over_time(up{job=~"rankwatch.*"}[1h]))') or 0.0

@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> None:
-    """Both scrapers' increase() over a busy job in which the agent is killed again and again is what the files hold."""
+    """increase() in two Prometheus equals the records in the files, over many kills of the agent."""
     machine = Machine(tmp_path)
     with (
         machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent,
@@ -79,7 +79,7 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
 
 
 def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
-    """With a busy job and a scrape after the other no timer is late by 50 ms more than the machine makes the agent."""
+    """With a busy job and endless scrapes no timer is later than 50 ms beyond the time without a CPU."""
     machine = Machine(tmp_path)
     sleeper = subprocess.Popen([sys.executable, "-Sc", SLEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with sleeper, machine.job(*BUSY) as job, machine.agent(job) as agent:

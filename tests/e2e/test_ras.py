@@ -53,7 +53,7 @@ def missing(agent: Agent) -> list[tuple[str, ...]]:
 
 
 def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJob, tmp_path: Path) -> None:
-    """The node of rank 0 asks unbidden; a killed rank is missing, named with its node and GPU, and later dead."""
+    """The node of rank 0 queries without configuration; a killed rank is missing, with node and GPU, and later dead."""
     with agent_for(job, tmp_path) as agent:
         wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
         assert counts(agent) == {"expected": 8, "responding": 8, "missing": 0, "unresponsive": 0, "dead": 0}
@@ -73,7 +73,7 @@ def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJo
 
 @full
 def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> None:
-    """A child that outlived its rank holds the listener still, where nobody would answer: the agent keeps away."""
+    """The agent does not query an address whose listener is held by a child that outlived its rank."""
     job.fork(7)
     job.signal(7)
     job.processes[7].wait()
@@ -90,7 +90,7 @@ def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> 
 def test_a_single_pass_asks_only_where_it_is_told_to(
     job: RasJob, tmp_path: Path, role: str, reason: str | None
 ) -> None:
-    """`--once` asks RAS with the role reporter, and with no other."""
+    """`--once` queries RAS only with the role reporter."""
     config = tmp_path / "once.yml"
     config.write_text(f"exporters: {{ras: {{addresses: ['127.0.0.1:{job.port}'], role: {role}}}}}\n")
     argv = [sys.executable, "-m", "agent", "--once", "--config.file", config]

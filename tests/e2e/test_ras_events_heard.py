@@ -55,7 +55,7 @@ def missing(agent: Agent) -> set[str]:
 
 
 def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Path) -> None:
-    """Reporter and standby, side by side, hear of a killed rank; the standby does not wait for its turn to name it."""
+    """A standby that gets the event of a death queries before its turn."""
     with agent_for(job, tmp_path, "standby") as standby, agent_for(job, tmp_path, "reporter") as reporter:
         for agent in (standby, reporter):
             agent.wait_for("rankwatch_ras_up", 1, seconds=STREAM_SECONDS)

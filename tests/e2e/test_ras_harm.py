@@ -96,8 +96,7 @@ def asked_one_after_the_other_to_the_end(wire: Wire) -> bool:
 
 
 def test_a_slow_query_is_read_to_its_end(job: RasJob, tmp_path: Path) -> None:
-    """An agent that is stopped while a query waits for a stopped process waits too: no thread spins, and nothing but
-    what is allowed was ever said."""
+    """An agent waits for a query to a stopped process; no thread spins, and it sends only allowed commands."""
     ras = {"addresses": [f"127.0.0.1:{job.port}"]}
     with Wire(job.port) as wire, Agent(tmp_path, {"exporters": {"ras": ras}}, job_id=JOB) as agent:
         wait_until(lambda: wire.asked() and not wire.in_flight(), QUERY_SECONDS, "a first query")

@@ -61,7 +61,7 @@ def state(node: ClusterNode, job: RasJob, rank: int) -> str | None:
 
 
 def test_the_first_node_asks_and_the_last_stands_by(cluster: Cluster, tmp_path: Path) -> None:
-    """The node of rank 0 reports, that of the last rank stands by, and the others never ask."""
+    """The node of rank 0 is reporter, the node of the last rank is standby, and no other node queries."""
     with job_on(cluster, tmp_path) as job:
         roles = [
             [sample.labels["role"] for sample in node.agent.samples("rankwatch_ras_reporter", job_id=job.job_id)]
@@ -75,7 +75,7 @@ def test_the_first_node_asks_and_the_last_stands_by(cluster: Cluster, tmp_path: 
 
 
 def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Cluster, tmp_path: Path) -> None:
-    """The reporter names a rank that was killed on another node at its next poll."""
+    """At its next poll the reporter names a rank that was killed on another node."""
     reporter = cluster.nodes[0].agent
     with job_on(cluster, tmp_path) as job:
         job.signal(5)
@@ -88,7 +88,7 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
 
 @pytest.mark.timeout(150)
 def test_when_the_reporters_node_is_lost_the_standby_tells_who_is_missing(tmp_path: Path) -> None:
-    """The node of rank 0 loses its power: the standby names its ranks, and no other, long before its own turn."""
+    """If the node of rank 0 loses power, the standby names its ranks and no other."""
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", 4) as cluster, job_on(cluster, tmp_path, env=FAST) as job:
         standby = cluster.nodes[3].agent

@@ -87,8 +87,7 @@ def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
 
 
 def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: RasJob, agent: Agent) -> None:
-    """A job that moves accuses nobody, though one rank is last; when that one stops it is named within two polls, in
-    its groups, and the ranks that wait for it and hold up theirs are not."""
+    """The rank that stops launching is named within two polls, its victims are not, and a moving job has no suspect."""
     moving = ["tp0", "tp1", "tp2", "tp3", "dp0", "dp1"]
     with running(job, moving, behind=5):
         wait_for_report(agent)
@@ -113,8 +112,7 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
 
 @full
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
-    """A rank that failed at work, that failed to make a communicator or that aborts it is named; when that is over the
-    errors are gone, the abort is shown for a while, and that the rank which aborted has left."""
+    """A rank with an error is named while the error lasts, an abort for a while longer."""
     shown = {name: [sample.labels for sample in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
     assert shown == {

@@ -106,7 +106,7 @@ class Attacker:
 def test_a_user_brings_the_agent_to_nobody_else(
     node: Node, open_directory: Path, tmp_path: Path, host: str, named: str, *, apart: bool
 ) -> None:
-    """A service at an address that a user names, or has in a network of its own, is never connected to."""
+    """The agent does not connect to a service at an address that a user names, or in a user's own network."""
     target = Target(node, tmp_path / "target", METADATA, OTHER, "127.0.0.1")
     with ExitStack() as stack:
         attacker = Attacker(node, open_directory, "4711", host, named, apart=apart)
@@ -119,7 +119,7 @@ def test_a_user_brings_the_agent_to_nobody_else(
 
 
 def test_a_user_whose_own_process_listens_is_asked(node: Node, open_directory: Path, tmp_path: Path) -> None:
-    """The same process on the node's own loopback is asked, by another user's agent."""
+    """The agent queries a user's own process that listens on the node's loopback."""
     with ExitStack() as stack:
         attacker = Attacker(node, open_directory, "4711", "127.0.0.1", "127.0.0.1", apart=False)
         stack.callback(attacker.process.kill)

@@ -91,7 +91,7 @@ def missing(agent: Agent, version: str) -> list[tuple[str, ...]]:
 
 
 def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
-    """A healthy job is whole: by name where the report is JSON; the text of an older one names no communicator."""
+    """The agent reads a healthy job as whole; only JSON reports name communicators."""
     agent.wait_for("rankwatch_library_info", 1, job_id=job_id(version), version=version)
     if number_of(version) < JSON:
         endpoint = f"127.0.0.1:{jobs[version].port}"
@@ -104,10 +104,7 @@ def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -
 
 
 def test_a_missing_rank_is_named(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
-    """A killed rank is missing at the next poll, with its node, but for 2.24, which tells neither node nor reason.
-
-    No reply is one that cannot be read. A query may take too long: eight jobs and their dead ones share this machine.
-    """
+    """At the next poll a killed rank is missing with its node, except with NCCL 2.24, whose text has neither."""
     jobs[version].signal(KILLED, signal.SIGKILL)
     young = YOUNG_SECONDS if number_of(version) < SOUND else 0.0
     wait_until(lambda: missing(agent, version), young + POLL_SECONDS + SLOW_SECONDS, "the missing rank")

@@ -122,7 +122,7 @@ class Expected(NamedTuple):
     ids=lambda expected: "+".join(expected.drop_ins) or "none",
 )
 def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
-    """Another user's rank is named and what it uses is read, as far as the unit may; `status` names what is missing."""
+    """Each drop-in gives the series that need its right; `status` names what is missing."""
     with layered(tmp_path) as root:
         install(root, expected.drop_ins)
         test = root / "opt/test"
@@ -153,7 +153,7 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
 
 @pytest.mark.timeout(300)
 def test_stacks_want_no_right_more(tmp_path: Path) -> None:
-    """In the shipped unit with the drop-in for other users' jobs py-spy reads another user's rank, by /proc/PID/mem."""
+    """With the drop-in for other users py-spy reads another user's rank in the shipped unit."""
     with layered(tmp_path) as root:
         install(root, (OTHER_USERS,))
         (root / "opt/test/tests/e2e").mkdir(parents=True)
@@ -170,7 +170,7 @@ def test_stacks_want_no_right_more(tmp_path: Path) -> None:
     ("made", "result"), [(PIPE, "not_permitted"), (ALLOWED_PIPE + PIPE, "asked")], ids=["plain", "allowed"]
 )
 def test_a_job_allows_to_be_asked_for_dumps(tmp_path: Path, made: str, result: str) -> None:
-    """In the shipped unit another user's rank is asked by its pipe where the directory lets the agent write."""
+    """The shipped unit requests a dump from another user's rank if the pipe's directory permits it."""
     with layered(tmp_path) as root:
         install(root, (OTHER_USERS,))
         (root / "opt/pipe.py").write_text(made)

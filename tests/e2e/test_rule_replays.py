@@ -89,7 +89,7 @@ def case_id(case: Case) -> str:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", QUICK + (REST if FULL else []), ids=case_id)
 def test_culprits(tmp_path: Path, case: Case) -> None:
-    """The straggler and the slow communicator are named, nobody else is at any time, and no other alert fires."""
+    """The rules name the straggler and the slow communicator, no other rank at any time, and no other alert fires."""
     gigabyte = "comm_size:rankwatch_gigabyte:seconds"
     alerts = ['{alertname="Watchdog",severity="info"}']
     if case.verdict.alert:
@@ -127,7 +127,7 @@ def test_culprits(tmp_path: Path, case: Case) -> None:
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 @pytest.mark.parametrize(("expected", "slow"), [(0, False), (40, True), (20, False)])
 def test_what_the_network_should_give(tmp_path: Path, expected: int, slow: bool) -> None:
-    """A communicator that gets 25 of 40 GB/s from the start is slow; not where 20 are expected, or nothing is said."""
+    """A communicator with 25 of 40 expected GB/s is slow from the start; with 20 or none expected it is not."""
     labels = 'job_id="7",comm="c",collective="AllReduce",size="134217728"'
     series = {
         f'rankwatch_collective_operations_total{{{labels},rank="0",node="a"}}': "0+120x60",

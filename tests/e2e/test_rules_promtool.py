@@ -23,13 +23,13 @@ pytestmark = [
 
 @pytest.mark.parametrize("promtool", promtools())
 def test_rules_are_good(promtool: str) -> None:
-    """promtool finds no fault with the rules, not even in style."""
+    """`promtool check rules` accepts the rules."""
     assert run_promtool(promtool, "check", "rules", "--lint-fatal", *RULES) == ""
 
 
 @pytest.mark.skipif(why_no_victoria() is not None, reason=why_no_victoria() or "")
 def test_rules_are_good_metricsql() -> None:
-    """VictoriaMetrics reads every expression and text, too: dashboards and searches there may use them."""
+    """VictoriaMetrics parses every expression and text."""
     assert dry_run_of_vmalert(RULES) == ""
 
 
@@ -44,13 +44,13 @@ def test_alerts_by_vmalert(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("promtool", promtools())
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda path: path.stem)
 def test_alerts(promtool: str, file: Path) -> None:
-    """Each alert fires when it should, with the words it should, and not otherwise."""
+    """Each alert fires when the cases say, with their texts, and at no other time."""
     assert run_promtool(promtool, "test", "rules", file) == ""
 
 
 @pytest.mark.parametrize("promtool", promtools())
 def test_names_of_nvidias_plugin(promtool: str) -> None:
-    """The optional rules give the names, labels and units that NVIDIA's Grafana template asks for."""
+    """The optional rules give the names, labels and units of NVIDIA's Grafana template."""
     assert run_promtool(promtool, "check", "rules", "--lint-fatal", OPTIONAL) == ""
     assert run_promtool(promtool, "test", "rules", OPTIONAL.with_suffix(".test.yml")) == ""
 
@@ -58,12 +58,12 @@ def test_names_of_nvidias_plugin(promtool: str) -> None:
 @pytest.mark.parametrize("promtool", promtools())
 @pytest.mark.parametrize("file", [*SCRAPES, DEPLOY / "prometheus.yml"], ids=lambda path: path.stem)
 def test_configurations_are_good(promtool: str, file: Path) -> None:
-    """promtool accepts the scrape configurations, and the whole one."""
+    """promtool accepts the scrape jobs and the whole configuration."""
     assert run_promtool(promtool, "check", "config", file) == ""
 
 
 def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
-    """What the two jobs ask a live agent for is all that it has, and nothing of it twice."""
+    """Both scrape jobs together return all series of a live agent, each once."""
     liveness, rest = (query(job) for job in yaml.safe_load(SCRAPES[0].read_text())["scrape_configs"])
     machine = Machine(tmp_path)
     with machine.job() as job, machine.agent(job) as agent:

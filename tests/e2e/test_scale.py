@@ -106,14 +106,14 @@ def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
 
 
 def test_a_store_has_the_alert_that_prometheus_writes_to_it(servers: Servers) -> None:
-    """The alert comes to VictoriaMetrics, with the cluster's label."""
+    """VictoriaMetrics gets the alert with the cluster's label."""
     wait_until(lambda: servers.store.query(servers.firing), TOLD_SECONDS, "the alert in the store")
     assert values(servers.store.query(servers.firing)) == values(servers.scraping.query(servers.firing))
     assert {each["metric"]["cluster"] for each in servers.store.query(servers.firing)} == {CLUSTER}
 
 
 def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:
-    """No expression has another result in VictoriaMetrics than in Prometheus."""
+    """Each expression has the same result in VictoriaMetrics and in Prometheus."""
     at = round(1000 * (time.time() - SETTLED_SECONDS))
     differ: dict[str, tuple[Any, ...]] = {}
     answered = 0

@@ -29,7 +29,7 @@ def operations(agent: Agent) -> dict[tuple[str, ...], float]:
 
 
 def test_a_reload_changes_what_changed_and_loses_nothing(tmp_path: Path) -> None:
-    """Sections reload one by one, by signal and by the changed file: no counter falls, no rank is lost or doubled."""
+    """A reload by signal or changed file restarts only changed sections; no counter falls and no rank is lost."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     with machine.agent(dump_dir=dump_dir) as agent, machine.job(*FOUR, "--flush-at-end") as job:
@@ -63,7 +63,7 @@ def test_a_reload_changes_what_changed_and_loses_nothing(tmp_path: Path) -> None
 
 
 def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> None:
-    """Broken text, an address in use and another state path are refused and shown; the next good one is taken."""
+    """The agent refuses broken text, a used address and another state path, shows it, and takes the next good file."""
     with socket.create_server(("127.0.0.1", 0)) as taken, Machine(tmp_path).agent() as agent:
         refusals = [
             {"exporters": {"inspector": {"pathz": []}}},
@@ -83,7 +83,7 @@ def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> No
 
 
 def test_a_stop_is_orderly(tmp_path: Path) -> None:
-    """SIGTERM, also with a client that never ends its request: status 0 within 5 s, a new checkpoint, a closed port."""
+    """After SIGTERM the agent writes its checkpoint, closes its port and exits with 0 within 5 s."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         agent.wait_for_states(ALIVE)
@@ -98,7 +98,7 @@ def test_a_stop_is_orderly(tmp_path: Path) -> None:
 
 
 def test_systemd_is_told_of_every_step(tmp_path: Path) -> None:
-    """READY once it serves, WATCHDOG while it runs, RELOADING and READY around a reload, STOPPING at its end."""
+    """The agent sends READY, WATCHDOG, RELOADING and STOPPING to systemd at the right steps."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(path)
@@ -124,7 +124,7 @@ def test_systemd_is_told_of_every_step(tmp_path: Path) -> None:
 
 
 def test_once_prints_what_the_files_hold_and_leaves_the_state_alone(tmp_path: Path) -> None:
-    """--once counts every record of every host from the beginning, and does not touch the checkpoint."""
+    """`--once` counts every record of every host and does not touch the checkpoint."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR, "--steps", "5", "--flush-at-end") as job:
         assert job.wait() == 0
@@ -203,7 +203,7 @@ def hostile_command(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def test_broken_exporters_harm_nobody(tmp_path: Path, hostile_command: tuple[str, ...]) -> None:
-    """What raises, hangs, floods, cannot be rendered or imported is counted, and the others go on as if alone."""
+    """The agent counts exporters that raise, hang, flood or cannot be imported; all others work."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job, command=hostile_command) as agent:
         agent.wait_for_states(ALIVE)

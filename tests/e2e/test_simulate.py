@@ -58,7 +58,7 @@ def alive(pid: int) -> bool:
 
 
 def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> None:
-    """Eight ranks of ten steps write each operation once per rank, as the summaries say, and leave with status 0."""
+    """Eight ranks of ten steps write each operation once per rank, as their summaries count, and exit with status 0."""
     with SimulatedJob(tmp_path, "--steps", "10", "--flush-at-end", *FAST) as job:
         assert job.wait() == 0
     everything: Counter[tuple[str, str, int]] = Counter()
@@ -85,7 +85,7 @@ def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> Non
 
 
 def test_a_killed_rank_stalls_the_others_and_its_data_loader_stays(tmp_path: Path) -> None:
-    """After SIGKILL the files stop growing, the peers live, and the data loader holds the log open until the end."""
+    """After a SIGKILL the files stop growing, the peers live, and the data loader keeps the log open."""
     with SimulatedJob(tmp_path, *FOUR, "--kill", "1", "--kill-at", "0.3", "--dataloaders", "2") as job:
         loaders = job.wait_for("ready")["data_loaders"]["1"]
         job.wait_for("exited", rank=1, signal="SIGKILL")
@@ -106,7 +106,7 @@ def test_a_killed_rank_stalls_the_others_and_its_data_loader_stays(tmp_path: Pat
 
 
 def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
-    """A segmentation fault comes first, the others get SIGTERM within a second, and no core is left."""
+    """After a segmentation fault the launcher ends the other ranks by SIGTERM within a second."""
     with SimulatedJob(tmp_path, *FOUR, "--kill", "2", "--kill-signal", "SEGV", "--teardown", "torchrun") as job:
         assert job.wait() == 1
     assert job.exits() == {0: "SIGTERM", 1: "SIGTERM", 2: "SIGSEGV", 3: "SIGTERM"}
@@ -120,7 +120,7 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
 def test_a_slow_sigterm_is_waited_for_within_the_grace(
     tmp_path: Path, slow_seconds: float, grace_seconds: float, signal_name: str
 ) -> None:
-    """A rank that takes its time after SIGTERM leaves last, and by SIGKILL when the grace is over."""
+    """A rank that is slow at SIGTERM exits last, by SIGKILL when the grace period is over."""
     slow = ("--slow-sigterm-ranks", "3", "--slow-sigterm-seconds", str(slow_seconds), "--grace", str(grace_seconds))
     with SimulatedJob(tmp_path, *FOUR, *slow) as job:
         job.wait_for("ready")
@@ -132,7 +132,7 @@ def test_a_slow_sigterm_is_waited_for_within_the_grace(
 
 
 def test_a_rank_that_leaves_by_itself_shows_its_status(tmp_path: Path) -> None:
-    """--exit ends one rank with the given status, and srun ends even a stopped peer."""
+    """`--exit` ends one rank with the given status, and the launcher ends even a stopped peer."""
     with SimulatedJob(
         tmp_path, *FOUR, "--exit", "0", "--exit-code", "3", "--exit-at", "0.5", "--teardown", "srun"
     ) as job:
@@ -143,7 +143,7 @@ def test_a_rank_that_leaves_by_itself_shows_its_status(tmp_path: Path) -> None:
 
 
 def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
-    """The stuck rank completes the steps before, its peers nothing that needs it, and time limit ends the job."""
+    """A stuck rank lives, no rank that needs it passes its step, and the time limit ends the job."""
     stuck = ("--stuck", "3", "--stuck-at-step", "5", "--duration", "1", "--grace", "0.5")
     with SimulatedJob(tmp_path, *FOUR, *stuck) as job:
         job.wait_for("ready")
@@ -157,7 +157,7 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
 
 
 def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
-    """Every four steps: the same inode, new ids in all ranks alike, numbers from 0; the summaries keep all of them."""
+    """New communicators empty the file: same inode, new ids, numbers from 0; the summaries have all operations."""
     recreate = ("--recreate-every", "4", "--recreate-seconds", "0.6", "--steps", "10", "--ranks-per-process", "2")
     with SimulatedJob(tmp_path, *FOUR, *recreate, "--flush-at-end") as job:
         job.wait_for("ready")
@@ -186,7 +186,7 @@ def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
 
 
 def test_processes_look_like_ranks(tmp_path: Path) -> None:
-    """Ranks carry the environment, the thread's name and no core limit; foreign scheduler names are left out."""
+    """Ranks have the environment, the thread name and no core dumps; the caller's scheduler variables are removed."""
     looks = ("--scheduler", "slurm", "--job-id", "991", "--master-port", "29777")
     foreign = {"RANK": "77", "SLURM_PROCID": "5", "TORCHELASTIC_RUN_ID": "another"}
     with SimulatedJob(tmp_path, *FOUR, *looks, env=foreign) as job:
@@ -213,7 +213,7 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
-    """Ranks, even stopped ones, and data loaders go with their launcher."""
+    """Ranks, also stopped ones, and data loaders end with their launcher."""
     with SimulatedJob(tmp_path, *FOUR) as job:
         loaders = [pid for group in job.wait_for("ready")["data_loaders"].values() for pid in group]
         pids = [job.pid(rank) for rank in range(4)]
@@ -225,7 +225,7 @@ def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
 def test_two_nodes_make_one_job(tmp_path: Path) -> None:
-    """Launchers in two nodes share communicators and progress but see only their own processes and host names."""
+    """Launchers on two nodes share communicators and progress and see only their own processes."""
     options = ("--hosts", "2", "--flush-at-end", *FOUR)
     with (
         Node("node-a") as node_a,

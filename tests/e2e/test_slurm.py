@@ -65,7 +65,7 @@ def agent(slurm: Slurm, tmp_path: Path) -> Iterator[Agent]:
 
 
 def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, agent: Agent) -> None:
-    """Two tasks are ranks of Slurm's job with its facts; a crash ends the step: who crashed is dead, the other not."""
+    """Two Slurm tasks are ranks with the job's facts; after a crash the crashed rank is dead, the other is not."""
     agent.job_id = slurm.submit(f"srun --kill-on-bad-exit {RANK}", "--ntasks=2", "--job-name=train")
     agent.wait_for_states(alive(2), START_SECONDS)
     assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
@@ -93,7 +93,7 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
 
 @full
 def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent) -> None:
-    """Preempted: its ranks have left, and none is dead. Requeued: the same labels are alive, with new starts."""
+    """A preempted job has no dead rank; requeued, it is alive under the same labels with new start times."""
     agent.job_id = slurm.submit(f"srun {RANK}", "--ntasks=2", f"--partition={LOW}", "--requeue")
     agent.wait_for_states(alive(2), START_SECONDS)
     before = starts(agent)
@@ -116,7 +116,7 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     ids=["titles", "no-titles"],
 )
 def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent, title: str, source: str) -> None:
-    """A task's four children inherit its rank: they are ranks by title, else in start order; one's crash is its own."""
+    """Four children of one task are four ranks, by title or start order; a crash of one is its own."""
     order, pause = ("3 2 1 0", 1.5) if source == "title" else ("0 1 2 3", 0)
     children = f'for each in {order}; do (exec -a "{title}" {RANK}) & sleep {pause}; done; wait'
     agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(children)}", "--ntasks=1")
@@ -136,7 +136,7 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
 
 @full
 def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) -> None:
-    """Another user has the next id until that job starts, then goes on under a suffix; from then on at once."""
+    """A user with a forged job id loses the plain id to the real job when that starts."""
     next_id = int(slurm.submit("true", "--ntasks=1")) + 1
     job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
     guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # our files may be root's alone

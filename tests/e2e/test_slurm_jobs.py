@@ -81,7 +81,7 @@ def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> Non
 
 
 def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """Ranks that leave with status 1 at SIGTERM are finished once Slurm has said that the job was cancelled."""
+    """Ranks that exit with status 1 are finished once Slurm has reported the cancel."""
     begin(site, agent, end=tmp_path / "never", status=1)
     [allocated] = of_job(agent, "rankwatch_job_allocation_info")
     assert (allocated.labels["user"], allocated.labels["partition"], allocated.labels["nodes"]) == ("root", LOW, "1")
@@ -94,7 +94,7 @@ def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, a
 
 @full
 def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """Nobody of it is dead, jobcomp is told why it went, and when it runs again its file is that of the new run."""
+    """A preempted job has no dead rank; jobcomp has the reason, and the new run has its own file."""
     begin(site, agent, f"--partition={LOW}", "--requeue")
     other = site.slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
     wait_for_end(agent, "REQUEUED", START_SECONDS + WORD_SECONDS)
@@ -107,7 +107,7 @@ def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -
 
 @full
 def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """A job whose time is over is finished, though its ranks leave with status 1."""
+    """A job that reaches its time limit is finished, also if its ranks exit with status 1."""
     begin(site, agent, "--time=1", end=tmp_path / "never", status=1)
     wait_for_end(agent, "TIMEOUT", LIMIT_SECONDS)
     agent.wait_for_states({"0": "finished", "1": "finished"})
@@ -115,7 +115,7 @@ def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
 
 @full
 def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
-    """Each task of an array is a job of Slurm's, and each has its end."""
+    """Each task of an array is a job with its own end."""
     array = site.slurm.submit(f"srun {shlex.join(idle_rank())}", "--ntasks=1", "--array=0-1")
     wait_until(lambda: len(agent.samples("rankwatch_job_allocation_info")) == 2, START_SECONDS, "both tasks")
     wait_until(lambda: len(agent.samples("rankwatch_rank_up")) == 2, START_SECONDS, "both ranks")
@@ -131,7 +131,7 @@ def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
 
 @full
 def test_a_broken_directory_harms_no_job(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """Where the files cannot be written, a job runs, ends, and leaves the node idle."""
+    """If the scripts cannot write their files, a job runs and ends as usual, and the node is idle after it."""
     for path in [*site.jobs.glob("*"), site.jobs]:
         path.rmdir() if path.is_dir() else path.unlink()
     site.jobs.write_text("")

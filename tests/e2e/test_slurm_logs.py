@@ -38,7 +38,7 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 @pytest.mark.parametrize("step_output", [False, True], ids=["sbatch", "srun"])
 def test_a_jobs_log_needs_no_pattern(slurm: Slurm, tmp_path: Path, step_output: bool) -> None:
-    """What ranks write by way of srun, into sbatch's file or one of srun's own, tells the job's first cause."""
+    """The agent finds the first cause in the log of srun or sbatch without a configured pattern."""
     say = f"{shlex.join(idle_rank())} & echo {shlex.quote(MISMATCH)}; wait"
     own = f"--output={tmp_path}/step.log " if step_output else ""
     exporters = {"inspector": {"paths": [str(tmp_path / "nothing")]}}

@@ -71,7 +71,7 @@ def site(tmp_path: Path) -> Iterator[StackSite]:
 
 
 def test_who_is_elsewhere_is_named(site: StackSite) -> None:
-    """Seven ranks wait in all_reduce for one in its data loader: series and bundle say so, until they go on."""
+    """If seven ranks wait in all_reduce for one in its data loader, series and bundle name that one."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     assert site.stacks() == {}
     site.job.tell(VICTIM, signal.SIGUSR1)
@@ -94,7 +94,7 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
 
 @full
 def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
-    """A rank that SIGSTOP holds is looked at like the others, stays stopped, and goes on when it may."""
+    """The agent reads the stack of a stopped rank, which stays stopped and goes on after SIGCONT."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     site.job.tell(VICTIM, signal.SIGSTOP)
     site.wait_for_stacks()

@@ -48,14 +48,14 @@ def settings(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("drop_ins", [(), (OTHER_USERS,), (HARDWARE,), (RECLAIM,), (OTHER_USERS, HARDWARE, RECLAIM)])
 def test_verify_has_nothing_to_say(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
-    """`systemd-analyze verify` prints nothing at all: it succeeds with a word on keys that it does not know."""
+    """`systemd-analyze verify` prints nothing: it exits with 0 despite unknown keys."""
     done = run("systemd-analyze", "verify", staged(tmp_path, *drop_ins))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("drop_ins", "most"), [((), 20), ((RECLAIM,), 20), ((OTHER_USERS,), 25), ((HARDWARE,), 25)])
 def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: int) -> None:
-    """The exposure is 2.0 at most; what each drop-in is there for costs another 0.5."""
+    """The exposure is at most 2.0, and at most 0.5 more with each drop-in."""
     unit = staged(tmp_path, *drop_ins)
     done = run("systemd-analyze", "security", "--offline=true", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
@@ -64,7 +64,7 @@ def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: in
 
 
 def test_the_service_for_lldpd_is_confined() -> None:
-    """It is root with one capability: what else systemd can take away is taken away."""
+    """The service for lldpd is root with one capability and all of systemd's restrictions."""
     unit = DEPLOY / "rankwatch-lldp.service"
     assert [value for key, value in settings(unit) if key == "CapabilityBoundingSet"] == ["CAP_DAC_OVERRIDE"]
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=10", unit)
@@ -72,7 +72,7 @@ def test_the_service_for_lldpd_is_confined() -> None:
 
 
 def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
-    """The example names directories outside the unit's own, as absent ones may be named; the rest stays read-only."""
+    """The example permits writes to its named directories, which need not exist, and to no other."""
     unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
     assert {("ProtectSystem", "strict"), ("StateDirectory", "rankwatch")} <= {*unit}
     assert example
@@ -82,7 +82,7 @@ def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
 
 
 def test_nothing_blinds_the_agent() -> None:
-    """The unit leaves other users' processes, /tmp, /home, the network and the devices in sight."""
+    """The unit hides neither other users' processes nor /tmp, /home, the network and the devices."""
     found = dict(settings(DEPLOY / "rankwatch.service"))
     assert found["PrivateTmp"] == "no"
     assert found["ProtectHome"] == "read-only"
@@ -91,7 +91,7 @@ def test_nothing_blinds_the_agent() -> None:
 
 
 def test_user_and_directories(tmp_path: Path) -> None:
-    """The snippets make the user and its sticky directory that every job's user may write to."""
+    """The snippets create the user and its sticky directory, to which every user can write."""
     if os.geteuid() != 0:
         pytest.skip("changing owners needs root")
     (tmp_path / "etc").mkdir()

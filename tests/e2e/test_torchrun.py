@@ -106,7 +106,7 @@ def exits(agent: Agent, how: str) -> dict[str, tuple[str, str, bool]]:
 
 
 def test_a_restarted_rank_is_alive_in_time(agent: Agent) -> None:
-    """Torchrun starts both ranks again; the agent sees them before the page's delay ends, and retracts their exits."""
+    """After a restart by torchrun both ranks are alive before the delay of the page, and their exits retracted."""
     wait_until(lambda: "1" in exits(agent, RESTARTED), ENDED_SECONDS)
     assert exits(agent, RESTARTED)["1"] == ("fail", "program_error", False)
     wait_until(lambda: exits(agent, RESTARTED).get("1") == ("fail", "program_error", True), ALIVE_AGAIN_SECONDS)
@@ -122,7 +122,7 @@ def test_a_stopped_rank_is_unresponsive(agent: Agent) -> None:
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.how)
 def test_an_end(agent: Agent, end: Ends) -> None:
-    """The page words the end of rank 1, its exit has the class and the cause, and nothing shows the user's words."""
+    """The page words the end of rank 1, its exit has class and cause, and no output has the user's words."""
 
     def shown() -> tuple[str, str] | None:
         ranks = read(agent.get("/api/v1/ranks").body.encode()).ranks

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("situation", "interval"), PLAYS)
 def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
-    """Exactly the alerts that are due fire, in time and without a gap, also in the worst order of rules."""
+    """Exactly the due alerts fire, in time and without a gap, also in the worst order of rules."""
     judge(situation, interval, seed, tmp_path, PROMTOOL)
 
 
@@ -40,7 +40,7 @@ def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Pa
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
 def test_what_fires_by_vmalert(situation: Situation, tmp_path: Path) -> None:
-    """VictoriaMetrics evaluates the rules to the same alerts, at most one interval later."""
+    """VictoriaMetrics fires the same alerts at most one interval later."""
     judge(situation, 5, 0, tmp_path, VMALERT_TOOL)
 
 
@@ -91,7 +91,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_page_text(name: str, tmp_path: Path) -> None:
-    """One line names job, rank, node and signal of a death, and the page its likely cause."""
+    """The summary has job, rank, node and signal of a death, the description its likely cause."""
     [situation] = [situation for situation in SITUATIONS if situation.happens.__name__ == name]
     play = Play(0, situation, 5)
     situation.happens(play)

@@ -137,7 +137,7 @@ def agent(directory: Path, stack: contextlib.ExitStack) -> Agent:
 
 
 def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
-    """A rank in a control group with a fiftieth of a CPU is throttled, and its group waits for CPUs."""
+    """A rank in a control group with 2 % of a CPU is throttled, and its group waits for CPUs."""
     group, pressed = group_in(stack, "cpu"), group_in(stack, "unified")
     rank = Held(agent, stack, "spin", groups=(group, pressed))
     (group / "cpu.cfs_quota_us").write_text("2000")
@@ -146,7 +146,7 @@ def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
 
 
 def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """A rank whose group has less memory than the pages it reads faults, and its group waits for memory."""
+    """A rank whose control group is smaller than its file has page faults, and the group waits for memory."""
     data = tmp_path / "data"
     with data.open("wb") as file:
         file.write(os.urandom(64 * MIB))
@@ -170,7 +170,7 @@ def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: 
     ids=["root", "other-users", "none"],
 )
 def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequence[str], wait: str) -> None:
-    """A rank that reads from slow storage is blocked there: which kind it is is told with the right to read that."""
+    """A rank that reads from slow storage is blocked there; with the right to read it, the kind is known."""
     try:
         path = stack.enter_context(slow_file(directory / "mount"))
     except OSError as error:
@@ -183,7 +183,7 @@ def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequ
 
 
 def test_a_process_that_hangs_in_exec(agent: Agent, directory: Path, stack: contextlib.ExitStack) -> None:
-    """A process that a file system holds in exec hides no other: a new rank is found meanwhile, and its death."""
+    """A process that hangs in exec hides no other: the agent finds a new rank meanwhile, and its death."""
     may_close = threading.Event()
     try:
         path = stack.enter_context(slow_file(directory / "mount", may_close))

@@ -106,7 +106,7 @@ def agent(tmp_path: Path) -> Iterator[SecuredAgent]:
 
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_prometheus_scrapes_with_certificate_and_password(agent: SecuredAgent, tmp_path: Path, binary: str) -> None:
-    """Prometheus is let in with both; without one of them, or with another's certificate, nobody is."""
+    """Prometheus needs both the certificate and the password."""
     config = CONFIG.format(data=DATA, password=PASSWORD, port=agent.port)
     with Prometheus(tmp_path / "prometheus", config, binary) as prometheus:
         wait_until(lambda: prometheus.value('up{job="rankwatch"}') == 1, 20, "a scrape")
@@ -117,7 +117,7 @@ def test_prometheus_scrapes_with_certificate_and_password(agent: SecuredAgent, t
 
 
 def test_bundles_are_given_to_who_may_read(agent: SecuredAgent, tmp_path: Path) -> None:
-    """A bundle is given by its name, with certificate and password; nothing else of the disk is."""
+    """With certificate and password the agent serves a bundle by its name, and no other file."""
     wait_until((tmp_path / "evidence").is_dir, 20, "the directory of bundles")
     (tmp_path / "evidence" / BUNDLE).write_bytes(b"packed")
     (tmp_path / "evidence" / "secret").write_bytes(b"other")
@@ -130,7 +130,7 @@ def test_bundles_are_given_to_who_may_read(agent: SecuredAgent, tmp_path: Path) 
 
 @full
 def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path) -> None:
-    """Among 2,000 silent clients and 200 wrong passwords a second every scrape is answered within a second."""
+    """With 2,000 silent clients and 200 wrong passwords a second every scrape takes less than a second."""
     config = CONFIG.format(data=DATA, password=PASSWORD, port=agent.port)
     stop = threading.Event()
 
@@ -163,7 +163,7 @@ def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path)
 
 
 def test_a_mistake_at_the_start(tmp_path: Path) -> None:
-    """An agent with a web file that cannot be used does not start, and says why; --check-config says the same."""
+    """An agent does not start with an unusable web file; the start and `--check-config` give the reason."""
     file = tmp_path / "web.yml"
     file.write_text("basic_auth_users: {prom: secret}")
     for more in ((), ("--check-config",)):
@@ -174,7 +174,7 @@ def test_a_mistake_at_the_start(tmp_path: Path) -> None:
 
 
 def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
-    """At a socket that systemd holds, who asks while the agent restarts is answered by the next one."""
+    """With systemd's socket a restart of the agent refuses no connection."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         command = [sys.executable, "-c", AS_SYSTEMD, str(held.fileno())]
