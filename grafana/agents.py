@@ -44,7 +44,7 @@ def _summary() -> list[Panel]:
             descending=True,
         ),
         stats(
-            "Configuration",
+            "Refused configurations",
             "Agents that refused their newest configuration; the previous one stays in use.",
             Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})", "refused"),
             unit="none",

@@ -83,7 +83,7 @@ def _tables() -> list[Panel]:
             nothing="none",
         ),
         rows(
-            "Links lost, by switch",
+            "Links lost in this time, by switch",
             "Losses of links in the time that is shown, with the switch where a site's file or lldpd names it.",
             Query(
                 f"topk({LISTED}, max by (node, device, port, switch, switch_port) (\n"
@@ -97,7 +97,7 @@ def _tables() -> list[Panel]:
             size=HALF,
             sort_by="lost",
             descending=True,
-            nothing="none",
+            nothing="no link was lost in this time",
         ),
     ]
 

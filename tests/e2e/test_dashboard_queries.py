@@ -61,7 +61,7 @@ SELDOM = {
     "Nodes that fail again and again",
     "Exporters that fail",
     "Silent agents",
-    "Links lost, by switch",
+    "Links lost in this time, by switch",
     "Errors of RDMA links",
     "Errors of RDMA transport",
     "Errors of NVLinks",
