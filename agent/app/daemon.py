@@ -23,12 +23,11 @@ from agent.core.clock import Clock, LoopLag
 from agent.core.log import Logger
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import SelfSnapshot, self_source
+from agent.export.agent_families import HelperStatus, SelfSnapshot, self_source
 from agent.export.exporter import Roots
 from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
-from agent.export.usage import HelperStatus
 from agent.page.document import Configuration, NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
 from agent.system.procfs import ProcFS

@@ -9,6 +9,7 @@ from agent.evidence.board import Offered, Wanted
 from agent.evidence.summary import MAX_TEXT, Event, Word
 from agent.hardware.ledger import CheckState, Entry
 from agent.ranks.health import HealthSnapshot, subjects_of
+from agent.ranks.snapshot import RankView
 
 OLD_FAULT_SECONDS = 120.0
 """A fault older than the rank, or less than this time younger, is not its cause of death: the rank ran regardless."""
@@ -20,26 +21,17 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [
         Word(view.label.rank, "hardware", f"runs on hardware that has failed: {_what(entry)}"[:MAX_TEXT], blames=True)
-        for view in known.ranks.ranks
+        for view, entry in _struck(known)
         if view.label.job_id == wanted.job_id
-        for entry in _failed_and_counted(known)
-        if entry.subject in subjects_of(view)
     ]
     events = [
         Event(entry.finding.since_seconds, "", f"{_what(entry)} failed"[:MAX_TEXT], "hardware") for entry in failed
     ]
     rows = [
-        {
-            "kind": entry.subject.kind,
-            "name": entry.subject.name,
-            "check": entry.check,
-            "state": entry.finding.state,
-            "since": entry.finding.since_seconds,
-            "latched": entry.finding.latched,
-            "source": entry.source,
-        }
+        {**entry.subject._asdict(), "check": entry.check, "state": entry.finding.state,
+         "since": entry.finding.since_seconds, "latched": entry.finding.latched, "source": entry.source}
         for entry in known.entries
-    ]
+    ]  # fmt: skip
     return Offered({"ledger.json": msgspec.json.format(msgspec.json.encode(rows)) + b"\n"}, words, events)
 
 
@@ -48,15 +40,7 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
     ``has_failed``: whether any check has failed; if not, as usual, nothing else is computed.
     """
-    if not has_failed():
-        return {}
-    known = snapshot()
-    return {
-        view.label: _what(entry)
-        for view in known.ranks.ranks
-        for entry in reversed(_failed_and_counted(known))  # the first one is the last to be set
-        if entry.subject in subjects_of(view)
-    }
+    return {view.label: _what(entry) for view, entry in reversed(_struck(snapshot()))} if has_failed() else {}
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
@@ -65,22 +49,21 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         return {}
     known = snapshot()
     codes = {fault.gpu_uuid: fault.seen.fault.code for fault in known.faults if fault.seen.fault.role == "root"}
-    failed = _failed_and_counted(known)
     return {
         view.label: f"xid_{codes[entry.subject.name]}"
         if entry.check == "gpu_xid" and entry.subject.name in codes
         else entry.check
-        for view in known.ranks.ranks
-        for entry in reversed(failed)  # the first one is the last to be set
-        if entry.subject in subjects_of(view)
-        and entry.finding.since_seconds - view.process.facts.start_seconds > OLD_FAULT_SECONDS
+        for view, entry in reversed(_struck(known))  # the first check is the last to be set
+        if entry.finding.since_seconds - view.process.facts.start_seconds > OLD_FAULT_SECONDS
     }
 
 
-def _failed_and_counted(known: HealthSnapshot) -> list[Entry]:
-    return [
+def _struck(known: HealthSnapshot) -> list[tuple[RankView, Entry]]:
+    """Return each rank with each failed check under it that counts."""
+    failed = [
         entry for entry in known.entries if entry.finding.state is CheckState.FAILED and entry.check in known.counted
     ]
+    return [(view, entry) for view in known.ranks.ranks for entry in failed if entry.subject in subjects_of(view)]
 
 
 def _what(entry: Entry) -> str:

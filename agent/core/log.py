@@ -8,11 +8,11 @@ import re
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Literal, TextIO, TypeAlias, TypeVar, get_args
 
 from agent.core.leased import LeaseEnded
@@ -227,14 +227,10 @@ def _plain(value: object) -> str | int | float | bool | None:
 
 def _error_text(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}"
-    frame = None if isinstance(error, OSError) else _last_frame(error.__traceback__)
-    return f"{text} ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else text
-
-
-def _last_frame(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback and traceback.tb_next:
-        traceback = traceback.tb_next
-    return traceback
+    if isinstance(error, OSError) or error.__traceback__ is None:
+        return text
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{text} ({Path(frame.f_code.co_filename).name}:{line})"
 
 
 def _logfmt_value(value: str | float | bool | None) -> str:

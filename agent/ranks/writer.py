@@ -232,8 +232,8 @@ class RankWriter(Leased[RankTable]):
             table.refused += not process.join(membership, unseen.seen_at[membership.comm])
         if unseen.progress_seconds is not None:
             process.note_progress(unseen.progress_seconds)
-        for label in unseen.slots or ():
-            if label is not None and process.slots is not None and label not in process.slots:
+        for label in unseen.labels:
+            if process.slots is not None and label not in process.slots:
                 process.log_contradiction(label.rank)
         table.binder.labels.release(unseen)
 

@@ -18,10 +18,9 @@ import psutil
 from bench import DATA, HOSTNAME, Bench
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.export.agent_families import SelfSnapshot, families
+from agent.export.agent_families import HelperStatus, SelfSnapshot, families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import HelperStatus
 from agent.simulate.layout import make_layout
 from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
 

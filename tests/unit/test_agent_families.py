@@ -7,13 +7,11 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
-from client_metrics import client_metric, samples
-from prometheus_client.platform_collector import PlatformCollector
+from client_metrics import samples
 
-from agent.export.agent_families import FAMILIES, SelfSnapshot, families
+from agent.export.agent_families import FAMILIES, HelperStatus, SelfSnapshot, families
 from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import SourceCounts
-from agent.export.usage import HelperStatus
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -46,13 +44,6 @@ def test_all_families_are_declared() -> None:
     rendered = [family.family for family in families(SNAPSHOT, OWN)]
     assert sorted(family.name for family in rendered) == sorted(family.name for family in FAMILIES)
     assert set(rendered) == set(FAMILIES)
-
-
-def test_python_is_told_as_the_client_tells_it() -> None:
-    """python_info has the labels and values that prometheus-client gives it."""
-    [theirs] = PlatformCollector(registry=None).collect()
-    [ours] = [family for family in families(SNAPSHOT, OWN) if family.family.name == "python_info"]
-    assert client_metric(ours).samples == theirs.samples
 
 
 def test_own_figures_are_the_kernels() -> None:

@@ -147,10 +147,10 @@ def _clock_is_kept() -> bool:
 
 
 def _directories(loaded: Loaded) -> tuple[DumpDirectory, ...]:
-    section = loaded.config.exporters.get("inspector", {})
-    paths = section.get("paths", [DEFAULT_RECORDS]) if isinstance(section, dict) else []
-    enabled = not isinstance(section, dict) or section.get("enabled", True) is not False
-    return tuple(_directory(str(path)) for path in paths if enabled) if isinstance(paths, list) else ()
+    section = loaded.config.exporters.get("inspector", {})  # an invalid path has failed in the agent
+    paths = section.get("paths", [DEFAULT_RECORDS])
+    is_on = section.get("enabled", True) is not False and isinstance(paths, list)
+    return tuple(_directory(str(path)) for path in paths) if is_on else ()
 
 
 def _directory(path: str) -> DumpDirectory:

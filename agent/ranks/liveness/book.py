@@ -50,13 +50,12 @@ class LivenessBook:
             (label.rank, started_at(process))
             for process in processes
             if process.exited_at is None and not process.kill_pending
-            for label in process.slots or ()
-            if label is not None
+            for label in process.labels
         ]
         line.note_ranks(processes, min((start for _, start in running), default=None), now)
         proven = [process for process in processes if is_proven(process)]
         line.proven |= bool(proven)
-        line.proves_first |= any(label and label.rank == "0" for p in proven for label in p.slots or ())
+        line.proves_first |= any(label.rank == "0" for p in proven for label in p.labels)
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
         line.note_progress(max(progress, default=None), now, now_seconds)
         line.retract_returned(running, now)
@@ -77,10 +76,9 @@ class LivenessBook:
         started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
         for process in processes:
             if process.exited_at is None and process.facts is not None:
-                for label in process.slots or ():
-                    if label is not None:
-                        ranks[label.job_id].append(label.rank)
-                        started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
+                for label in process.labels:
+                    ranks[label.job_id].append(label.rank)
+                    started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
         return {
             job_id: RanBefore(line.share, sorted(ranks[job_id]), started[job_id], line.expected, line.proven)
             for job_id, line in self.jobs.items()
@@ -170,7 +168,7 @@ class LivenessBook:
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
         """Return True when the process exited soon after a lead exit of another rank whose record is gone."""
-        ranks = {label.rank for label in process.slots or () if label is not None}
+        ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
             for lead in line.leads

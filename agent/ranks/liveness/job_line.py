@@ -89,7 +89,7 @@ class JobLine(msgspec.Struct):
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
-        count = sum(sum(label is not None for label in p.slots or ()) for p in live)
+        count = sum(len(p.labels) for p in live)
         self.live = None if any(not p.confirmed for p in running) else count
         self.ranks = max(self.ranks, count)
         self.expected = max((p.world_size or 0 for p in live), default=self.expected)

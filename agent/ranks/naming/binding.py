@@ -65,7 +65,7 @@ class RankBinder:
 
         ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
-        if any(process.slots or ()):
+        if process.labels:
             return False
         claimants = self._rivals(process)
         waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
@@ -118,7 +118,7 @@ class RankBinder:
             self.labels.restore(process)
         self.owners.restore(kept)
         for process in processes.values():
-            if any(label is not None and label.job_id == process.shown_job_id for label in process.slots or ()):
+            if any(label.job_id == process.shown_job_id for label in process.labels):
                 self._steps[process.shown_job_id] = process.claim.group
         self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
 
@@ -132,7 +132,7 @@ class RankBinder:
             or (
                 claim.rank is not None
                 and unique
-                and not _has_titled_position(process)
+                and not place_of(process.seen.title)  # the siblings of a titled worker may start later
                 and waited >= SETTLE_SECONDS
                 and (bool(claim.job_id) or world is not None)
             )
@@ -217,11 +217,6 @@ class RankBinder:
             other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
             other.shown_job_id = shown
             self._log_owner(other)
-
-
-def _has_titled_position(process: RankProcess) -> bool:
-    """Return True if the process title names a worker's position: its siblings may start later."""
-    return process.facts is not None and bool(place_of(process.facts.title))
 
 
 def _claimed(process: RankProcess) -> _Claimed:

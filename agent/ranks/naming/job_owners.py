@@ -87,7 +87,7 @@ class JobOwners:
             return not suspect
         if holder.key == party(process):
             return proven or not holder.only_proven
-        if suspect or holder.proven or holder.uid != _uid(process):
+        if suspect or holder.proven or holder.uid != process.seen.uid:
             return False
         return not any(other.exited_at is None and other.shown_job_id == plain for other in processes)
 
@@ -108,7 +108,7 @@ def party(process: RankProcess) -> str:
 
     The uid of root in a container does not show which user started it. Other users may span jobs and containers.
     """
-    owner, uid = process.owner, _uid(process)
+    owner, uid = process.owner, process.seen.uid
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
         return owner.key
     return f"user/{uid}"
@@ -149,7 +149,7 @@ def suffixed(plain: str, process: RankProcess) -> list[str]:
     """Return the ids for a process that is not the holder's: with the pod's or user's number, else an owner hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
-    return [f"{short}-{process.owner.suffix(_uid(process))}", f"{short}-{digest}"]
+    return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]
 
 
 def has_plain(process: RankProcess) -> bool:
@@ -162,10 +162,6 @@ def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
     return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
 
 
-def _uid(process: RankProcess) -> int | None:
-    return None if process.facts is None else process.facts.uid
-
-
 def _holder(process: RankProcess) -> Holder:
     proven = is_proven(process)
-    return Holder(party(process), _uid(process), proven, proven)
+    return Holder(party(process), process.seen.uid, proven, proven)

@@ -33,9 +33,7 @@ class LabelBook:
 
     def restore(self, process: RankProcess) -> None:
         """Give a process from the checkpoint its labels back; for equal labels the last one restored is the holder."""
-        for label in process.slots or ():
-            if label is not None:
-                self._holders[label] = process
+        self._holders.update(dict.fromkeys(process.labels, process))
 
     def holder(self, label: RankLabel) -> RankProcess | None:
         """Return the process that holds ``label``; None while the label is free."""
@@ -47,7 +45,7 @@ class LabelBook:
 
     def held(self, process: RankProcess) -> RankLabel | None:
         """Return the first label that the process still holds; None once a restarted rank took them all."""
-        return next((label for label in process.slots or () if label is not None and self.holds(process, label)), None)
+        return next((label for label in process.labels if self.holds(process, label)), None)
 
     def _give(self, label: RankLabel, process: RankProcess) -> bool:
         holder = self._holders.get(label)

@@ -59,12 +59,10 @@ def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterabl
     title's number is the rank, and a local index (in the order of starts) is added to the task's number. Else either
     number follows the task's number after a point, so that ranks of two nodes stay distinct.
     """
-    titles = [place_of(sibling.facts.title if sibling.facts is not None else "") for sibling in siblings]
-    number = number_of(place_of(process.facts.title if process.facts is not None else ""), titles)
+    number = number_of(place_of(process.seen.title), [place_of(sibling.seen.title) for sibling in siblings])
     task, alone = process.claim.rank or 0, process.claim.world_size == 1
     if number is not None:
         yield str(number) if alone else f"{task}.{number}", "title"
-    in_order = sorted(sibling.facts.key[::-1] for sibling in siblings if sibling.facts is not None)
-    first = in_order.index(process.facts.key[::-1]) if process.facts is not None else 0
+    first = sorted(sibling.key[::-1] for sibling in siblings).index(process.key[::-1])
     for index in (first, *(index for index in range(len(siblings)) if index != first)):
         yield (str(task + index) if alone or index == 0 else f"{task}.{index}"), "local_index"

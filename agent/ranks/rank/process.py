@@ -121,10 +121,8 @@ class RankProcess(msgspec.Struct):
         """Return True when its environment describes its task, not itself: its rank differs from the one there."""
         if self.source in SHARED_SOURCES:
             return True
-        named = [label.rank for label in self.labels]
-        return (
-            self.source == "communicator" and self.claim.rank is not None and named not in ([], [str(self.claim.rank)])
-        )
+        named, claimed = [label.rank for label in self.labels], self.claim.rank
+        return self.source == "communicator" and claimed is not None and named not in ([], [str(claimed)])
 
     @property
     def local_rank(self) -> str:
@@ -223,7 +221,7 @@ class RankProcess(msgspec.Struct):
         """Return True when its rank in the world communicator differs from all published labels."""
         if not self.slots or membership.size != self.claim.world_size:
             return False
-        return all(label is None or label.rank != str(membership.comm_rank) for label in self.slots)
+        return all(label.rank != str(membership.comm_rank) for label in self.labels)
 
     @property
     def key(self) -> ProcessKey:
