@@ -19,10 +19,10 @@ SLOWER = {5: 0.0, 15: 60.0, 30: 150.0}
 """How much later an alert may come: at 15 s and 30 s each of three levels sees the round before."""
 ALSO_AT_30 = {"crash_alone", "killed_alone", "power", "power_while_the_job_goes_on", "cancel"}
 PLAYS = [
-    pytest.param(situation, interval, id=f"{situation.happens.__name__}-{interval}")
+    pytest.param(situation, interval, id=f"{situation.name}-{interval}")
     for situation in SITUATIONS
     for interval in SLOWER
-    if interval < 30 or situation.happens.__name__ in ALSO_AT_30
+    if interval < 30 or situation.name in ALSO_AT_30
 ]
 SEEDS = range(4 if FULL else 1)
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
@@ -38,7 +38,7 @@ def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Pa
 
 @full
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.happens.__name__)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.name)
 def test_what_fires_by_vmalert(situation: Situation, tmp_path: Path) -> None:
     """VictoriaMetrics fires the same alerts at most one interval later."""
     judge(situation, 5, 0, tmp_path, VMALERT_TOOL)
@@ -92,7 +92,7 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_page_text(name: str, tmp_path: Path) -> None:
     """The summary has job, rank, node and signal of a death, the description its likely cause."""
-    [situation] = [situation for situation in SITUATIONS if situation.happens.__name__ == name]
+    [situation] = [situation for situation in SITUATIONS if situation.name == name]
     play = Play(0, situation, 5)
     situation.happens(play)
     play.run(REST_SECONDS)

@@ -4,79 +4,49 @@ from __future__ import annotations
 
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
-from play import Due, Play, Situation
-
-
-def borrower_crashes(play: Play) -> None:
-    """The user's processes crash; the job goes on."""
-    borrower = play.borrow(2)
-    play.run(700.0)
-    borrower.ranks[0].exit(SIGSEGV)
-
-
-def borrower_raises_the_number(play: Play) -> None:
-    """The user's processes say that the job has 4,096 ranks, and one of them is killed; the job goes on."""
-    borrower = play.borrow(2, world=4096)
-    play.run(700.0)
-    borrower.ranks[0].exit(SIGKILL)
-
-
-def borrower_beside_a_kill(play: Play) -> None:
-    """The user's processes run while a rank of the job is killed, so that eight ranks seem to run."""
-    play.borrow(2, ranks=1, world=8)
-    play.run(30.0)
-    play.ranks[5].exit(SIGKILL)
-    play.hang()
-
-
-def borrower_begins_after_a_death(play: Play) -> None:
-    """A rank crashes; the user's processes begin 40 s later, as if the job had begun anew."""
-    play.ranks[5].exit(SIGSEGV)
-    play.run(40.0)
-    play.borrow(2, ranks=8)
-
-
-def borrower_leaves_before_a_kill(play: Play) -> None:
-    """A process of the user's ends by SIGTERM; a rank of the job is killed a minute later."""
-    borrower = play.borrow(2)
-    play.run(30.0)
-    borrower.ranks[1].exit(SIGTERM)
-    play.run(60.0)
-    play.ranks[5].exit(SIGKILL)
-
-
-def borrower_after_the_end(play: Play) -> None:
-    """The job ends; the user's processes begin after that, and crash eleven minutes later."""
-    for rank in play.ranks:
-        rank.exit()
-    play.run(60.0)
-    borrower = play.borrow(2)
-    play.run(700.0)
-    borrower.ranks[0].exit(SIGSEGV)
-
-
-def power_beside_a_borrower(play: Play) -> None:
-    """The node of rank 0 loses power while the user's processes run, as many as the node had; the job waits."""
-    play.borrow(2, ranks=4, world=8)
-    play.run(30.0)
-    play.nodes[0].lose_power()
-    play.hang()
-    play.run(600.0)
-
-
-def nothing_is_proven(play: Play) -> None:
-    """The ranks of a job without a scheduler prove nothing; one is killed."""
-    play.ranks[5].exit(SIGKILL)
-
+from play import Due, Situation
+from steps import ALL, HANG, borrower_exits, borrows, exits, loses_power, wait
 
 DEAD = "RankDead 5 n1"
 SITUATIONS = (
-    Situation(borrower_crashes, idle=1),
-    Situation(borrower_raises_the_number, idle=1),
-    Situation(borrower_beside_a_kill, {f"{DEAD} killed": Due(45, 65)}, idle=1),
-    Situation(borrower_begins_after_a_death, {f"{DEAD} crash": Due(0, 22)}, idle=1),
-    Situation(borrower_leaves_before_a_kill, {f"{DEAD} killed": Due(105, 125)}, idle=1),
-    Situation(borrower_after_the_end, idle=1),
-    Situation(power_beside_a_borrower, {"NodeLost n0": Due(50, 90)}, idle=1),
-    Situation(nothing_is_proven, {f"{DEAD} killed": Due(15, 35)}, proven=False),
+    # The user's processes crash; the job goes on.
+    Situation("borrower_crashes", [borrows(), wait(700.0), borrower_exits(0, SIGSEGV)], idle=1),
+    # The user's processes say that the job has 4,096 ranks, and one of them is killed; the job goes on.
+    Situation("borrower_raises_the_number", [borrows(world=4096), wait(700.0), borrower_exits(0, SIGKILL)], idle=1),
+    # The user's processes run while a rank of the job is killed, so that eight ranks seem to run.
+    Situation(
+        "borrower_beside_a_kill",
+        [borrows(ranks=1, world=8), wait(30.0), exits(5, SIGKILL), HANG],
+        {f"{DEAD} killed": Due(45, 65)},
+        idle=1,
+    ),
+    # A rank crashes; the user's processes begin 40 s later, as if the job had begun anew.
+    Situation(
+        "borrower_begins_after_a_death",
+        [exits(5, SIGSEGV), wait(40.0), borrows(ranks=8)],
+        {f"{DEAD} crash": Due(0, 22)},
+        idle=1,
+    ),
+    # A process of the user's ends by SIGTERM; a rank of the job is killed a minute later.
+    Situation(
+        "borrower_leaves_before_a_kill",
+        [borrows(), wait(30.0), borrower_exits(1, SIGTERM), wait(60.0), exits(5, SIGKILL)],
+        {f"{DEAD} killed": Due(105, 125)},
+        idle=1,
+    ),
+    # The job ends; the user's processes begin after that, and crash eleven minutes later.
+    Situation(
+        "borrower_after_the_end",
+        [exits(ALL), wait(60.0), borrows(), wait(700.0), borrower_exits(0, SIGSEGV)],
+        idle=1,
+    ),
+    # The node of rank 0 loses power while the user's processes run, as many as the node had; the job waits.
+    Situation(
+        "power_beside_a_borrower",
+        [borrows(ranks=4, world=8), wait(30.0), loses_power(0), HANG, wait(600.0)],
+        {"NodeLost n0": Due(50, 90)},
+        idle=1,
+    ),
+    # The ranks of a job without a scheduler prove nothing; one is killed.
+    Situation("nothing_is_proven", [exits(5, SIGKILL)], {f"{DEAD} killed": Due(15, 35)}, proven=False),
 )

@@ -1,209 +1,162 @@
-"""Jobs that end, as their users or the scheduler want it: no alert."""
+"""Jobs that end, or begin anew, as their users, launchers or the scheduler want it: no alert but of a death before."""
 
 from __future__ import annotations
 
-from signal import SIGABRT, SIGKILL, SIGTERM
+from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
-from play import Play, Situation
+from play import Due, Play, Situation
+from steps import ALL, HANG, N0, N1, RUNNING, anew, ended, exits, job, loses_power, starts, tears_down, wait
 
 from agent.core.identity import RankLabel
 
 
-def finish(play: Play) -> None:
-    """All ranks leave with status 0, over some seconds."""
-    for rank in play.ranks:
-        rank.exit()
-        play.run(0.7)
+def plan_without_6_and_7(play: Play) -> None:
+    """A plan takes two ranks away."""
+    play.nodes[1].table.liveness.facts.of("nixl_ep").set_planned([RankLabel("7", "6"), RankLabel("7", "7")])
 
 
-def slow_finish(play: Play) -> None:
-    """All ranks leave with status 0, over 40 s."""
-    for rank in play.ranks:
-        rank.exit()
-        play.run(5.0)
-
-
-def cancel(play: Play) -> None:
-    """SIGTERM to all; two stay and are killed after 30 s."""
-    play.job.tear_down(stay={2, 6})
-
-
-def cancel_long_kill_wait(play: Play) -> None:
-    """SIGTERM to all; two stay and are killed after 200 s, with the scheduler's word."""
-    play.job.tear_down(stay={2, 6}, kill_wait=200.0)
-    play.job.ended("CANCELLED")
-
-
-def cancel_save_and_leave(play: Play) -> None:
-    """After SIGTERM ranks save, and leave with status 1 one after the other; the scheduler's word comes later."""
-    for rank in play.ranks:
-        play.run(2.0)
-        rank.exit(SIGTERM if rank.number % 2 else 0, code=0)
-    play.run(5.0)
-    play.job.ended("PREEMPTED")
-
-
-def cancel_by_kill(play: Play) -> None:
-    """SIGKILL to all ranks at once."""
-    for rank in play.ranks:
-        rank.exit(SIGKILL)
-
-
-def all_nodes_drained(play: Play) -> None:
-    """The job ends, and its nodes are switched off a minute later."""
-    finish(play)
-    play.run(60.0)
-    for node in play.nodes:
-        node.lose_power()
-
-
-def ends_of_many(play: Play) -> None:
-    """256 ranks leave with status 0 over two minutes."""
-    for rank in play.ranks:
-        rank.exit()
-        play.run(120.0 / len(play.ranks))
-
-
-def one_finishes_early(play: Play) -> None:
-    """One rank leaves with status 0, all others do half a minute later."""
-    play.ranks[5].exit()
-    play.run(30.0)
-    for rank in play.job.running():
-        rank.exit()
-
-
-def kill_wait_by_node(play: Play) -> None:
-    """SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, the other 25 s later."""
-    play.job.tear_down(stay={1, 6}, kill_wait=90.0, kill=[1])
-    play.run(25.0)
-    play.ranks[6].exit(SIGKILL)
-
-
-def preempted_with_a_status(play: Play) -> None:
-    """Preempted ranks of three nodes save and leave with status 1; one node alone has the scheduler's word."""
-    for rank in play.ranks:
-        rank.exit(code=1)
-    play.run(2.0)
-    play.job.ended("PREEMPTED", [play.nodes[1]])
-
-
-def kill_wait_of_90_seconds(play: Play) -> None:
-    """SIGTERM to all; three ranks are stuck in the kernel and die after KillWait of 90 s, one 30 s later still."""
-    play.job.tear_down(stay={1, 2, 6}, kill_wait=90.0)
-
-
-def save_and_leave(play: Play) -> None:
-    """SIGTERM to all; ranks save and leave with status 0 over 100 s."""
-    for rank in play.ranks:
-        play.run(100.0 / len(play.ranks))
-        rank.exit()
-
-
-def cancel_with_kill_wait_of_200_seconds(play: Play) -> None:
-    """SIGTERM to all; ranks that hang in the kernel die after KillWait of 200 s, without the scheduler's word."""
-    play.job.tear_down(stay={2, 6}, kill_wait=200.0)
-
-
-def saved_and_failed(play: Play) -> None:
-    """After SIGTERM to the launchers ranks save; they leave with status 0 or 1 over 40 s; the word comes at the end."""
-    for rank in play.ranks:
-        play.run(5.0)
-        rank.exit(code=rank.number % 2)
-    play.job.ended("TIMEOUT")
-
-
-def time_limit(play: Play) -> None:
-    """The time limit: SIGTERM to all, SIGKILL to all that stay after KillWait, the scheduler's word."""
-    play.job.tear_down(stay=range(8), kill_wait=30.0)
-    play.job.ended("TIMEOUT")
-
-
-def planned_exits(play: Play) -> None:
-    """A plan takes two ranks away; they leave with status 1 one after the other and the others go on."""
-    plan = play.nodes[1].table.liveness.facts.of("nixl_ep")
-    plan.set_planned([RankLabel("7", "6"), RankLabel("7", "7")])
-    for number in (6, 7):
-        play.ranks[number].exit(code=1)
-        play.run(20.0)
-
-
-def shrinks(play: Play) -> None:
-    """An elastic job loses a node's ranks in order: its launcher starts the others anew as a smaller job."""
-    for rank in play.ranks[8:]:
-        rank.exit()
-    play.run(3.0)
-    play.job.world = 8
-    for rank in play.ranks[:8]:
-        rank.exit(SIGTERM)
-    play.run(5.0)
-    for rank in play.ranks[:8]:
-        rank.start()
-    play.run(300.0)
-
-
-def job_of_one_rank_ends(play: Play) -> None:
-    """The only rank of a job leaves with status 0."""
-    play.ranks[0].exit()
-
-
-def ends_node_by_node(play: Play) -> None:
-    """The nodes of a job end one after the other, 50 s apart, with status 0."""
-    for rank in play.ranks:
-        if rank.number % 4 == 0 and rank.number:
-            play.run(50.0)
-        rank.exit()
-
-
-def switched_off_at_the_end(play: Play) -> None:
-    """A cloud switches the nodes off five seconds after the job has ended."""
-    for rank in play.ranks:
-        rank.exit()
-    play.run(11.0)
-    for node in play.nodes:
-        node.lose_power()
-
-
-def first_rank_leaves_and_others_abort(play: Play) -> None:
-    """Rank 0 leaves with status 0; those of the other node abort 3.5 s later, as their store is gone."""
-    play.ranks[0].exit()
-    play.run(3.5)
-    for rank in play.ranks[1:4]:
-        rank.exit()
-    for rank in play.ranks[4:]:
-        rank.exit(SIGABRT)
-
-
-def cancel_that_comes_to_one_node_first(play: Play) -> None:
-    """SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel comes there."""
-    for rank in play.ranks[:4]:
-        rank.exit(SIGTERM)
-    play.run(3.5)
-    for rank in play.ranks[4:]:
-        rank.exit(SIGABRT)
-
-
-SITUATIONS = (
-    Situation(finish),
-    Situation(slow_finish),
-    Situation(cancel),
-    Situation(cancel_long_kill_wait),
-    Situation(cancel_save_and_leave),
-    Situation(cancel_by_kill),
-    Situation(all_nodes_drained),
-    Situation(ends_of_many, nodes=8, per_node=32),
-    Situation(one_finishes_early),
-    Situation(kill_wait_by_node),
-    Situation(preempted_with_a_status, nodes=3),
-    Situation(kill_wait_of_90_seconds),
-    Situation(save_and_leave),
-    Situation(cancel_with_kill_wait_of_200_seconds),
-    Situation(saved_and_failed),
-    Situation(time_limit),
-    Situation(planned_exits),
-    Situation(shrinks, nodes=3),
-    Situation(job_of_one_rank_ends, nodes=1, per_node=1),
-    Situation(ends_node_by_node, nodes=3),
-    Situation(switched_off_at_the_end),
-    Situation(first_rank_leaves_and_others_abort),
-    Situation(cancel_that_comes_to_one_node_first),
+FINISH = (exits(ALL, every=0.7), wait(0.7))
+RESTART = (exits(1, code=1), tears_down(), wait(8.0), starts())
+REQUEUED = (exits(ALL, SIGTERM), ended("PREEMPTED"), wait(18.0), starts())
+ENDS = (
+    # All ranks leave with status 0, over some seconds.
+    Situation("finish", FINISH),
+    # All ranks leave with status 0, over 40 s.
+    Situation("slow_finish", [exits(ALL, every=5.0), wait(5.0)]),
+    # SIGTERM to all; two stay and are killed after 30 s.
+    Situation("cancel", [tears_down(stay={2, 6})]),
+    # SIGTERM to all; two stay and are killed after 200 s, with the scheduler's word.
+    Situation("cancel_long_kill_wait", [tears_down(stay={2, 6}, kill_wait=200.0), ended("CANCELLED")]),
+    # After SIGTERM ranks save, and leave with status 1 one after the other; the scheduler's word comes later.
+    Situation(
+        "cancel_save_and_leave",
+        [
+            *(step for rank in range(8) for step in (wait(2.0), exits(rank, SIGTERM if rank % 2 else 0))),
+            *(wait(5.0), ended("PREEMPTED")),
+        ],
+    ),
+    # SIGKILL to all ranks at once.
+    Situation("cancel_by_kill", [exits(ALL, SIGKILL)]),
+    # The job ends, and its nodes are switched off a minute later.
+    Situation("all_nodes_drained", [*FINISH, wait(60.0), loses_power(0, 1)]),
+    # 256 ranks leave with status 0 over two minutes.
+    Situation("ends_of_many", [exits(ALL, every=120 / 256), wait(120 / 256)], nodes=8, per_node=32),
+    # One rank leaves with status 0, all others do half a minute later.
+    Situation("one_finishes_early", [exits(5), wait(30.0), exits(RUNNING)]),
+    # SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, the other 25 s later.
+    Situation("kill_wait_by_node", [tears_down(stay={1, 6}, kill_wait=90.0, kill=[1]), wait(25.0), exits(6, SIGKILL)]),
+    # Preempted ranks of three nodes save and leave with status 1; one node alone has the scheduler's word.
+    Situation("preempted_with_a_status", [exits(ALL, code=1), wait(2.0), ended("PREEMPTED", 1)], nodes=3),
+    # SIGTERM to all; three ranks are stuck in the kernel and die after KillWait of 90 s.
+    Situation("kill_wait_of_90_seconds", [tears_down(stay={1, 2, 6}, kill_wait=90.0)]),
+    # SIGTERM to all; ranks save and leave with status 0 over 100 s.
+    Situation("save_and_leave", [wait(12.5), exits(ALL, every=12.5)]),
+    # SIGTERM to all; ranks that hang in the kernel die after KillWait of 200 s, without the scheduler's word.
+    Situation("cancel_with_kill_wait_of_200_seconds", [tears_down(stay={2, 6}, kill_wait=200.0)]),
+    # After SIGTERM to the launchers ranks save; they leave with status 0 or 1 over 40 s; the word comes at the end.
+    Situation(
+        "saved_and_failed",
+        [*(step for rank in range(8) for step in (wait(5.0), exits(rank, code=rank % 2))), ended("TIMEOUT")],
+    ),
+    # The time limit: SIGTERM to all, SIGKILL to all that stay after KillWait, the scheduler's word.
+    Situation("time_limit", [tears_down(stay=range(8)), ended("TIMEOUT")]),
+    # A plan takes two ranks away; they leave with status 1 one after the other and the others go on.
+    Situation("planned_exits", [plan_without_6_and_7, exits(slice(6, 8), code=1, every=20.0), wait(20.0)]),
+    # An elastic job loses a node's ranks in order: its launcher starts the others anew as a smaller job.
+    Situation(
+        "shrinks",
+        [
+            *(exits(slice(8, 12)), wait(3.0), job(world=8), exits(slice(8), SIGTERM)),
+            *(wait(5.0), starts(slice(8)), wait(300.0)),
+        ],
+        nodes=3,
+    ),
+    # The only rank of a job leaves with status 0.
+    Situation("job_of_one_rank_ends", [exits(0)], nodes=1, per_node=1),
+    # The nodes of a job end one after the other, 50 s apart, with status 0.
+    Situation("ends_node_by_node", [exits(N0), wait(50.0), exits(N1), wait(50.0), exits(slice(8, 12))], nodes=3),
+    # A cloud switches the nodes off five seconds after the job has ended.
+    Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
+    # Rank 0 leaves with status 0; those of the other node abort 3.5 s later, as their store is gone.
+    Situation("first_rank_leaves_and_others_abort", [exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)]),
+    # SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel comes there.
+    Situation("cancel_that_comes_to_one_node_first", [exits(N0, SIGTERM), wait(3.5), exits(N1, SIGABRT)]),
+)
+RESTARTS = (
+    # A rank fails, torchrun ends the others and starts all anew within ten seconds.
+    Situation("restart_in_place", RESTART),
+    # The job is requeued under its id within 20 s, on one of its nodes and a new one; the old run's epilog is late.
+    Situation(
+        "requeued_elsewhere",
+        [
+            *(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)),
+            *(wait(10.0), ended("PREEMPTED")),
+        ],
+        nodes=3,
+    ),
+    # The job fails and is started anew by its launcher three times, and goes on.
+    Situation("fails_again_and_again", [*RESTART, wait(120.0)] * 3),
+    # A rank fails and torchrun, which has restarts left, starts all anew after 28 s.
+    Situation("torchrun_starts_anew", [anew(0, 2), exits(1, code=1), tears_down(), wait(28.0), anew(1, 2)]),
+    # A rank fails and torchrun says that it has restarts left, but ends.
+    Situation(
+        "torchrun_gives_up",
+        [anew(0, 2), exits(1, code=1), tears_down()],
+        {"RankDead 1 n0 fail info": Due(715, 745)},
+    ),
+    # A rank crashes; 80 s later the job begins anew on a node of its and another one, which takes minutes.
+    Situation(
+        "anew_and_slowly",
+        [exits(1, SIGSEGV), tears_down(), wait(80.0), starts(N0, 1), wait(200.0), starts(N1, 2)],
+        {"RankDead 1 n0 crash": Due(0, 22, 80)},
+        idle=1,
+    ),
+    # The job is preempted and requeued under its id on the same nodes within 20 s; the old run's epilog is late.
+    Situation("requeued_on_the_same_nodes", [exits(ALL, SIGTERM), wait(18.0), starts(), wait(4.0), ended("PREEMPTED")]),
+    # A rank crashes, srun ends the others, and the job is requeued on the same nodes after a minute.
+    Situation(
+        "requeued_after_a_crash",
+        [exits(1, SIGSEGV), tears_down(), wait(60.0), starts()],
+        {"RankDead 1 n0 crash": Due(0, 22, 60)},
+    ),
+    # A launcher starts all ranks anew; eleven minutes later a rank is killed.
+    Situation(
+        "death_after_a_restart",
+        [*RESTART, wait(660.0), exits(5, SIGKILL)],
+        {"RankDead 5 n1 killed": Due(680, 710)},
+    ),
+    # A rank that left with status 1 is started anew in its place within five seconds, the others go on.
+    Situation("one_rank_begins_anew", [exits(5, code=1), wait(4.0), starts(5)]),
+    # Preempted with a status and requeued on its nodes, twice, 20 minutes apart; one node alone has the word.
+    Situation(
+        "preempted_twice",
+        [exits(ALL, code=1), wait(2.0), ended("PREEMPTED", 1), wait(18.0), starts(), wait(1300.0)] * 2,
+        nodes=3,
+    ),
+    # The job is requeued on its nodes; 20 minutes later a rank crashes and the others wait for half an hour.
+    Situation(
+        "dead_for_long_after_a_requeue",
+        [*REQUEUED, wait(1300.0), exits(5, SIGSEGV), HANG, wait(2000.0)],
+        {"RankDead 5 n1 crash": Due(1318, 1340)},
+    ),
+    # The job is requeued on its nodes; four minutes later one of them loses power.
+    Situation(
+        "power_after_a_requeue",
+        [*REQUEUED, wait(240.0), loses_power(1), HANG, wait(300.0)],
+        {"NodeLost n1": Due(278, 318)},
+    ),
+    # The only rank of a node is killed and its peers fail; torchrun, which has restarts left, starts all anew.
+    Situation(
+        "killed_with_restarts_left",
+        [anew(0, 2), exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1), wait(20.0), anew(1, 2)],
+        nodes=3,
+        per_node=1,
+    ),
+    # A rank crashes; a minute later torchrun starts all anew on two of three nodes, as a job of eight.
+    Situation(
+        "restarts_without_its_last_node",
+        [exits(9, SIGSEGV), tears_down(), wait(60.0), job(world=8), starts(slice(8)), wait(300.0)],
+        {"RankDead 9 n2 crash": Due(0, 22, 60)},
+        nodes=3,
+    ),
 )

@@ -6,8 +6,7 @@ Times are seconds after ``EVENT``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
-from signal import SIGTERM
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -44,6 +43,7 @@ class Play:
         self.site.run(EVENT - warm_up)
         self.job = Job(self.site, "7", self.nodes[: situation.nodes], situation.per_node, proven=situation.proven)
         self.site.run(warm_up)
+        self.borrowers: list[Rank] = []
 
     def add_cluster(self) -> Job:
         """Add a second cluster, with nodes of the same names and a job of the same id, which runs well."""
@@ -54,9 +54,10 @@ class Play:
         other.run(self.site.now)
         return job
 
-    def borrow(self, node: int, ranks: int = 2, world: int | None = None) -> Job:
+    def borrow(self, node: int, ranks: int, world: int | None) -> None:
         """Let another user start processes on this node that claim to be ranks of the job."""
-        return Job(self.site, "7", [self.nodes[node]], ranks, user="mallory", proven=False, world=world)
+        claimed = Job(self.site, "7", [self.nodes[node]], ranks, user="mallory", proven=False, world=world)
+        self.borrowers = claimed.ranks
 
     @property
     def ranks(self) -> list[Rank]:
@@ -68,31 +69,9 @@ class Play:
         for site in self.sites:
             site.run(seconds)
 
-    def miss(self, *nodes: int, seconds: float = 6.0) -> None:
-        """Let scrapes of these nodes fail for a while; the agents go on."""
-        for number in nodes:
-            self.nodes[number].answers = False
-        self.run(seconds)
-        for number in nodes:
-            self.nodes[number].answers = True
 
-    def remove_target(self, number: int) -> None:
-        """Remove this node from the targets of Prometheus."""
-        self.nodes[number].is_target = False
-
-    def begin_anew(self, restarts: tuple[int, int]) -> None:
-        """Let torchrun restart all ranks. ``restarts``: used and allowed. After (0, n) the job runs for 11 minutes."""
-        for rank in self.job.running():
-            rank.exit(SIGTERM)
-        self.job.restarts = restarts
-        for rank in self.ranks:
-            rank.start()
-        if restarts[0] == 0:
-            self.run(660.0)
-
-    def hang(self) -> None:
-        """No rank completes an operation any more."""
-        self.job.progresses = False
+Step = Callable[[Play], object]
+"""Something that happens, as steps.py makes it."""
 
 
 class Situation(NamedTuple):
@@ -102,10 +81,16 @@ class Situation(NamedTuple):
     of the job. ``warm_up``: how long the job has run. ``proven``: the scheduler proves that the ranks are the job's.
     """
 
-    happens: Callable[[Play], None]
+    name: str
+    steps: Iterable[Step]
     due: Mapping[str, Due] = MappingProxyType({})
     nodes: int = 2
     per_node: int = 4
     warm_up: float = EVENT
     idle: int = 0
     proven: bool = True
+
+    def happens(self, play: Play) -> None:
+        """Let it happen."""
+        for step in self.steps:
+            step(play)

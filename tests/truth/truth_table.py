@@ -7,13 +7,12 @@ import deaths
 import ends
 import lost_nodes
 import lost_scrapes
-import restarts
 from play import Situation
 
 SITUATIONS: tuple[Situation, ...] = (
     *deaths.SITUATIONS,
-    *ends.SITUATIONS,
-    *restarts.SITUATIONS,
+    *ends.ENDS,
+    *ends.RESTARTS,
     *lost_nodes.SITUATIONS,
     *lost_scrapes.SITUATIONS,
     *borrowed_ids.SITUATIONS,
