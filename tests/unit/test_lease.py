@@ -2,23 +2,19 @@
 
 import asyncio
 import threading
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fake_clock import FakeClock
+import scripted
 from helper_targets import Order, Outcome
 from lent import children
 from pytest import LogCaptureFixture
+from scripted import Idle, Section, state_file, supervisor
 
-from agent.app.discovery import ExporterPlan, Prepared
-from agent.app.supervisor import Supervisor
-from agent.core.checkpoint import StateFile
+from agent.app.discovery import ExporterPlan
 from agent.core.log import Guard, Logger
-from agent.core.metrics import Metric
 from agent.hardware.ledger import CheckState
-from agent.sdk.exporter import Context, ExporterConfig, LeaseEnded, Roots, Spec
+from agent.sdk.exporter import Context, LeaseEnded
 from agent.sdk.hardware import Gpu, Nic, Subject
 from agent.sdk.helper import HelperSpec
 
@@ -28,13 +24,7 @@ SUBJECT = Subject("gpu", "GPU-0")
 HELPER = HelperSpec("lease", "helper_targets:obey", Outcome, memory_bytes=64 * 1024 * 1024)
 
 
-class Config(ExporterConfig, frozen=True, kw_only=True):
-    """``number`` makes sections differ."""
-
-    number: int = 0
-
-
-class Greedy:
+class Greedy(Idle):
     """An exporter that uses all it is lent, whose update waits for ``go``, and that gives nothing back itself."""
 
     def __init__(self, *, refuse: bool = False) -> None:
@@ -58,27 +48,14 @@ class Greedy:
         self.ctx.checks.report(SUBJECT, "gpu_lost", CheckState.FAILED)
         self.ctx.state.publish(b"seen")
 
-    def snapshot(self) -> object:
-        return None
-
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        return ()
-
     async def drain(self) -> None:
         raise RuntimeError("a drain that fails")
 
 
 def plan(made: Greedy | None = None, number: int = 0) -> ExporterPlan:
     """The exporter under the name `greedy`, or nothing."""
-    if made is None:
-        return ExporterPlan({}, ())
-    spec = Spec("greedy", Config, lambda _: made, 60.0, 0.05, (), drain_seconds=0.1, checkpoint_bytes=1024)
-    return ExporterPlan({"greedy": Prepared(spec, Config(number=number))}, ())
-
-
-def supervisor(state: StateFile | None = None) -> Supervisor:
-    """A supervisor."""
-    return Supervisor(FakeClock(), "here", Roots(), state or StateFile(None, "", Logger("test")))
+    sections = {} if made is None else {"greedy": Section(number=number)}
+    return scripted.plan(lambda *_: made or Idle(), drain=0.1, **sections)
 
 
 def threads() -> set[str]:
@@ -131,7 +108,7 @@ async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
 
 async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, caplog: LogCaptureFixture) -> None:
     """An update that ends after its run reaches no table and no section of the next run, and is no error."""
-    own = supervisor(StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
+    own = supervisor(state_file(tmp_path))
     late = Greedy()
     late.go.clear()
     await own.begin(plan(late))

@@ -1,22 +1,19 @@
 """The schedule of one exporter."""
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 from fake_clock import FakeClock
 from rank_table import RankTable
+from scripted import Idle, state_file
 
 from agent.app.lease import Lease, Lender
 from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
-from agent.core.checkpoint import StateFile
-from agent.core.log import Logger
-from agent.core.metrics import Metric
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec
+from agent.sdk.exporter import ExporterConfig, NoData, Roots, Spec
 
 
-class Scripted:
+class Scripted(Idle):
     """An exporter whose updates do what they are told."""
 
     def __init__(self) -> None:
@@ -24,9 +21,6 @@ class Scripted:
         self.updates = self.under_way = self.most_under_way = 0
         self.drained = False
         self.drain_hangs = False
-
-    async def start(self, ctx: Context) -> None:
-        pass
 
     async def update(self) -> None:
         self.updates += 1
@@ -39,12 +33,6 @@ class Scripted:
                 raise self.outcome
         finally:
             self.under_way -= 1
-
-    def snapshot(self) -> object:
-        return None
-
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        return ()
 
     async def drain(self) -> None:
         if self.drain_hangs:
@@ -59,7 +47,7 @@ class Bench:
         self.clock = FakeClock()
         self.exporter = Scripted()
         spec = Spec("scripted", ExporterConfig, lambda _: self.exporter, interval, 0.02, (), drain_seconds=0.02)
-        state = StateFile(None, "", Logger("test"))
+        state = state_file()
         ranks = RankTable(self.clock, "here")
         lender = Lender(roots=Roots(), clock=self.clock, hostname="here", ranks=ranks, state=state, once=False)
         lease = Lease(lender, "scripted")

@@ -1,37 +1,35 @@
 """Starting, reloading section by section, and stopping."""
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from fake_clock import FakeClock
+from rank_table import environment, facts
+from scripted import Idle, Section, plan, state_file, supervisor
 
-from agent.app.discovery import ExporterPlan, Prepared
-from agent.app.supervisor import Supervisor
+from agent.app.discovery import ExporterPlan
 from agent.core.checkpoint import StateFile
-from agent.core.log import Logger
-from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.ranks.table import RankTable
-from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
+from agent.ranks.writer import RankWriter
+from agent.sdk.exporter import Context
 from agent.sdk.hardware import Subject
+from agent.sdk.system import ProcFS
 
 
-class Config(ExporterConfig, frozen=True, kw_only=True):
-    """A section; ``refuse`` makes the start fail."""
-
-    number: int = 0
-    refuse: bool = False
-
-
-class Made:
+class Made(Idle):
     """An exporter that notes what happens to it in ``events``."""
 
-    def __init__(self, name: str, config: Config, events: list[str]) -> None:
-        self.label = f"{name}{config.number}"
-        self._refuse = config.refuse
+    def __init__(self, name: str, section: Section, events: list[str]) -> None:
+        self.label = f"{name}{section.number}"
+        self._refuse = section.refuse
         self._events = events
 
     async def start(self, ctx: Context) -> None:
@@ -41,15 +39,6 @@ class Made:
         restored = ctx.state.restored
         self._state = ctx.state
         self._events.append(f"start {self.label} from {restored.decode() if restored else 'nothing'}")
-
-    async def update(self) -> None:
-        pass
-
-    def snapshot(self) -> object:
-        return None
-
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        return ()
 
     async def drain(self) -> None:
         self._state.publish(self.label.encode())
@@ -61,17 +50,10 @@ class Bench:
 
     def __init__(self, state: StateFile) -> None:
         self.events: list[str] = []
-        self.supervisor = Supervisor(FakeClock(), "here", Roots(), state)
+        self.supervisor = supervisor(state)
 
-    def plan(self, **configs: Config) -> ExporterPlan:
-        def prepared(name: str, config: Config) -> Prepared:
-            spec = Spec(
-                name, Config, lambda section: Made(name, section, self.events), 60.0, 1.0, (), 1.0,
-                checkpoint_bytes=1024,
-            )  # fmt: skip
-            return Prepared(spec, config)
-
-        return ExporterPlan({name: prepared(name, config) for name, config in configs.items()}, ())
+    def plan(self, **sections: Section) -> ExporterPlan:
+        return plan(lambda name, section: Made(name, section, self.events), **sections)
 
     def take(self) -> list[str]:
         taken, self.events[:] = list(self.events), []
@@ -81,57 +63,57 @@ class Bench:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     """A bench with a checkpoint file, which is stopped at the end."""
-    made = Bench(StateFile(tmp_path / "checkpoint", "boot", Logger("test")))
+    made = Bench(state_file(tmp_path))
     yield made
     await made.supervisor.stop()
 
 
 async def test_a_start_that_fails_costs_the_others_nothing(bench: Bench) -> None:
     """At the start, an exporter that refuses is shown as broken and the others run."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(refuse=True)))
+    await bench.supervisor.begin(bench.plan(a=Section(), b=Section(refuse=True)))
     assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a"}, {"b"})
 
 
 async def test_reload_touches_what_changed(bench: Bench) -> None:
     """Equal sections stay; a changed one is drained and starts from what it published; a removed one is drained."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config(), c=Config()))
+    await bench.supervisor.begin(bench.plan(a=Section(), b=Section(), c=Section()))
     bench.take()
-    assert await bench.supervisor.apply(bench.plan(a=Config(), b=Config(number=1), d=Config()))
+    assert await bench.supervisor.apply(bench.plan(a=Section(), b=Section(number=1), d=Section()))
     assert sorted(bench.take()) == ["drain b0", "drain c0", "start b1 from b0", "start d0 from nothing"]
     assert set(bench.supervisor.running) == {"a", "b", "d"}
 
 
 async def test_all_start_or_none(bench: Bench) -> None:
     """When one of the changed sections refuses to start, all old ones run again from what they published."""
-    await bench.supervisor.begin(bench.plan(a=Config(), b=Config()))
+    await bench.supervisor.begin(bench.plan(a=Section(), b=Section()))
     bench.take()
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1), b=Config(number=1, refuse=True)))
+    assert not await bench.supervisor.apply(bench.plan(a=Section(number=1), b=Section(number=1, refuse=True)))
     assert bench.take() == [
         "drain a0", "drain b0", "start a1 from a0", "drain a1", "start a0 from a1", "start b0 from b0",
     ]  # fmt: skip
     assert {name: running.config for name, running in bench.supervisor.running.items()} == {
-        "a": Config(),
-        "b": Config(),
+        "a": Section(),
+        "b": Section(),
     }
 
 
 async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reload that failed, an old exporter that refuses to start again is shown as down."""
-    await bench.supervisor.begin(bench.plan(a=Config()))
+    await bench.supervisor.begin(bench.plan(a=Section()))
 
     async def refuse(self: Made, ctx: Context) -> None:
         raise RuntimeError("refused")
 
     monkeypatch.setattr(Made, "start", refuse)
-    assert not await bench.supervisor.apply(bench.plan(a=Config(number=1)))
+    assert not await bench.supervisor.apply(bench.plan(a=Section(number=1)))
     assert (bench.supervisor.running, bench.supervisor.broken) == ({}, {"a"})
 
 
 async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
     """What exporters publish while they drain is in the file afterwards."""
-    await bench.supervisor.begin(bench.plan(a=Config()))
+    await bench.supervisor.begin(bench.plan(a=Section()))
     await bench.supervisor.stop()
-    again = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
+    again = state_file(tmp_path)
     thread = OwnThread("load")  # loading blocks, and a blocked loop fails the test
     await thread.call(again.load)
     thread.stop()
@@ -144,7 +126,7 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ) -> None:
     """Whatever loading a table's section raises, the agent starts with an empty one: nothing of a half-loaded one."""
-    state = StateFile(tmp_path / "checkpoint", "boot", Logger("test"))
+    state = state_file(tmp_path)
     state.section(name).publish(b"saved")
     loaded = []
 
@@ -153,8 +135,32 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
         raise error
 
     monkeypatch.setattr(RankTable if name == "ranks" else HealthLedger, "load", load)
-    supervisor = Supervisor(FakeClock(), "here", Roots(), state)
+    own = supervisor(state)
     assert len(loaded) == 1
-    assert supervisor.ranks is not loaded[0]
-    assert supervisor.ranks.snapshot().ranks == ()
-    assert list(supervisor.ledger.entries()) == []
+    assert own.ranks is not loaded[0]
+    assert own.ranks.snapshot().ranks == ()
+    assert list(own.ledger.entries()) == []
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    """The working directory of a process, as ProcFS has it; its name is not UTF-8."""
+    odd = os.fsencode(tmp_path) + b"/\xff"
+    os.mkdir(odd)
+    process = subprocess.Popen([sys.executable, "-c", "input()"], cwd=odd, stdin=subprocess.PIPE)
+    try:
+        return ProcFS(Path("/proc")).directory(process.pid)
+    finally:
+        process.communicate(b"\n")
+
+
+async def test_a_working_directory_that_is_no_text_ends_no_tick(directory: str) -> None:
+    """A rank whose working directory has a name that is not UTF-8 does not end the supervisor's loop."""
+    own = supervisor()
+    odd = msgspec.structs.replace(facts(10, environment(0)), directory=directory)
+    RankWriter(own.ranks, "process").observe_process(odd)
+    beat = asyncio.Event()
+    run = asyncio.create_task(own.run(beat))
+    await asyncio.wait({run}, timeout=0.3)
+    assert not run.done(), run.exception()
+    run.cancel()
