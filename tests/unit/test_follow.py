@@ -91,19 +91,6 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
     assert follower.skipped["not_a_regular_file"] == 3
 
 
-def test_renamed_file_goes_on(tmp_path: Path) -> None:
-    """A renamed file keeps its offset, also under a name that would not be taken up."""
-    path, follower = begun(tmp_path, b"one\n")
-    with path.open("ab") as writer:
-        path.rename(tmp_path / "b.log")
-        writer.write(b"two\n")
-        writer.flush()
-        assert poll(follower) == b"two\n"
-        (tmp_path / "b.log").rename(tmp_path / "b.log.1")
-        writer.write(b"three\n")
-    assert poll(follower) == b"three\n"
-
-
 def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
     """An unlinked file is read while it grows; its descriptor is closed when it has been idle for a minute."""
     clock, path = Time(), tmp_path / "a.log"

@@ -9,7 +9,6 @@ from rank_table import KILLED, Table, environment, facts
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.health import CHECKS
 from agent.ranks.liveness import book, causes
-from agent.ranks.liveness.causes import ExitFacts
 from agent.ranks.liveness.job_line import (
     ENDED_SECONDS,
     LEAD_SECONDS,
@@ -218,16 +217,6 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
     assert job.leads().keys() == {("1", "left")}
 
 
-def test_a_job_that_starts_anew_retracts_all() -> None:
-    """When every rank that runs started after an exit, the exit is retracted, also that of a rank that is elsewhere."""
-    job = Job(ranks=2)
-    job.exit(0, CRASH, after=1.0)
-    job.exit(1, TERMINATED, after=1.0, then=SETTLED)
-    job.start(1)
-    job.tick(1.0)
-    assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): -1.0}
-
-
 def test_the_schedulers_word() -> None:
     """A cancelled job's end is exported for 15 minutes, and its exits become `ok`."""
     job = Job(ranks=2)
@@ -390,17 +379,6 @@ def test_a_planned_exit_is_ok() -> None:
     writer.close()
     job.tick()
     assert job.leads() == {("3", "ok"): SETTLED}
-
-
-def test_an_exporter_that_has_ended_writes_no_causes() -> None:
-    """After its lease has ended an exporter's causes are gone, and what it says was planned stays planned."""
-    facts = ExitFacts()
-    writer = facts.of("job_log")
-    writer.set_causes({RankLabel("7", "0"): "cuda_oom"})
-    assert facts.cause_of(RankLabel("7", "0")) == "cuda_oom"
-    writer.set_planned([RankLabel("7", "0")])
-    writer.close()
-    assert (facts.cause_of(RankLabel("7", "0")), facts.is_planned(RankLabel("7", "0"))) == ("", True)
 
 
 def test_the_table_of_causes() -> None:

@@ -115,23 +115,6 @@ def test_resuming_reads_on(tmp_path: Path) -> None:
     assert b"old line" not in lines(third)
 
 
-def test_rotation_and_truncation(tmp_path: Path) -> None:
-    """A file that was renamed is read to its end, one that was cut from its first byte on, under a new generation."""
-    log = tmp_path / "a.log"
-    write(log, b"first\n")
-    files = files_of(tmp_path, "*.log")
-    files.discover()
-    assert lines(files) == [b"first"]
-    write(log, b"last\n")
-    log.rename(tmp_path / "a.log.1")
-    write(log, b"new file\n")
-    files.discover()
-    assert sorted(lines(files)) == [b"last", b"new file"]
-    write(log, b"cut\n", "wb")
-    files.discover()
-    assert [(found.lines(), found.generation) for found in read(files)] == [([b"cut"], 1)]
-
-
 def test_no_link_is_followed(tmp_path: Path) -> None:
     """Links to files or directories of others are not followed; the base, which a site names, may be one."""
     secret = tmp_path / "secret/x.log"

@@ -1,6 +1,5 @@
 """The verdict, row by row."""
 
-import itertools
 from collections.abc import Callable
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
@@ -11,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank import verdict as module
-from agent.ranks.rank.evidence import STATES, RankVerdict, RasSilence
+from agent.ranks.rank.evidence import RankVerdict, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
@@ -173,14 +172,6 @@ def test_rows(processes: list[RankProcess], state: str, reason: str) -> None:
     assert judge_job(processes, NOW)[processes[0].key] == RankVerdict(state, reason)  # type: ignore[arg-type]
 
 
-def test_one_culprit_of_a_teardown() -> None:
-    """A crash and seven victims of the launcher give one dead and seven exited."""
-    processes = [left(1.0, SEGV, 1), *(left(1.0 - 0.1 * n, TERM, 1 + n) for n in range(1, 5))]
-    processes += [left(0.2, KILL, 10 + n) for n in range(3)]
-    states = [verdict.state for verdict in judge_job(processes, NOW).values()]
-    assert (states.count("dead"), states.count("exited")) == (1, 7)
-
-
 def test_slow_cancel_is_no_death() -> None:
     """A cancel in which half the ranks need 30 s for their SIGTERM leaves nobody dead at any time."""
     for second in range(200):
@@ -200,46 +191,12 @@ def test_wait_status() -> None:
 
 
 STATUSES = st.sampled_from([None, UNKNOWN, WELL, TERM, KILL, OOM, SEGV, code(1), code(143)])
-PROCESSES = st.lists(
-    st.tuples(st.none() | st.floats(0, 200), STATUSES, st.sampled_from("RSDTtZ"), st.booleans()), min_size=1, max_size=8
-)
-
-
-@given(PROCESSES)
-def test_any_job_has_one_verdict_each(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
-    """Whatever the evidence, each process gets one known state, and those that run are never called gone."""
-    processes = [
-        made(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status, state, finalized=finalized)
-        for n, (ago, status, state, finalized) in enumerate(raw)
-    ]
-    verdicts = judge_job(processes, NOW)
-    assert set(verdicts) == {p.key for p in processes}
-    for process in processes:
-        state = verdicts[process.key].state
-        assert state in STATES
-        assert (state in ("alive", "unresponsive")) == (process.exited_at is None)
-
-
-@given(PROCESSES)
-def test_one_death_at_once_per_episode(raw: list[tuple[float | None, ExitStatus | None, str, bool]]) -> None:
-    """Deaths that are declared at once never lie within one minute of each other: the later ones may be victims."""
-    processes = [
-        made(ProcessKey(n, 1), 0.0, None if ago is None else NOW - ago, status)
-        for n, (ago, status, _, _) in enumerate(raw)
-    ]
-    verdicts = judge_job(processes, NOW)
-    at_once = ("fatal_signal", "oom_killed", "failure_status", "killed_before_teardown")
-    times = sorted(p.exited_at for p in processes if p.exited_at is not None and verdicts[p.key].reason in at_once)
-    assert all(later - earlier > 60.0 for earlier, later in itertools.pairwise(times))
-
 
 CRASHED_AT_ONCE = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
 CRASHED_IN_TWO_WAYS = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
 RESTARTED_AS_OTHERS = [
     made(ProcessKey(n, 1), 0.0, NOW - 20, KILL) if n % 2 else made(ProcessKey(n, 1), NOW - 10) for n in range(1024)
 ]
-
-
 TORN_DOWN = [made(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KILL) for n in range(1024)]
 
 
