@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.cli.explain.ask import UNRESPONSIVE, Ask, ended, first_root, lost_nodes, struck
@@ -26,55 +27,65 @@ ADVICE = {
     "fix_program": "By the job's log a restart alone will not help: the program would fail the same way.",
     "fix_system": "By the job's log a restart alone will not help before the system is mended.",
 }
-_JOB, _BACK = "<job>", "[<back>]"
-_SEEN = "and on (cluster, node) last_over_time(rankwatch_job_ranks{<job>}[<back>])"
-_FAULTS = (
-    'rankwatch_gpu_fault_last_timestamp_seconds{role="root", hurts=~"gpu|link|node", action!="no action needed"} '
-    ">= <start>"
-)
-_EACH_ALERT = "bottomk(64, min by (alertname, severity) (<which>))"
-_PLACE = re.compile("<(job|back|most|start|any)>")
-_Wording = Callable[[Sample], str]
+_Wording = str | Callable[[Sample], str]
+_MOST = MAX_SERIES + 1
 
 
 class _Window:
-    """One incident: queries Prometheus about it and collects its time line and the witnesses' words."""
+    """An incident and AROUND_SECONDS before and after it: queries Prometheus and collects what happened and was said.
+
+    ``job``: the job's labels. ``back``: the window's length. ``seen``: the nodes with ranks of the job.
+    """
 
     def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
         self._ask = ask
-        self._labels = labels
+        self.job = labels
         self.start = incident.start - AROUND_SECONDS
         self.end = min(incident.end + AROUND_SECONDS, course.end)
-        self._back = math.ceil(self.end - self.start)
+        self.back = f"{math.ceil(self.end - self.start)}s"
+        self.seen = f"and on (cluster, node) {self.last('rankwatch_job_ranks')}"
         self.happened = [event for event in course.happened if self.start <= event.at <= self.end]
         self.said: list[Said] = []
 
-    def ask(self, expression: str, any_of: Iterable[str] = ()) -> list[Sample]:
-        """Return the result of a query at the end of the window, after filling in the placeholders.
+    def ask(self, expression: str) -> list[Sample]:
+        """Return the result of a query at the end of the window."""
+        return self._ask.at(expression, self.end)
 
-        The window is the incident and AROUND_SECONDS before and after it. ``<job>``: the job's labels. ``<back>``: the
-        window's length. ``<start>``: its start. ``<most>``: MAX_SERIES + 1. ``<any>``: a pattern of ``any_of``.
-        """
-        values = {
-            "job": self._labels,
-            "back": f"{self._back}s",
-            "most": str(MAX_SERIES + 1),
-            "start": f"{self.start:.0f}",
-            "any": _any(any_of),
-        }
-        return self._ask.at(_PLACE.sub(lambda match: values[match[1]], expression), self.end)
+    def last(self, metric: str, more: str = "") -> str:
+        """Return the query for the last value of a metric of the job."""
+        return f"last_over_time({metric}{{{self.job}{more}}}[{self.back}])"
+
+    def began(self, condition: str) -> str:
+        """Return the query for the time when a condition was first true."""
+        return f"min_over_time(timestamp({condition})[{self.back}:15s])"
+
+    def faults(self) -> str:
+        """Return the query for the times of the driver's reports that a GPU, link or node failed."""
+        which = 'role="root", hurts=~"gpu|link|node", action!="no action needed"'
+        times = f"rankwatch_gpu_fault_last_timestamp_seconds{{{which}}} >= {self.start:.0f}"
+        return f"min_over_time(({times})[{self.back}:15s])"
 
     def tell(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
         """Add samples to the time line; a sample's value is its time."""
         self.happened += [
-            Happened(sample.value, kind, _rank(sample), _node(sample), what(sample), source) for sample in samples
+            Happened(sample.value, kind, _rank(sample), _node(sample), _worded(what, sample), source)
+            for sample in samples
         ]
 
     def say(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
         """Add a witness' words; without blame if the witness blames more than MAX_SERIES ranks."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
-        self.said += [Said(_rank(sample), _node(sample), witness, says(sample) + more, blames) for sample in samples]
+        self.said += [
+            Said(_rank(sample), _node(sample), witness, _worded(says, sample) + more, blames) for sample in samples
+        ]
+
+
+def _worded(words: _Wording, sample: Sample) -> str:
+    """Return a sentence about a sample: made by a function, or with the sample's labels filled in."""
+    if not isinstance(words, str):
+        return words(sample)
+    return words.format_map(defaultdict(str, sample.labels))
 
 
 def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
@@ -83,27 +94,26 @@ def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Co
     # The rules call these deaths the first: their witness is the verdict. In a crash loop the earliest counts.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
-    for tell in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _log_words, _ras, _flight_recorder):
-        tell(window)
+    for witness in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _ras, _flight_recorder, _marks):
+        witness(window)
+    advice = _log_words(window)
     alerts = _alerts(window)
-    marks = window.ask("bottomk(<most>, last_over_time(rankwatch_job_mark_timestamp_seconds{<job>}[<back>]))")
-    window.tell(marks, "other", "marks", lambda sample: f"mark of the job's owner: {sample.labels.get('text', '')}")
     ranks = sorted({word.rank for word in window.said if word.blames})[: 2 * MAX_SERIES]
     return Details(
         tuple(event for event in window.happened if window.start <= event.at <= window.end),
         tuple(window.said),
-        _places(window, ranks),
+        _places(window, [rank for rank in ranks if rank]),
         alerts,
-        tuple(_advice(window)),
+        tuple(sorted({*advice, *_repairs(window)})),
     )
 
 
 def _ends(window: _Window) -> None:
     """Add the ends of ranks after the first: part of the story, without blame."""
-    exits = 'rank:rankwatch_exit:time{<job>, class!="ok"}'
-    first = window.ask(f"bottomk({MAX_ENDS}, last_over_time({exits}[<back>]) >= <start>)")
+    exits = window.last("rank:rankwatch_exit:time", ', class!="ok"')
+    first = window.ask(f"bottomk({MAX_ENDS}, {exits} >= {window.start:.0f})")
     window.tell(first, "died", "verdict", lambda sample: ended(sample.labels))
-    ends = "last_over_time(rankwatch_rank_exit_timestamp_seconds{<job>}[<back>]) >= <start>"
+    ends = f"{window.last('rankwatch_rank_exit_timestamp_seconds')} >= {window.start:.0f}"
     for count, last in zip(window.ask(f"count({ends})"), window.ask(f"max({ends})"), strict=False):
         if count.value > len(first):
             what = f"by now {count.value:.0f} ranks have ended"
@@ -111,18 +121,17 @@ def _ends(window: _Window) -> None:
 
 
 def _unresponsive(window: _Window) -> None:
-    state = UNRESPONSIVE.format(_JOB)
-    unresponsive = window.ask(f"bottomk(<most>, min by (rank, node) (min_over_time(timestamp({state})[<back>:15s])))")
-    window.tell(unresponsive, "unresponsive", "verdict", lambda _: "becomes unresponsive")
+    began = window.began(UNRESPONSIVE.format(window.job))
+    unresponsive = window.ask(f"bottomk({_MOST}, min by (rank, node) ({began}))")
+    window.tell(unresponsive, "unresponsive", "verdict", "becomes unresponsive")
     what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
-    window.say(unresponsive, "verdict", lambda _: what)
+    window.say(unresponsive, "verdict", what)
 
 
 def _hardware(window: _Window) -> None:
-    checks = f"min_over_time(timestamp({struck(_JOB)})[<back>:15s])"
-    failures = window.ask(f"bottomk(<most>, min by (rank, node, reason) ({checks}))")
-    window.tell(failures, "hardware", "hardware", lambda sample: f"check {sample.labels.get('reason', '')} fails")
-    window.say(failures, "hardware", lambda sample: f"the check {sample.labels.get('reason', '')} failed under it")
+    failures = window.ask(f"bottomk({_MOST}, min by (rank, node, reason) ({window.began(struck(window.job))}))")
+    window.tell(failures, "hardware", "hardware", "check {reason} fails")
+    window.say(failures, "hardware", "the check {reason} failed under it")
 
 
 def _faults(window: _Window) -> None:
@@ -133,38 +142,34 @@ def _faults(window: _Window) -> None:
         code = f"Xid {of['code']} " if of.get("code", "").isdecimal() else ""
         return f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
 
-    faults = window.ask(f"bottomk(<most>, min_over_time(({_FAULTS})[<back>:15s]) {_SEEN})")
+    faults = window.ask(f"bottomk({_MOST}, {window.faults()} {window.seen})")
     window.tell(faults, "hardware", "kernel_log", what)
 
 
 def _lost_nodes(window: _Window) -> None:
-    lost = window.ask(f"bottomk(<most>, min_over_time(({lost_nodes(_JOB)})[<back>:15s]))")
+    lost = window.ask(f"bottomk({_MOST}, min_over_time(({lost_nodes(window.job)})[{window.back}:15s]))")
     first = min((sample.value for sample in lost), default=0.0)
     nodes = sorted({_node(sample) for sample in lost if sample.value <= first + TOGETHER_SECONDS})
-    window.tell(lost, "node_lost", "verdict", lambda _: "node lost")
-    if not nodes:
-        return
-    started = "last_over_time(rankwatch_rank_start_timestamp_seconds{<job>, node=~<any>}[<back>])"
-    ranks = window.ask(f"bottomk(<most>, min by (rank, node) ({started}))", nodes)
-    window.say(ranks[:MAX_SERIES], "verdict", lambda _: "its node was lost")
+    window.tell(lost, "node_lost", "verdict", "node lost")
+    if nodes:
+        started = window.last("rankwatch_rank_start_timestamp_seconds", f", node=~{_any(nodes)}")
+        ranks = window.ask(f"bottomk({_MOST}, min by (rank, node) ({started}))")
+        window.say(ranks[:MAX_SERIES], "verdict", "its node was lost")
 
 
 def _late(window: _Window) -> None:
-    alerts = 'ALERTS{<job>, alertname="StragglerRank"}'
+    alerts = f'ALERTS{{{window.job}, alertname="StragglerRank"}}'
     late = window.ask(
-        "topk(<most>, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{<job>}[<back>]) "
-        f"and on (cluster, job_id, rank) last_over_time({alerts}[<back>])))"
+        f"topk({_MOST}, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{{{window.job}}}[{window.back}]) "
+        f"and on (cluster, job_id, rank) last_over_time({alerts}[{window.back}])))"
     )
-    since: dict[str, Sample] = {}
+    since: dict[str, float] = {}
     causes: dict[str, set[str]] = {}
-    for sample in window.ask(f"bottomk(<most>, min by (rank, why) (min_over_time(timestamp({alerts})[<back>:15s])))"):
-        since[_rank(sample)] = min(sample, since.get(_rank(sample), sample), key=lambda late: late.value)
+    for sample in window.ask(f"bottomk({_MOST}, min by (rank, why) ({window.began(alerts)}))"):
+        since[_rank(sample)] = min(sample.value, since.get(_rank(sample), sample.value))
         causes.setdefault(_rank(sample), set()).add(sample.labels.get("why", "").replace("_", " "))
     why = {rank: f" ({', '.join(sorted(texts))})" for rank, texts in causes.items()}
-    window.happened += [
-        Happened(sample.value, "late", _rank(sample), "", f"late{why.get(_rank(sample), '')}", "records")
-        for sample in since.values()
-    ]
+    window.happened += [Happened(at, "late", rank, "", f"late{why[rank]}", "records") for rank, at in since.items()]
     window.say(
         late,
         "records",
@@ -172,28 +177,29 @@ def _late(window: _Window) -> None:
     )
 
 
-def _log_words(window: _Window) -> None:
-    root = window.ask(first_root(_JOB, _BACK))
+def _log_words(window: _Window) -> list[str]:
+    """Add the words of the job's log; return its advice."""
+    root = window.ask(first_root(window.job, f"[{window.back}]"))
     before = len(window.said)
     window.say(root, "job_log", lambda sample: f"its log has {sample.labels.get('category', '').replace('_', ' ')}")
     completed, enqueued = (
-        f'last_over_time(rankwatch_job_log_last_work{{<job>, what="{what}"}}[<back>])'
-        for what in ("completed", "enqueued")
+        window.last("rankwatch_job_log_last_work", f', what="{what}"') for what in ("completed", "enqueued")
     )
     behind = window.ask(
-        f"topk(<most>, max by (rank) (max by (cluster, job_id, group) ({completed}) + 1 "
+        f"topk({_MOST}, max by (rank) (max by (cluster, job_id, group) ({completed}) + 1 "
         "- on (cluster, job_id, group) group_right () "
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
-    window.say(behind, "job_log", lambda _: "NCCL watchdog logs: the others were waiting for it")
+    window.say(behind, "job_log", "NCCL watchdog logs: the others were waiting for it")
     window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # not the launcher
+    return [ADVICE[word] for sample in root if (word := sample.labels.get("advice", "")) in ADVICE]
 
 
 def _ras(window: _Window) -> None:
-    suspects = "last_over_time(rank:rankwatch_suspect:bool{<job>}[<back>])"
-    blamed = window.ask(f"topk(<most>, max by (rank, host, gpu, reason) ({suspects}))")
+    suspects = window.last("rank:rankwatch_suspect:bool")
+    blamed = window.ask(f"topk({_MOST}, max by (rank, host, gpu, reason) ({suspects}))")
     lags = window.ask(
-        "topk(<most>, max by (rank) (last_over_time(rankwatch_communicator_rank_lag{<job>}[<back>]) "
+        f"topk({_MOST}, max by (rank) ({window.last('rankwatch_communicator_rank_lag')} "
         f"and on (cluster, job_id, rank) {suspects}))"
     )
     lag = {_rank(sample): sample.value for sample in lags}
@@ -210,7 +216,7 @@ def _ras(window: _Window) -> None:
 
 
 def _flight_recorder(window: _Window) -> None:
-    behind = window.ask("topk(<most>, last_over_time(rank:rankwatch_flight_recorder_behind:sequence{<job>}[<back>]))")
+    behind = window.ask(f"topk({_MOST}, {window.last('rank:rankwatch_flight_recorder_behind:sequence')})")
 
     def says(sample: Sample) -> str:
         of = sample.labels
@@ -222,11 +228,17 @@ def _flight_recorder(window: _Window) -> None:
     window.say(behind, "flight_recorder", says)
 
 
+def _marks(window: _Window) -> None:
+    marks = window.ask(f"bottomk({_MOST}, {window.last('rankwatch_job_mark_timestamp_seconds')})")
+    window.tell(marks, "other", "marks", "mark of the job's owner: {text}")
+
+
 def _alerts(window: _Window) -> tuple[str, ...]:
-    firing = 'min_over_time(timestamp(ALERTS{<of>, alertstate="firing"})[<back>:15s])'
-    of_node = f'alertname=~"{NODE_ALERTS}"'
-    alerts = window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", "<job>")))
-    alerts += window.ask(_EACH_ALERT.replace("<which>", firing.replace("<of>", of_node) + f" {_SEEN}"))
+    """Add the alerts of the job and of its nodes; return their names."""
+    alerts = []
+    for which, seen in ((window.job, ""), (f'alertname=~"{NODE_ALERTS}"', f" {window.seen}")):
+        firing = window.began(f'ALERTS{{{which}, alertstate="firing"}}')
+        alerts += window.ask(f"bottomk(64, min by (alertname, severity) ({firing}{seen}))")
     window.tell(
         alerts,
         "alert",
@@ -236,29 +248,16 @@ def _alerts(window: _Window) -> tuple[str, ...]:
     return tuple(sorted({sample.labels.get("alertname", "") for sample in alerts}))
 
 
-def _advice(window: _Window) -> list[str]:
-    advice = []
-    for sample in window.ask(first_root(_JOB, _BACK)):
-        text = ADVICE.get(sample.labels.get("advice", ""))
-        if text is not None:
-            advice.append(text)
-    faults = window.ask(
-        f"bottomk(4, min_over_time(({_FAULTS})[<back>:15s]) and on (cluster, node) "
-        "last_over_time(rankwatch_rank_unhealthy{<job>}[<back>]))"
-    )
-    advice += [
-        f"GPU {sample.labels.get('gpu', '')} of {_node(sample)}: {sample.labels.get('action', '')}."
-        for sample in faults
-    ]
-    return sorted(set(advice))
+def _repairs(window: _Window) -> list[str]:
+    """Return what the GPUs under unhealthy ranks need."""
+    unhealthy = window.last("rankwatch_rank_unhealthy")
+    faults = window.ask(f"bottomk(4, {window.faults()} and on (cluster, node) {unhealthy})")
+    return [f"GPU {of.labels.get('gpu', '')} of {_node(of)}: {of.labels.get('action', '')}." for of in faults]
 
 
-def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
-    wanted = [rank for rank in ranks if rank]
-    if not wanted:
-        return {}
+def _places(window: _Window, ranks: Sequence[str]) -> Mapping[str, str]:
     places: dict[str, str] = {}
-    for sample in window.ask(f"last_over_time(rankwatch_rank_info{{<job>, rank=~{_any(wanted)}}}[<back>])"):
+    for sample in window.ask(window.last("rankwatch_rank_info", f", rank=~{_any(ranks)}")) if ranks else ():
         of = sample.labels
         words = (_node(sample), *(f"{name} {of[key]}" for name, key in (("GPU", "gpu"), ("pid", "pid")) if of.get(key)))
         places[_rank(sample)] = max(places.get(_rank(sample), ""), ", ".join(words))
@@ -267,18 +266,7 @@ def _places(window: _Window, ranks: Iterable[str]) -> Mapping[str, str]:
 
 def _any(texts: Iterable[str]) -> str:
     """Return a PromQL string with a pattern that matches each of ``texts`` literally."""
-    return quoted("|".join(_literal(text) for text in texts))
-
-
-def _literal(text: str) -> str:
-    return "".join(
-        character
-        if character.isalnum() or character in "_-"
-        else f"\\{character}"
-        if character.isascii()
-        else character
-        for character in text
-    )
+    return quoted("|".join(re.sub(r"(?=[\x00-\x7f])[^\w-]", r"\\\g<0>", text) for text in texts))
 
 
 def _rank(sample: Sample) -> str:
