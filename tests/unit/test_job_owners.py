@@ -16,12 +16,6 @@ SLURM = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgro
 OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="parent")
 
 
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
-
-
 def proofs(table: Table) -> dict[RankLabel, str]:
     """What proves each rank's job."""
     return {view.label: proof_of(view.process) for view in table.ranks.snapshot().ranks}

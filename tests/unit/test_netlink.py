@@ -1,12 +1,14 @@
-"""Netlink: messages and attributes, and what is made of what the kernel answers."""
+"""Netlink: messages and attributes, what is made of what the kernel answers, and the refresh of statistics."""
 
 import errno
+import os
 
 import pytest
 from fake_kernel import FakeKernel, done, refuse, reply
 from hypothesis import given, strategies as st
 
-from agent.system import netlink
+from agent.system import ethtool, netlink
+from agent.system.ethtool import refresh_statistics
 from agent.system.netlink import DUMP, REQUEST, Message, attribute, attributes, message, messages
 
 KIND = 33
@@ -98,3 +100,32 @@ def test_the_real_kernel_understands() -> None:
         with pytest.raises(OSError) as raised:
             channel.ask(kind, b"\0" * 16 + attribute(by_name, none.encode() + b"\0"))
     assert raised.value.errno == errno.ENODEV
+
+
+def refresh(device: str) -> int:
+    """0, or the number of the error."""
+    try:
+        refresh_statistics(device)
+    except OSError as error:
+        return error.errno or -1
+    return 0
+
+
+def test_drivers_are_asked() -> None:
+    """Each device that there is has statistics or says that it has none; one that is not there is told."""
+    assert {refresh(name) for name in os.listdir("/sys/class/net")} <= {0, errno.EOPNOTSUPP}
+    assert (refresh("lo"), refresh("none-such0")) == (errno.EOPNOTSUPP, errno.ENODEV)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 16])
+def test_what_is_no_name(name: str) -> None:
+    """It is refused before the kernel sees it."""
+    with pytest.raises(ValueError, match="not a name"):
+        refresh_statistics(name)
+
+
+def test_room_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More numbers than there is room for are an error, and nothing else is overwritten."""
+    devices = [name for name in os.listdir("/sys/class/net") if refresh(name) == 0]
+    monkeypatch.setattr(ethtool, "ROOM_BYTES", 16)
+    assert {refresh(name) for name in devices} <= {errno.EFAULT}

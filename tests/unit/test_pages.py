@@ -1,7 +1,11 @@
 import asyncio
 import gzip
 
+from fake_clock import FakeClock
+
+from agent.app.front import HOLD_SECONDS, STATIC, HeldAnswer
 from agent.export.exposition import LIVENESS, Body, Rendered, Selection
+from agent.page.static import SCRIPT, STYLE
 from agent.web.handlers import Pages
 from agent.web.messages import HttpRequest, HttpResponse
 
@@ -135,3 +139,17 @@ async def test_evidence_is_for_private_requests() -> None:
     assert (await pages(HttpRequest("/evidence/other.tar.gz", is_private=True))).status == 404
     for name in (BUNDLE, "other.tar.gz"):
         assert (await pages(HttpRequest(f"/evidence/{name}"))).status == 403
+
+
+def test_it_is_made_at_most_twice_a_second() -> None:
+    """However many look, the page is made anew after HOLD_SECONDS and not before."""
+    clock, made = FakeClock(), iter(("first", "second"))
+    page = HeldAnswer(clock, lambda: next(made))
+    assert {page() for _ in range(100)} == {"first"}
+    clock.advance(HOLD_SECONDS)
+    assert page() == "second"
+
+
+def test_script_and_style_are_served() -> None:
+    """Both, by the paths that the page names."""
+    assert {path: answer.body for path, answer in STATIC.items()} == {"/page.js": SCRIPT.text, "/page.css": STYLE.text}

@@ -1,4 +1,4 @@
-"""Reading /proc."""
+"""Reading /proc, and other files whole."""
 
 import os
 import re
@@ -13,6 +13,7 @@ from agent.core.identity import ProcessKey
 from agent.ranks.records import is_record_file
 from agent.system.process_lines import parse_stat, parse_status
 from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS
+from agent.system.whole_file import read_changed
 
 
 @pytest.fixture
@@ -110,3 +111,38 @@ def test_any_text_parses_or_not(text: str) -> None:
     """Whatever a file holds, the parsers return a value or None."""
     parse_stat(text)
     parse_status(text)
+
+
+ME = os.getuid()
+
+
+def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
+    """What a file holds is told once for each change, up to a byte more than its bound."""
+    path = tmp_path / "file"
+    path.write_text("12345")
+    found = read_changed(str(path), 4, None)
+    assert found is not None
+    assert found[1] == b"12345"
+    assert read_changed(str(path), 4, found[0]) is None
+    path.write_text("123456")
+    again = read_changed(str(path), 4, found[0])
+    assert again is not None
+    assert again[1] == b"12345"
+
+
+def test_nothing_but_files_is_read(tmp_path: Path) -> None:
+    """A directory, a FIFO and, where an owner is asked for, a link or another's file are none; no descriptor stays."""
+    path = tmp_path / "file"
+    path.write_text("x")
+    (tmp_path / "link").symlink_to(path)
+    os.mkfifo(tmp_path / "fifo")
+    before = len(os.listdir("/proc/self/fd"))
+    for odd in (tmp_path, tmp_path / "fifo"):
+        assert read_changed(str(odd), 4, None) is None
+    assert read_changed(str(path), 4, None, ME + 1) is None
+    assert read_changed(str(path), 4, None, ME) is not None
+    assert read_changed(str(tmp_path / "link"), 4, None) is not None
+    for name in ("link", "gone"):
+        with pytest.raises(OSError, match=name):
+            read_changed(str(tmp_path / name), 4, None, ME)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -9,12 +9,6 @@ from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.environment import communicator_job_id, group_job_id
 
 
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
-
-
 def test_environment_names_the_rank(table: Table) -> None:
     """A process with an environment gets its global rank and job once it had a second to show its siblings."""
     table.add(1, environment(3))

@@ -15,12 +15,6 @@ from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.rank.exit_status import ExitStatus
 
 
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
-
-
 def exposition(table: Table) -> set[str]:
     """The table's samples as name{values} value."""
     return {

@@ -1,24 +1,21 @@
-"""The rank table: evidence of processes and records, and its bounds."""
+"""The rank table: evidence of processes and records, its bounds, and a restart of the agent."""
+
+from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
+from rank_table import KILLED, TENSOR, WORLD, RankTable, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
 from agent.ranks.expiry import ENDED_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.evidence import RasSilence
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
 from agent.ranks.records import WRITER_IDLE_SECONDS
 from agent.ranks.table import UNSEEN_SECONDS
 from agent.ranks.writer import MAX_FORMER, MAX_PROCESSES, MAX_WRITERS
 
 MEMBER = Membership(WORLD, 1, 8)
-
-
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
 
 
 def test_host_names_go_with_their_ranks(table: Table) -> None:
@@ -167,3 +164,72 @@ def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> Non
     assert (after.ranks[0].process.state, list(after.running[key].members.values())) == ("D", [MEMBER])
     with pytest.raises(AttributeError):
         after.ranks[0].process.state = "R"
+
+
+def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
+    """Ranks that left unseen are no proof that they outlived the one whose exit was seen."""
+    first, second = (table.add(pid, environment(pid)) for pid in range(2))
+    table.tick(1.0)
+    table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
+    saved, again = table.ranks.dump(), Table()
+    again.clock.now = table.clock.now + 100.0
+    again.ranks.load(saved)
+    assert again.states() == {"0": "exited"}
+    again.ranks.observe_exit(second, None)
+    again.tick(1.0)
+    assert again.states() == {"0": "exited", "1": "exited"}
+    still = Table()
+    still.clock.now = table.clock.now + 100.0
+    still.ranks.load(saved)
+    still.ranks.observe_state(second)
+    still.tick()
+    assert still.states() == {"0": "dead", "1": "alive"}
+
+
+def test_checkpoint_keeps_everything(table: Table) -> None:
+    """A new table from the checkpoint shows records of ended ranks at once, and live ranks when they are confirmed."""
+    gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
+    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
+    table.ranks.link(writer_key(2), lives)
+    table.tick(1.0)
+    table.ranks.observe_exit(gone, ExitStatus(known=True, signal=SIGSEGV))
+    again = RankTable(table.clock, "here")
+    again.load(table.ranks.dump())
+    table.ranks.judge_changed()
+    assert [v.label.rank for v in again.snapshot().ranks] == ["1"]
+    assert set(again.running()) == {lives}
+    again.observe_state(lives)
+    again.tick()
+    assert again.snapshot() == table.ranks.snapshot()
+    assert again.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
+
+
+def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
+    """A rank of the checkpoint that is found gone has exited; with a peer alive 45 s later it is dead."""
+    gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
+    table.tick(1.0)
+    again = Table()
+    again.clock.advance(30.0)
+    again.ranks.load(table.ranks.dump())
+    again.ranks.observe_state(lives)
+    again.ranks.observe_exit(gone, None)
+    assert again.states() == {"1": "exited", "2": "alive"}
+    again.tick(45.0)
+    assert again.states() == {"1": "dead", "2": "alive"}
+
+
+@pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
+def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
+    """What a truncated file holds is the gone rank's up to when it was last seen to run; later it may be another's."""
+    gone = table.add(1, environment(1))
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
+    table.ranks.link(writer_key(1), gone)
+    table.tick(1.0)
+    again = Table()
+    again.clock.now = table.clock.now
+    again.ranks.load(table.ranks.dump())
+    last_seen = again.clock.time()
+    again.clock.advance(30.0)
+    again.ranks.observe_exit(gone, None)
+    again.ranks.observe_records(writer_key(1, 1), [Membership(WORLD, 1, 8)], last_seen + seconds)
+    assert again.ranks.label(writer_key(1, 1), WORLD, 1) == (RankLabel("4711", "1") if is_its else None)

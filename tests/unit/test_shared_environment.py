@@ -15,12 +15,6 @@ ALICE = Owner("user", "1000")
 VLLM = "VLLM::Worker_TP{}"
 
 
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
-
-
 def ranks(table: Table) -> dict[str, int]:
     """The pid behind each rank of job 4711."""
     return {label.rank: pid for label, pid in table.labels().items() if label.job_id == "4711"}
