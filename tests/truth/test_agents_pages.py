@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from signal import SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
+from play import EVENT, Play, Situation
 from site_of_agents import Job, Site
 
 EXITS = "rankwatch_exit_age_seconds"
-EVENT = 1000.0
-"""When something happens, in a site's time."""
-WARM_UP_SECONDS = 100.0
-"""How long the job has run then."""
 
 
 def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
@@ -21,18 +17,10 @@ def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
     return {(node, w[1], w[5]): age if age < 0 else time - age for (node, *w), age in seen.items()}
 
 
-def site_of(nodes: int = 2, per_node: int = 4, seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
-    """A site whose clocks and scrapes are off by what the seed gives, and one job that has run for a while."""
-    dice = random.Random(seed)  # noqa: S311  # a scenario, no secret
-    delays = [dice.uniform(0.0, 2.0) for _ in range(nodes)] if seed else [0.0] * nodes
-    site = Site(interval, lambda name, _time: delays[int(name[1:])])
-    site.now = EVENT - WARM_UP_SECONDS
-    skews = [dice.choice((-3600.0, -90.0, 0.0, 90.0, 3600.0)) if seed else 0.0 for _ in range(nodes)]
-    drifts = [dice.uniform(-5e-5, 5e-5) if seed else 0.0 for _ in range(nodes)]
-    machines = [site.node(f"n{number}", skews[number], drifts[number]) for number in range(nodes)]
-    job = Job(site, "7", machines, per_node)
-    site.run(WARM_UP_SECONDS)
-    return site, job
+def site_of(seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
+    """A site, off by what the seed gives, and one job that has run for 100 s."""
+    play = Play(seed, Situation("", (), warm_up=100.0), interval)
+    return play.site, play.job
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -43,11 +31,11 @@ def test_a_crash_and_its_teardown(seed: int) -> None:
     job.ranks[1].exit(SIGSEGV)
     job.tear_down()
     site.run(30.0)
-    seen = exits(site, 1025.0)
+    seen = exits(site, EVENT + 25)
     assert seen.keys() == {("n0", "1", "crash"), ("n0", "0", "left"), ("n1", "4", "left")}
     for time in seen.values():
         assert -2.1 <= time - at <= 0.6  # up to 2 s of scrape delay, 50 ppm of 1,000 s
-    assert site.seen("rankwatch_job_ranks_live", 1025.0) == {("n0", "7"): 0, ("n1", "7"): 0}
+    assert site.seen("rankwatch_job_ranks_live", EVENT + 25) == {("n0", "7"): 0, ("n1", "7"): 0}
 
 
 @pytest.mark.parametrize("interval", [5.0, 10.0, 15.0, 30.0])
@@ -56,8 +44,8 @@ def test_a_kill_while_peers_live(interval: float) -> None:
     site, job = site_of(interval=interval)
     job.ranks[5].exit(SIGKILL)
     site.run(120.0)
-    assert exits(site, 1110.0) == {("n1", "5", "killed"): 1000.0}
-    assert site.seen("rankwatch_job_ranks_live", 1110.0) == {("n0", "7"): 4, ("n1", "7"): 3}
+    assert exits(site, EVENT + 110) == {("n1", "5", "killed"): EVENT}
+    assert site.seen("rankwatch_job_ranks_live", EVENT + 110) == {("n0", "7"): 4, ("n1", "7"): 3}
 
 
 def test_a_cancel_with_ranks_that_stay() -> None:
@@ -67,10 +55,10 @@ def test_a_cancel_with_ranks_that_stay() -> None:
     site.run(10.0)
     job.ended("CANCELLED")
     site.run(20.0)
-    assert {key: age < 0 for key, age in exits(site, 1060.0).items()} == {
+    assert {key: age < 0 for key, age in exits(site, EVENT + 60).items()} == {
         ("n0", "0", "left"): True, ("n1", "4", "left"): True, ("n0", "0", "ok"): False, ("n1", "4", "ok"): False,
     }  # fmt: skip
-    assert {labels[2] for labels in site.seen("rankwatch_job_ended_age_seconds", 1060.0)} == {"CANCELLED"}
+    assert {labels[2] for labels in site.seen("rankwatch_job_ended_age_seconds", EVENT + 60)} == {"CANCELLED"}
 
 
 def test_an_agent_that_is_killed_says_the_same() -> None:
@@ -78,10 +66,10 @@ def test_an_agent_that_is_killed_says_the_same() -> None:
     site, job = site_of()
     job.ranks[0].exit(SIGSEGV)
     site.run(30.0)
-    before = exits(site, 1030.0)
+    before = exits(site, EVENT + 30)
     site.nodes["n0"].restart_agent()
     site.run(30.0)
-    assert exits(site, 1060.0) == before == {("n0", "0", "crash"): 1000.0}
+    assert exits(site, EVENT + 60) == before == {("n0", "0", "crash"): EVENT}
 
 
 def test_an_agent_without_its_checkpoint_invents_nothing() -> None:
@@ -91,8 +79,8 @@ def test_an_agent_without_its_checkpoint_invents_nothing() -> None:
     site.run(30.0)
     site.nodes["n0"].restart_agent(checkpoint=False)
     site.run(30.0)
-    assert exits(site, 1060.0) == {}
-    assert site.seen("rankwatch_job_ranks_live", 1060.0) == {("n0", "7"): 3, ("n1", "7"): 4}
+    assert exits(site, EVENT + 60) == {}
+    assert site.seen("rankwatch_job_ranks_live", EVENT + 60) == {("n0", "7"): 3, ("n1", "7"): 4}
 
 
 def test_a_node_that_is_back_without_its_ranks() -> None:
@@ -103,16 +91,16 @@ def test_a_node_that_is_back_without_its_ranks() -> None:
     for rank in job.ranks[:4]:
         rank.exit(code=1)
     site.run(200.0)
-    assert all(site.scrapes["n1"][time] is None for time in (1005.0, 1100.0, 1205.0))
+    assert all(site.scrapes["n1"][time] is None for time in (EVENT + 5, EVENT + 100, EVENT + 205))
     site.nodes["n1"].boot()
     site.run(10.0)
-    seen = exits(site, 1220.0)
+    seen = exits(site, EVENT + 220)
     assert seen.keys() == {("n0", "0", "fail"), ("n1", "4", "reboot")}
     assert seen["n1", "4", "reboot"] > seen["n0", "0", "fail"]
     for rank in job.ranks:
         rank.start()
     site.run(20.0)
-    assert set(exits(site, 1240.0).values()) == {-1.0}
+    assert set(exits(site, EVENT + 240).values()) == {-1.0}
 
 
 def test_a_job_that_is_requeued_within_seconds() -> None:
@@ -124,8 +112,8 @@ def test_a_job_that_is_requeued_within_seconds() -> None:
     for rank in job.ranks:
         rank.start(site.nodes["n0"])
     site.run(20.0)
-    assert exits(site, 1035.0) == {("n0", "0", "left"): -1.0, ("n1", "4", "left"): 1000.0}
-    assert site.seen("rankwatch_job_start_age_seconds", 1035.0)["n0", "7"] == pytest.approx(20.0, abs=0.02)
+    assert exits(site, EVENT + 35) == {("n0", "0", "left"): -1.0, ("n1", "4", "left"): EVENT}
+    assert site.seen("rankwatch_job_start_age_seconds", EVENT + 35)["n0", "7"] == pytest.approx(20.0, abs=0.02)
 
 
 def test_a_hang_is_an_age_of_progress() -> None:
@@ -133,8 +121,8 @@ def test_a_hang_is_an_age_of_progress() -> None:
     site, job = site_of()
     job.progresses = False
     site.run(300.0)
-    assert set(site.seen("rankwatch_job_progress_age_seconds", 1300.0).values()) == {300.0}
-    assert set(site.seen("rankwatch_job_longest_pause_seconds", 1300.0).values()) == {1.0}
+    assert set(site.seen("rankwatch_job_progress_age_seconds", EVENT + 300).values()) == {300.0}
+    assert set(site.seen("rankwatch_job_longest_pause_seconds", EVENT + 300).values()) == {1.0}
 
 
 def test_two_deaths_in_one_minute() -> None:
@@ -146,4 +134,4 @@ def test_two_deaths_in_one_minute() -> None:
     site.run(1.0)
     job.ranks[4].exit(SIGSEGV)
     site.run(30.0)
-    assert exits(site, 1050.0) == {("n0", "0", "crash"): 1000.0, ("n1", "4", "crash"): 1021.0}
+    assert exits(site, EVENT + 50) == {("n0", "0", "crash"): EVENT, ("n1", "4", "crash"): EVENT + 21}
