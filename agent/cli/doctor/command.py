@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 from agent.app.yaml_document import ConfigError
@@ -24,19 +25,13 @@ class Diagnosis(NamedTuple):
     """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
 
     check: str
-    level: Level
     text: str
     remedy: str
+    level: Level = "wrong"
 
 
-def wrong(check: str, text: str, remedy: str) -> Diagnosis:
-    """Return a diagnosis that needs a fix."""
-    return Diagnosis(check, "wrong", text, remedy)
-
-
-def note(check: str, text: str, remedy: str) -> Diagnosis:
-    """Return a diagnosis of a setting that can surprise."""
-    return Diagnosis(check, "note", text, remedy)
+wrong = Diagnosis
+note = partial(Diagnosis, level="note")
 
 
 def examine(facts: Facts) -> list[Diagnosis]:
