@@ -54,12 +54,6 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
     )
 
 
-def test_a_claim_that_the_scheduler_disproves(table: Table) -> None:
-    """A process of job 4712 that calls itself 4711's gets no plain id, even of the same user and though it is first."""
-    table.add_facts(owned(1, environment(0), OTHER_JOB), then=1.0)
-    assert table.labels() == {RankLabel("4711-u1000", "0"): 1}
-
-
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
     """Once a job was proven here, nobody gets a plain id of its scheduler without proof, until the node restarts."""
     table.add_facts(owned(1, environment(0), SLURM), then=1.0)

@@ -24,20 +24,13 @@ def tree(tmp_path: Path) -> ProcTree:
 
 @pytest.mark.parametrize("name", ["python3", "a b", "evil) R 1 (x", "", "новый", ")))) "])
 def test_stat_of_any_name(name: str) -> None:
-    """The name stands in brackets and may hold brackets and blanks."""
+    """The name stands in brackets and may hold brackets and blanks; PF_KTHREAD marks a kernel thread."""
     stat = parse_stat(stat_line(7, name, "D", 3, 0x00400040, 5, 123456, 139))
     assert stat is not None
     assert (stat.comm, stat.state, stat.parent_pid, stat.threads, stat.exit_code) == (name, "D", 3, 5, 139)
     assert stat.key == ProcessKey(7, 123456)
-    assert not stat.kernel_thread
-
-
-def test_kernel_thread(tree: ProcTree) -> None:
-    """PF_KTHREAD tells a kernel thread."""
-    tree.add(2, name="kthreadd", kernel=True)
-    stat = ProcFS(tree.root).stat(2)
-    assert stat is not None
-    assert stat.kernel_thread
+    kthread = parse_stat(stat_line(7, name, "S", 0, 0x00200040, 1, 5, 0))
+    assert (stat.kernel_thread, kthread and kthread.kernel_thread) == (False, True)
 
 
 def test_own_process_by_the_real_proc() -> None:

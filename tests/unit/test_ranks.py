@@ -64,14 +64,6 @@ def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
     assert table.ranks.unlinked_writers() == {writer_key(1, MAX_FORMER + 1): None}
 
 
-def test_unidentified_and_unreadable_are_counted(table: Table) -> None:
-    """A rank process that nobody names is counted, and so is one whose environment may not be read."""
-    table.add(1, None)
-    table.tick(100.0)
-    snapshot = table.ranks.snapshot()
-    assert (snapshot.unidentified, snapshot.unreadable, snapshot.ranks) == (1, 1, ())
-
-
 def test_idle_writer_expires(table: Table) -> None:
     """Records without a process expire after 15 idle minutes; a linked writer lives as long as its process."""
     key = table.add(1, environment(1))

@@ -115,7 +115,8 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
 def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evidence: str, table: Table) -> None:
     """A process whose environment may not be read, or that may be a notebook with a GPU, stays unidentified."""
     table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
-    assert (table.labels(), table.ranks.snapshot().unidentified) == ({}, evidence == "thread")
+    snapshot = table.ranks.snapshot()
+    assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)
 
 
 @pytest.mark.parametrize(("title", "place"), [

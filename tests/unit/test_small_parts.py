@@ -31,28 +31,6 @@ def test_admission_per_owner() -> None:
     assert not admission.admit("a", 1, ranks=2)
 
 
-def test_admission_in_all() -> None:
-    """One series over the budget of all is refused, whoever asks."""
-    admission = Admission(per_rank=10, in_all=15)
-    assert admission.admit("a", 10)
-    assert not admission.admit("b", 6)
-    assert admission.admit("b", 5)
-    admission.release("nobody")
-    assert not admission.admit("c", 1)
-
-
-async def test_thread_returns_and_raises() -> None:
-    """A call's result is returned, its exception raised, on a thread of its own, in order."""
-    thread = OwnThread("own")
-    assert await thread.call(lambda: threading.current_thread().name) == "own"
-    with pytest.raises(ZeroDivisionError):
-        await thread.call(lambda: 1 // 0)
-    done: list[int] = []
-    await asyncio.gather(*(thread.call(lambda n=n: done.append(n)) for n in range(20)))  # type: ignore[misc]
-    assert done == list(range(20))
-    thread.stop()
-
-
 def test_loop_lag_is_the_last_minutes_worst() -> None:
     """The worst lag is shown for a minute, then the worst that came after it."""
     clock = FakeClock()
@@ -117,9 +95,10 @@ def test_comm_label(text: str, label: str) -> None:
     assert comm_label(text) == label
 
 
-async def test_thread_call_that_runs_out_of_items() -> None:
-    """A StopIteration, which no future can carry, reaches the caller as an error and not as silence."""
-    thread = OwnThread("test")
+async def test_calls_on_a_thread() -> None:
+    """A call runs on its own thread; a StopIteration, which no future can carry, is an error and not silence."""
+    thread = OwnThread("own")
+    assert await thread.call(lambda: threading.current_thread().name) == "own"
     async with asyncio.timeout(5):
         with pytest.raises(RuntimeError, match="StopIteration"):
             await thread.call(lambda: next(iter(())))

@@ -172,18 +172,6 @@ def test_rows(processes: list[RankProcess], state: str, reason: str) -> None:
     assert judge_job(processes, NOW)[processes[0].key] == RankVerdict(state, reason)  # type: ignore[arg-type]
 
 
-def test_slow_cancel_is_no_death() -> None:
-    """A cancel in which half the ranks need 30 s for their SIGTERM leaves nobody dead at any time."""
-    for second in range(200):
-        now = float(second)
-        quick = [made(ProcessKey(n, 1), -100.0, exited_at=0.1 * n, exit=TERM) for n in range(4) if 0.1 * n <= now]
-        slow = [
-            made(ProcessKey(9 + n, 1), -100.0, exited_at=30.0 if now >= 30 else None, exit=KILL if now >= 30 else None)
-            for n in range(4)
-        ]
-        assert not [v for v in judge_job(quick + slow, now).values() if v.state == "dead"]
-
-
 def test_wait_status() -> None:
     """A status in waitpid's form splits into signal and code; the core flag is no part of either."""
     assert (ExitStatus.from_wait(9), ExitStatus.from_wait(11 | 0x80)) == (KILL, SEGV)

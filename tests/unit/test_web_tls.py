@@ -95,14 +95,6 @@ async def until(condition: object) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_page_arrives_whole(tmp_path: Path) -> None:
-    """Four megabytes arrive whole, though the server closes after them."""
-    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
-    async with served(node) as (_, log, port):
-        assert (await ask(port, await node.context())).endswith(BIG)
-        assert log.faults == 0
-
-
 @pytest.mark.slow
 async def test_refusals_arrive_whole(tmp_path: Path) -> None:
     """An odd request is answered before its connection is closed."""
