@@ -52,6 +52,16 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "job-0.json exists already: give each job its own --job-dir" in capsys.readouterr().err
 
 
+def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help exits 0 and explains the signals and the accidents."""
+    with pytest.raises(SystemExit) as left:
+        main(["--help"])
+    assert left.value.code == 0
+    text = capsys.readouterr().out
+    assert "SIGUSR1 ends the job in order" in text
+    assert "--straggler RANK" in text
+
+
 def test_options_are_the_jobs_fields() -> None:
     """Every option lands in a field of the job and every field has an option."""
     assert {*vars(make_parser().parse_args([]))} == {*Job._fields}
