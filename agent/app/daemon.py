@@ -23,9 +23,8 @@ from agent.core.clock import Clock, LoopLag
 from agent.core.log import Logger
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import HelperStatus, SelfSnapshot, self_source
+from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, self_source
 from agent.export.exporter import Roots
-from agent.export.exporter_families import ExporterStatus
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
 from agent.page.document import Configuration, NodeDocument, write

@@ -6,8 +6,8 @@ from agent.app.lease import Lease
 from agent.core.clock import Clock
 from agent.core.leased import LeaseEnded
 from agent.core.log import Logger
+from agent.export.agent_families import ExporterStatus
 from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
-from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import Source
 
 REST_RATIO = 0.5

@@ -1,6 +1,7 @@
 """Metric families about the agent itself: its process, its helpers and its exporters."""
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
@@ -9,13 +10,39 @@ import psutil
 
 from agent import __version__
 from agent.core.metrics import Family, Metric
-from agent.export import exporter_families
-from agent.export.exporter_families import ExporterStatus
 from agent.export.registry import Source, SourceCounts
 from agent.helper.client import CALL_RESULTS, CallResult
 
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
 # fmt: off
+EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
+    "1 if the exporter's last update succeeded (or, in mode auto, found no source), 0 if it failed or is late.",
+    ("exporter",), "1 per exporter")
+EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
+    "0 while the exporter's source does not exist on this node; absent while it does.",
+    ("exporter",), "1 per exporter without a source")
+EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
+    "How long the exporter's last update took; absent without a source.",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
+    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
+    "Absent if the exporter has no source and was never late.",
+    ("exporter",), "1 per exporter with a source")
+EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
+    "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent before the "
+    "first.",
+    ("exporter",), "1 per exporter that failed")
+EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
+    "Pieces of a source (a record, a process) left out because of an error, which the log names. "
+    "Absent before the first.",
+    ("exporter",), "1 per exporter that left something out")
+EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
+    "Series of the exporter in the last scrape that included it.",
+    ("exporter",), "1 per exporter with series")
+EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
+    "Series left out because the exporter was over its limit or had the same series twice (the log says which), "
+    "counted at each scrape.",
+    ("exporter",), "1 per exporter with series")
 START_AGE = Family("rankwatch_start_age_seconds", "gauge",
     "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
 SERIES_REFUSED = Family("rankwatch_series_refused_total", "counter",
@@ -42,7 +69,14 @@ HELPER_CALLS = Family("rankwatch_helper_calls_total", "counter",
 # fmt: on
 FAMILIES: tuple[Family, ...] = (
     BUILD_INFO,
-    *exporter_families.FAMILIES,
+    EXPORTER_UP,
+    EXPORTER_PRESENT,
+    EXPORTER_DURATION,
+    EXPORTER_LATE,
+    EXPORTER_FAILED,
+    EXPORTER_SKIPPED,
+    EXPORTER_SERIES,
+    EXPORTER_DROPPED,
     SERIES_REFUSED,
     CPU,
     MEMORY,
@@ -61,6 +95,28 @@ _READS: tuple[tuple[Family, Callable[[psutil.Process], float]], ...] = (
     (OPEN_FDS, lambda process: process.num_fds()),
     (START, lambda process: process.create_time()),
 )
+
+
+class ExporterStatus(msgspec.Struct, frozen=True):
+    """State of one exporter."""
+
+    name: str
+    up: bool
+    present: bool
+    duration_seconds: float = 0.0
+    late: int = 0
+    failures: int = 0
+    skipped: int = 0
+
+
+_UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = (
+    (EXPORTER_UP, lambda exporter: float(exporter.up)),
+    (EXPORTER_PRESENT, lambda exporter: None if exporter.present else 0.0),
+    (EXPORTER_DURATION, lambda exporter: exporter.duration_seconds if exporter.present or not exporter.up else None),
+    (EXPORTER_LATE, lambda exporter: exporter.late if exporter.present or not exporter.up or exporter.late else None),
+    (EXPORTER_SKIPPED, lambda exporter: exporter.skipped or None),
+)
+"""Functions that return each family's value for an exporter; None for no series."""
 
 
 class HelperStatus(msgspec.Struct, frozen=True):
@@ -99,7 +155,7 @@ def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric
     for family, read in _READS:
         with suppress(psutil.Error, OSError):
             yield family.single(read(process))
-    yield from exporter_families.render(snapshot.exporters, snapshot.counts)
+    yield from _exporters(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
     yield from _helpers([helper for helper in snapshot.helpers if helper.ok is not None])
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
@@ -114,3 +170,16 @@ def _helpers(called: Sequence[HelperStatus]) -> Iterable[Metric]:
             calls.add((helper.name, result), helper.calls[result])
     yield HELPER_UP.by_label({helper.name: float(helper.ok or 0) for helper in called})
     yield calls.metric
+
+
+def _exporters(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
+    """Render the state of the exporters; ``counts``: by source, including the agent's own tables."""
+    for family, value_of in _UPDATES:
+        yield family.by_label(
+            {exporter.name: value for exporter in exporters if (value := value_of(exporter)) is not None}
+        )
+    failures = Counter({exporter.name: exporter.failures for exporter in exporters})
+    failures.update({name: source.failures for name, source in counts.items()})
+    yield EXPORTER_FAILED.by_label({name: count for name, count in sorted(failures.items()) if count})
+    yield EXPORTER_SERIES.by_label({name: source.series for name, source in sorted(counts.items())})
+    yield EXPORTER_DROPPED.by_label({name: source.dropped for name, source in sorted(counts.items())})

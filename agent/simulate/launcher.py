@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.simulate.board import END_REQUESTED, FAILED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
+from agent.simulate.progress import END_REQUESTED, FAILED, ProgressBoard
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1

@@ -11,11 +11,18 @@ import threading
 import time
 from pathlib import Path
 
-from agent.simulate.board import END_OPERATION, END_REQUESTED, ProgressBoard
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import make_layout
 from agent.simulate.physics import Accidents, TimingPlan, make_plan
-from agent.simulate.progress import RankProgress, Timeline, orderly_end, run_ahead_operations
+from agent.simulate.progress import (
+    END_OPERATION,
+    END_REQUESTED,
+    ProgressBoard,
+    RankProgress,
+    Timeline,
+    orderly_end,
+    run_ahead_operations,
+)
 from agent.simulate.writer import InspectorFile
 
 POLL_SECONDS = 0.01

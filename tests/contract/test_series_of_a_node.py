@@ -18,8 +18,7 @@ import psutil
 from bench import DATA, HOSTNAME, Bench
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.export.agent_families import HelperStatus, SelfSnapshot, families
-from agent.export.exporter_families import ExporterStatus
+from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, families
 from agent.export.registry import SourceCounts
 from agent.simulate.layout import make_layout
 from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord

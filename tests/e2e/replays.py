@@ -21,7 +21,7 @@ from recordings import FIRST_PID, HOSTS, WORLD, Phase, Record, host_of, prolonge
 from rules import series_key
 
 from agent.core.metrics import Family, Metric
-from agent.export.exporter_families import EXPORTER_UP
+from agent.export.agent_families import EXPORTER_UP
 from agent.ranks import families as rank_families, liveness_page
 from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter

@@ -9,8 +9,7 @@ import psutil
 import pytest
 from client_metrics import samples
 
-from agent.export.agent_families import FAMILIES, HelperStatus, SelfSnapshot, families
-from agent.export.exporter_families import ExporterStatus
+from agent.export.agent_families import FAMILIES, ExporterStatus, HelperStatus, SelfSnapshot, families
 from agent.export.registry import SourceCounts
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
