@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import json
 import re
@@ -16,15 +15,12 @@ import yaml
 from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
+from shipped import FAMILIES, GROUPS, RECORDED, ROOT
 from test_site_files import values_of
 
-from agent.app.discovery import exporter_names, load_spec
-from agent.export import agent_families
-from agent.ranks import families as rank_families, health, liveness_page
 from exporters.inspector.format.records import SIZE_BOUNDS
 from grafana import build, job, job_goodput, queries
 
-ROOT = Path(__file__).parents[2]
 GRAFANA = ROOT / "grafana"
 PATHS = sorted((GRAFANA / "dashboards").glob("*.json"))
 DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text()) for path in PATHS}
@@ -53,22 +49,10 @@ OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cl
 """Series of something else, kept for what the dashboard is about."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
 SITE = yaml.safe_load((ROOT / "deploy" / "prometheus" / "thresholds.yml").read_text())
+KNOWN = FAMILIES.keys() | RECORDED
+"""The metrics that the agent and its exporters export, and those that the shipped rules record."""
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")
-
-
-@functools.cache
-def known_metrics() -> set[str]:
-    """Return the metrics that the agent and its exporters export, and those that the shipped rules record."""
-    families = [*agent_families.FAMILIES, *rank_families.FAMILIES, *liveness_page.FAMILIES, *health.FAMILIES]
-    families += [family for name in exporter_names() for family in load_spec(name).families]
-    rules = [
-        rule
-        for path in (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-    ]
-    return {family.name for family in families} | {rule["record"] for rule in rules if "record" in rule}
 
 
 def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
@@ -202,7 +186,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
     for target in targets:
         expression = target["expr"]
         metrics = set(METRIC.findall(expression))
-        assert metrics <= known_metrics(), metrics - known_metrics()
+        assert metrics <= KNOWN, metrics - KNOWN
         assert metrics or "ALERTS{" in expression
         assert set(VARIABLE.findall(expression)) <= variables
         assert all(CLUSTER in selector for selector in selectors(expression)), expression
@@ -222,7 +206,7 @@ def test_kinds_of_events(name: str) -> None:
     kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
     assert set(events) == kinds.get(name, {"Pages"})
     for event in events.values():
-        assert set(METRIC.findall(event["expr"])) <= known_metrics()
+        assert set(METRIC.findall(event["expr"])) <= KNOWN
         assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(event["expr"]))
         by = re.search(r"max by \(([^)]*)\)", event["expr"])
         assert by is not None
@@ -255,10 +239,8 @@ def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
 
 def test_panels_ask_no_oftener_than_there_is_news() -> None:
     """Steps of the job's panels are not shorter than the slower rules', those of ranks' states than their scrapes'."""
-    rules = (ROOT / "deploy" / "prometheus" / "rules").glob("*.yml")
-    groups = [group for path in rules for group in yaml.safe_load(path.read_text())["groups"]]
     asked = set(METRIC.findall(json.dumps(DASHBOARDS["job"])))
-    used = [group for group in groups if any(rule.get("record") in asked for rule in group["rules"])]
+    used = [group for group in GROUPS if any(rule.get("record") in asked for rule in group["rules"])]
     slowest = max(int(group["interval"].removesuffix("s").replace("1m", "60")) for group in used)
     assert {panel["interval"] for panel in all_panels("job")} == {f"{slowest}s"}
     _, rest = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]

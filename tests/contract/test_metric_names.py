@@ -4,26 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import yaml
+from shipped import FAMILIES, OWNED, ROOT
 
-from agent.app.discovery import exporter_names, load_spec
 from agent.core.metrics import Family
-from agent.export import agent_families
 from agent.hardware import gpu_families
-from agent.ranks import families as rank_families, health, liveness_page
 
-OWNED = [
-    *(("agent", family) for family in agent_families.FAMILIES),
-    *(("liveness", family) for family in liveness_page.FAMILIES),
-    *(("ranks", family) for family in rank_families.FAMILIES),
-    *(("health", family) for family in health.FAMILIES),
-    *((name, family) for name in exporter_names() for family in load_spec(name).families),
-]
-FAMILIES = {family.name: family for _, family in OWNED}
 MAX_FAMILIES = 223
-ROOT = Path(__file__).parents[2]
 USERS = ("deploy/prometheus/sources/*.yml", "deploy/prometheus/optional/*.yml", "grafana/*.py", "agent/cli/**/*.py")
 """What asks for metrics: rules, boards and commands."""
 ASKED = yaml.safe_load((ROOT / "docs/asked.yml").read_text())
