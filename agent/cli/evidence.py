@@ -78,23 +78,12 @@ def _events(summary: Summary) -> list[str]:
 
 
 def _ranks(summary: Summary) -> list[str]:
-    lines = [
-        "  "
-        + ", ".join(
-            text
-            for text in (
-                f"rank {rank.rank}",
-                f"pid {rank.pid}",
-                rank.state,
-                rank.how,
-                f"GPU {rank.gpu}" if rank.gpu else "",
-                "" if rank.quiet_seconds is None else f"quiet for {rank.quiet_seconds:.0f} s",
-                rank.last_operation,
-            )
-            if text
-        )
-        for rank in summary.ranks
-    ]
+    lines = []
+    for rank in summary.ranks:
+        quiet = "" if rank.quiet_seconds is None else f"quiet for {rank.quiet_seconds:.0f} s"
+        gpu = f"GPU {rank.gpu}" if rank.gpu else ""
+        known = (f"rank {rank.rank}", f"pid {rank.pid}", rank.state, rank.how, gpu, quiet, rank.last_operation)
+        lines.append(f"  {', '.join(filter(None, known))}")
     rest = len(lines) - SHOWN_RANKS
     return lines[:SHOWN_RANKS] + ([f"  ... {rest} more ..."] if rest > 0 else [])
 

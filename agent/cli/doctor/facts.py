@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.app.config import Loaded, Options, load
+from agent.app.config import AgentConfig, Options, load
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
@@ -107,14 +107,8 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     if config_file is None and used and not _is_text(path):
         return replace(facts, config_error=f"{path}: the file that the agent uses cannot be read here")
     try:
-        loaded = load(Options(path if facts.config_file else None))
-        config = loaded.config
-        return replace(
-            facts,
-            addresses=config.web.addresses,
-            records=_directories(loaded),
-            verdict=config.verdict,
-        )
+        config = load(Options(path if facts.config_file else None)).config
+        return replace(facts, addresses=config.web.addresses, records=_directories(config), verdict=config.verdict)
     except ConfigError as error:
         return replace(facts, config_error=str(error))
 
@@ -146,8 +140,8 @@ def _clock_is_kept() -> bool:
         return True
 
 
-def _directories(loaded: Loaded) -> tuple[DumpDirectory, ...]:
-    section = loaded.config.exporters.get("inspector", {})  # an invalid path has failed in the agent
+def _directories(config: AgentConfig) -> tuple[DumpDirectory, ...]:
+    section = config.exporters.get("inspector", {})  # an invalid path has failed in the agent
     paths = section.get("paths", [DEFAULT_RECORDS])
     is_on = section.get("enabled", True) is not False and isinstance(paths, list)
     return tuple(_directory(str(path)) for path in paths) if is_on else ()
@@ -184,12 +178,10 @@ def ask_prometheus(url: str) -> Watcher:
         groups = prometheus.get(url, "/api/v1/rules", {})["groups"]
         managers = prometheus.get(url, "/api/v1/alertmanagers", {})["activeAlertmanagers"]
         targets = prometheus.get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
-        rankwatch_targets = [
-            target for target in targets if str(target["labels"].get("job", "")).startswith("rankwatch")
-        ]
-        ours = [target for target in rankwatch_targets if _is_here(target, node)]
+        agents = [target for target in targets if str(target["labels"].get("job", "")).startswith("rankwatch")]
+        ours = [target for target in agents if _is_here(target, node)]
         clock = prometheus.samples(url, _AHEAD)
-        loaded = {str(rule["name"]) for group in groups for rule in group["rules"]}
+        rules = [rule for group in groups for rule in group["rules"]]
         return Watcher(
             prometheus.shown(url),
             targets={str(target["labels"]["job"]): target["health"] == "up" for target in ours},
@@ -197,13 +189,11 @@ def ask_prometheus(url: str) -> Watcher:
             alertmanagers=len(managers),
             unsent=sum(sample.value for sample in prometheus.samples(url, _UNSENT)),
             clock_ahead_seconds=_of_node(clock, {str(target["labels"]["instance"]) for target in ours}),
-            rules_missing=tuple(sorted(_shipped_rules() - loaded)),
-            verdict=_numbers_of(rule for group in groups for rule in group["rules"]),
+            rules_missing=tuple(sorted(_shipped_rules() - {str(rule["name"]) for rule in rules})),
+            verdict=_numbers_of(rules),
             shows_password=prometheus.shows_password(url),
             placeholders=sum(
-                str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER)
-                for group in groups
-                for rule in group["rules"]
+                str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER) for rule in rules
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:

@@ -79,19 +79,12 @@ def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
     """Return each witness' words about a rank once from metrics and once from bundles, if their texts differ."""
     kept: dict[tuple[str, str, bool, bool], Said] = {}
     texts: set[tuple[str, str, str]] = set()
-    for said_word in sorted(said, key=lambda word: (word.source != "metrics", word)):
-        if (said_word.rank, said_word.witness, said_word.says) not in texts:
-            kept.setdefault(
-                (said_word.rank, said_word.witness, said_word.blames, said_word.source == "metrics"), said_word
-            )
-        texts.add((said_word.rank, said_word.witness, said_word.says))
-    return sorted(
-        kept.values(),
-        key=lambda word: (
-            trust.index(word.witness),
-            rank_order(word.rank),
-            word.blames,
-            word.source != "metrics",
-            word.says,
-        ),
-    )
+    for word in sorted(said, key=lambda word: (word.source != "metrics", word)):
+        if (text := (word.rank, word.witness, word.says)) not in texts:
+            texts.add(text)
+            kept.setdefault((word.rank, word.witness, word.blames, word.source == "metrics"), word)
+
+    def order(word: Said) -> tuple[object, ...]:
+        return trust.index(word.witness), rank_order(word.rank), word.blames, word.source != "metrics", word.says
+
+    return sorted(kept.values(), key=order)

@@ -120,20 +120,18 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
         gpus.setdefault((_key(sample), sample.labels.get("pid", "")), set()).add(sample.labels.get("gpu", ""))
         if sample.labels.get("rank", "") not in known:
             states.setdefault(_key(sample), UNSEEN)
-    at = {_key(sample): sample.value for sample in ask(_of_rank("rankwatch_rank_exit_timestamp_seconds", job))}
-    at |= {
-        _key(sample): sample.value for sample in ask(_of_rank("rank:rankwatch_exit:time", job))
-    }  # by Prometheus' clock
+
+    def by_rank(metric: str) -> dict[RankKey, float]:
+        expression = f"max by (node, instance, rank) ({metric}{{{job}}})"
+        return {_key(sample): sample.value for sample in ask(expression)}
+
+    at = by_rank("rankwatch_rank_exit_timestamp_seconds")
+    at |= by_rank("rank:rankwatch_exit:time")  # by Prometheus' clock
     ends = {_key(sample): sample.labels for sample in ask(f"rankwatch_rank_exit_info{{{job}}}")}
-    progress = {
-        _key(sample): sample.value for sample in ask(_of_rank("rankwatch_rank_last_progress_timestamp_seconds", job))
-    }
+    progress = by_rank("rankwatch_rank_last_progress_timestamp_seconds")
     straggles = f'ALERTS{{{job}, alertname="StragglerRank", alertstate="firing"}}'
-    late: dict[str, float] = {}
-    for sample in ask(
-        f"max by (rank) (avg_over_time(comm_rank:rankwatch_late:ratio{{{job}}}[3m]) and on (rank) {straggles})"
-    ):
-        late[sample.labels.get("rank", "")] = sample.value
+    shares = f"max by (rank) (avg_over_time(comm_rank:rankwatch_late:ratio{{{job}}}[3m]) and on (rank) {straggles})"
+    late = {sample.labels.get("rank", ""): sample.value for sample in ask(shares)}
     why: dict[RankKey, list[str]] = {}
     for sample in ask(straggles):
         why.setdefault(_key(sample), []).append(sample.labels.get("why", "").replace("_", " "))
@@ -155,10 +153,6 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
         )
 
     return tuple(made(key, state) for key, state in states.items())
-
-
-def _of_rank(metric: str, job: str) -> str:
-    return f"max by (node, instance, rank) ({metric}{{{job}}})"
 
 
 def _key(sample: Sample) -> RankKey:
