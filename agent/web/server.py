@@ -10,16 +10,7 @@ from typing import TypeAlias, cast
 import h11
 
 from agent.core.log import Logger
-from agent.web.connection import (
-    Closed,
-    CloseReason,
-    Connection,
-    ServerLimits,
-    TlsTerms,
-    end,
-    shake_hands,
-    write_pieces,
-)
+from agent.web.connection import Closed, CloseReason, Connection, ServerLimits, TlsTerms, end, shake_hands, write_pieces
 from agent.web.listen import BACKLOG
 from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
 from agent.web.peers import Peers

@@ -36,9 +36,7 @@ SITUATIONS = (
     ),
     # The job ends; the user's processes begin after that, and crash eleven minutes later.
     Situation(
-        "borrower_after_the_end",
-        [exits(ALL), wait(60.0), borrows(), wait(700.0), borrower_exits(0, SIGSEGV)],
-        idle=1,
+        "borrower_after_the_end", [exits(ALL), wait(60.0), borrows(), wait(700.0), borrower_exits(0, SIGSEGV)], idle=1
     ),
     # The node of rank 0 loses power while the user's processes run, as many as the node had; the job waits.
     Situation(

@@ -161,10 +161,7 @@ SITUATIONS = (
     # A rank fails; two seconds later its launcher kills the others, the one of the highest number first.
     Situation(
         "killed_by_a_launcher_in_its_own_order",
-        [
-            *(exits(1, code=1), wait(2.3), exits(slice(7, 1, -1), SIGKILL, every=0.3)),
-            *(wait(0.3), exits(0, SIGKILL)),
-        ],
+        [*(exits(1, code=1), wait(2.3), exits(slice(7, 1, -1), SIGKILL, every=0.3)), *(wait(0.3), exits(0, SIGKILL))],
         FAIL_1,
     ),
     # Jobs of an array, of one rank each, fail one after the other on the nodes of a job that goes on.

@@ -88,10 +88,7 @@ RESTARTS = (
     # The job is requeued under its id within 20 s, on one of its nodes and a new one; the old run's epilog is late.
     Situation(
         "requeued_elsewhere",
-        [
-            *(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)),
-            *(wait(10.0), ended("PREEMPTED")),
-        ],
+        [*(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)), *(wait(10.0), ended("PREEMPTED"))],
         nodes=3,
     ),
     # The job fails and is started anew by its launcher three times, and goes on.
@@ -100,9 +97,7 @@ RESTARTS = (
     Situation("torchrun_starts_anew", [anew(0, 2), exits(1, code=1), tears_down(), wait(28.0), anew(1, 2)]),
     # A rank fails and torchrun says that it has restarts left, but ends.
     Situation(
-        "torchrun_gives_up",
-        [anew(0, 2), exits(1, code=1), tears_down()],
-        {"RankDead 1 n0 fail info": Due(715, 745)},
+        "torchrun_gives_up", [anew(0, 2), exits(1, code=1), tears_down()], {"RankDead 1 n0 fail info": Due(715, 745)}
     ),
     # A rank crashes; 80 s later the job begins anew on a node of its and another one, which takes minutes.
     Situation(
@@ -121,9 +116,7 @@ RESTARTS = (
     ),
     # A launcher starts all ranks anew; eleven minutes later a rank is killed.
     Situation(
-        "death_after_a_restart",
-        [*RESTART, wait(660.0), exits(5, SIGKILL)],
-        {"RankDead 5 n1 killed": Due(680, 710)},
+        "death_after_a_restart", [*RESTART, wait(660.0), exits(5, SIGKILL)], {"RankDead 5 n1 killed": Due(680, 710)}
     ),
     # A rank that left with status 1 is started anew in its place within five seconds, the others go on.
     Situation("one_rank_begins_anew", [exits(5, code=1), wait(4.0), starts(5)]),

@@ -5,22 +5,7 @@ from __future__ import annotations
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
 from play import Due, Play, Situation, Step
-from steps import (
-    ALL,
-    HANG,
-    N0,
-    N1,
-    RUNNING,
-    boots,
-    ended,
-    exits,
-    job,
-    loses_power,
-    misses,
-    node,
-    starts,
-    wait,
-)
+from steps import ALL, HANG, N0, N1, RUNNING, boots, ended, exits, job, loses_power, misses, node, starts, wait
 
 
 def renamed(play: Play) -> None:
@@ -78,10 +63,7 @@ SITUATIONS = (
     # A node loses power and is no target any more two minutes later; the job waits, and goes on with a new node.
     Situation(
         "node_replaced",
-        [
-            *(*POWER, wait(120.0), node(1, is_target=False), wait(200.0)),
-            *(exits(N0, SIGTERM), wait(5.0), *ON_NEW_NODE),
-        ],
+        [*(*POWER, wait(120.0), node(1, is_target=False), wait(200.0)), *(exits(N0, SIGTERM), wait(5.0), *ON_NEW_NODE)],
         {"NodeLost n1": Due(20, 60, 320, 260)},
         idle=1,
     ),
@@ -103,9 +85,7 @@ SITUATIONS = (
     Situation("back_after_5_seconds", back_after(5.0), {"NodeLost n1": Due(0, 60, 290, 400)}),
     Situation("back_after_1800_seconds", back_after(1800.0), {"NodeLost n1": Due(20, 60, 2090, 400)}),
     Situation(
-        "back_after_300_seconds_without_a_disk",
-        back_after(300.0, disk=False),
-        {"NodeLost n1": Due(20, 60, 590, 400)},
+        "back_after_300_seconds_without_a_disk", back_after(300.0, disk=False), {"NodeLost n1": Due(20, 60, 590, 400)}
     ),
     # A node loses power; its peers abort after 12 s, the node is back after five minutes.
     Situation(

@@ -9,13 +9,7 @@ from rank_table import KILLED, Table, environment, facts
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.health import CHECKS
 from agent.ranks.liveness import book, causes
-from agent.ranks.liveness.job_line import (
-    ENDED_SECONDS,
-    LEAD_SECONDS,
-    MAX_LEADS,
-    MAX_RETRACTED,
-    RETRACTED_SECONDS,
-)
+from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, MAX_RETRACTED, RETRACTED_SECONDS
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
