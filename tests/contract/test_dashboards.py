@@ -126,7 +126,6 @@ def test_variables(name: str, variables: list[str]) -> None:
 def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
     """The selector takes everything when all are chosen or none is (an alert of a site without the label), else one."""
     found = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
-    assert found is not None
     wanted = found[1].replace("$cluster", chosen)
     assert {each for each in ("", "c1", "c1-b") if re.fullmatch(wanted, each)} == shown
 
@@ -209,7 +208,6 @@ def test_kinds_of_events(name: str) -> None:
         assert set(METRIC.findall(event["expr"])) <= KNOWN
         assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(event["expr"]))
         by = re.search(r"max by \(([^)]*)\)", event["expr"])
-        assert by is not None
         assert set(re.findall(r"\{\{(\w+)\}\}", event["titleFormat"])) == set(by[1].split(", "))
 
 

@@ -80,7 +80,6 @@ def test_a_killed_process_is_its_kill_alone() -> None:
     """A process that bears a driver's words and is killed for want of memory counts as that, under its own number."""
     for text, scope in product(EXAMPLES, ("Out of memory", "Memory cgroup out of memory")):
         event = classify(f"{scope}: Killed process 99 ({text}) total-vm:1234kB, anon-rss:1234kB, UID:1000")
-        assert event is not None
         assert (event.category, event.code, event.pci, event.pid, event.part) == ("oom_kill", "", "", 99, "")
 
 

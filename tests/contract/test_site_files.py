@@ -92,7 +92,6 @@ def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
     alerts = [rule for text in build.build(SOURCES, THRESHOLDS).values() for rule in rules_of(text) if "alert" in rule]
     for alert in alerts:
         link = DASHBOARD_LINK.search(alert["annotations"]["dashboard_url"])
-        assert link is not None
         assert "cluster" in (named := set(re.findall(r"var-(\w+)=", link[2])))
         assert named <= variables[link[1]], alert["alert"]
 

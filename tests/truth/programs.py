@@ -12,8 +12,6 @@ DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 def load_program(path: Path) -> ModuleType:
     """Import the program at this path under its name."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -402,7 +402,6 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, what], stdout=subprocess.PIPE, text=True, env=environment
     ) as agent:
-        assert agent.stdout is not None
         pid = int(agent.stdout.readline())
         pidfd = os.pidfd_open(pid)
         try:

@@ -26,7 +26,6 @@ def tree(tmp_path: Path) -> ProcTree:
 def test_stat_of_any_name(name: str) -> None:
     """The name stands in brackets and may hold brackets and blanks; PF_KTHREAD marks a kernel thread."""
     stat = parse_stat(stat_line(7, name, "D", 3, 0x00400040, 5, 123456, 139))
-    assert stat is not None
     assert (stat.comm, stat.state, stat.parent_pid, stat.threads, stat.exit_code) == (name, "D", 3, 5, 139)
     assert stat.key == ProcessKey(7, 123456)
     kthread = parse_stat(stat_line(7, name, "S", 0, 0x00200040, 1, 5, 0))
@@ -37,8 +36,6 @@ def test_own_process_by_the_real_proc() -> None:
     """Of this very process the kernel says what the interpreter says."""
     proc = ProcFS(Path("/proc"))
     stat, status = proc.stat(os.getpid()), proc.status(os.getpid())
-    assert stat is not None
-    assert status is not None
     assert (stat.parent_pid, status.uid, status.namespace_pids[0]) == (os.getppid(), os.getuid(), os.getpid())
     assert proc.environment(os.getpid()) is not None
     assert re.fullmatch(r"[0-9a-f-]{36}", proc.boot_id())
@@ -64,7 +61,6 @@ def test_environment_is_bounded(tree: ProcTree) -> None:
     tree.add(9, environment={})
     (tree.root / "9/environ").write_bytes(b"RANK=3\0BAD=\xff\xfe\0" + b"X" * MAX_ENVIRONMENT_BYTES)
     environment = ProcFS(tree.root).environment(9)
-    assert environment is not None
     assert (environment["RANK"], environment["BAD"]) == ("3", "\ufffd\ufffd")
     assert sum(len(key) for key in environment) < MAX_ENVIRONMENT_BYTES
 
@@ -93,8 +89,6 @@ def test_pending_kill(tree: ProcTree) -> None:
     tree.add(9, pending=1 << 14)
     proc = ProcFS(tree.root)
     eight, nine = proc.status(8), proc.status(9)
-    assert eight is not None
-    assert nine is not None
     assert eight.kill_pending
     assert not nine.kill_pending
 
@@ -114,12 +108,10 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("12345")
     found = read_changed(str(path), 4, None)
-    assert found is not None
     assert found[1] == b"12345"
     assert read_changed(str(path), 4, found[0]) is None
     path.write_text("123456")
     again = read_changed(str(path), 4, found[0])
-    assert again is not None
     assert again[1] == b"12345"
 
 
