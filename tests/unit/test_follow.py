@@ -4,23 +4,14 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
+from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
 from agent.tail.follower import IDLE_SECONDS, Follower, FollowLimits
-
-
-class Time:
-    """A clock that stands until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def is_log(name: str) -> bool:
@@ -28,9 +19,9 @@ def is_log(name: str) -> bool:
     return name.endswith(".log")
 
 
-def follow(root: Path, **options: object) -> Follower:
+def follow(root: Path, clock: FakeClock | None = None, **options: Any) -> Follower:
     """Make a follower whose time stands still unless a clock is given."""
-    return Follower(root, is_log, options.pop("clock", Time()), **options)  # type: ignore[arg-type]
+    return Follower(root, is_log, (clock or FakeClock()).monotonic, **options)
 
 
 def drain(follower: Follower, file: FollowedFile) -> bytes:
@@ -93,7 +84,7 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
 
 def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
     """An unlinked file is read while it grows; its descriptor is closed when it has been idle for a minute."""
-    clock, path = Time(), tmp_path / "a.log"
+    clock, path = FakeClock(), tmp_path / "a.log"
     path.write_bytes(b"one\n")
     follower, before = follow(tmp_path, clock=clock), open_descriptors()
     poll(follower)
@@ -119,7 +110,7 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
     """An idle file holds no descriptor, and is read on when it grows."""
-    clock, path = Time(), tmp_path / "a.log"
+    clock, path = FakeClock(), tmp_path / "a.log"
     path.write_bytes(b"one\n")
     follower, before = follow(tmp_path, clock=clock), open_descriptors()
     poll(follower)

@@ -2,7 +2,8 @@ import os
 from pathlib import Path
 
 import pytest
-from test_follow import Time, drain, follow, poll
+from fake_clock import FakeClock
+from test_follow import drain, follow, poll
 
 from agent.tail import crowd as module
 from agent.tail.follower import IDLE_SECONDS, FollowLimits
@@ -48,7 +49,7 @@ def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
 
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
     """At the limit a new file takes the place of the one idle for longest; that one goes on where it was left."""
-    clock = Time()
+    clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(files=2))
     write(tmp_path / "a.log", b"a1\n", 10)
     write(tmp_path / "b.log", b"b1\n", 20)
@@ -78,7 +79,7 @@ def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
     """A file renamed to what is not followed and back, long after, is not read twice, nor after a restart meanwhile."""
-    clock = Time()
+    clock = FakeClock()
     follower, path = follow(tmp_path, clock=clock), tmp_path / "a.log"
     path.write_bytes(b"one\n")
     assert poll(follower) == b"one\n"
@@ -114,7 +115,7 @@ def test_directory_away_and_back(tmp_path: Path) -> None:
 def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file more than the bound makes the one that left first forgotten."""
     monkeypatch.setattr(module, "MAX_LEFT", 2)
-    clock = Time()
+    clock = FakeClock()
     follower = follow(tmp_path, clock=clock)
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.log").write_bytes(name.encode() + b"\n")

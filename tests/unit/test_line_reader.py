@@ -3,7 +3,8 @@ import os
 from pathlib import Path
 
 import pytest
-from test_follow import Time, drain, follow, open_descriptors, poll
+from fake_clock import FakeClock
+from test_follow import drain, follow, open_descriptors, poll
 
 from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.follower import Follower, FollowLimits
@@ -36,7 +37,7 @@ def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     """With more files than descriptors the one idle longest gives way, and is read at the next look."""
-    clock = Time()
+    clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
     before = open_descriptors()
     for number in range(5):
@@ -56,7 +57,7 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
 
 def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
     """Of two files open, the one that grew last does not give way, although it was opened first."""
-    clock = Time()
+    clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=2))
     for name in ("a.log", "b.log", "a.log", "c.log"):
         clock.now += 1

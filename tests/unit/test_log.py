@@ -5,18 +5,11 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from fake_clock import FakeClock
 from hypothesis import given, strategies as st
 
 from agent.core import log
 from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_USER, REPEATS_PER_WINDOW, WINDOW_SECONDS, RepeatLimit
-
-
-class ManualTime:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Sink:
@@ -24,10 +17,10 @@ class Sink:
 
     def __init__(self) -> None:
         self.stream = io.StringIO()
-        self.time = ManualTime()
+        self.time = FakeClock()
 
     def configure(self, level: log.Level = "debug", format: log.Format = "logfmt") -> None:
-        log.configure(level, format, self.stream, self.time)
+        log.configure(level, format, self.stream, self.time.monotonic)
 
     def lines(self) -> list[str]:
         log.flush()

@@ -1,16 +1,13 @@
 """The web file while the agent runs: what is taken into use, and what never opens what was closed."""
 
 import asyncio
-import shutil
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from test_web_tls import Node
 
 from agent.app.web_terms import WebTerms
-from agent.core.log import Logger
 
-DATA = Path(__file__).parents[1] / "data" / "web"
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
 TLS = "cert_file: server.pem, key_file: server.key"
 VERIFIED = f"{TLS}, client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert"
@@ -19,16 +16,8 @@ USERS = f'\nbasic_auth_users: {{prom: "{HASH}"}}\n'
 WHOLE = f"tls_server_config: {{{VERIFIED}, client_allowed_sans: [prometheus.example]}}{USERS}"
 
 
-class Watched:
-    """A web file beside certificates, and what is in force by it."""
-
-    def __init__(self, folder: Path, text: str) -> None:
-        for path in DATA.glob("*.*"):
-            shutil.copy(path, folder)
-        self.file = folder / "web.yml"
-        self.file.write_text(text)
-        self.terms = WebTerms(self.file, FakeClock(), Logger("test"))
-        self.terms.load()
+class Watched(Node):
+    """A file that changes while the agent runs."""
 
     async def write(self, text: str) -> None:
         """Write the file, and let it be looked at."""
