@@ -9,7 +9,7 @@ from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
-from agent.export.registry import Registry
+from agent.export.registry import Registry, Source
 
 
 def gauge(name: str, count: int = 1) -> Metric:
@@ -18,28 +18,20 @@ def gauge(name: str, count: int = 1) -> Metric:
     return Metric(family, [(str(number),) for number in range(count)], list(range(count)))
 
 
-class Made:
-    """A source of given families."""
+def source(name: str, *given: Metric, cap: int = 100, shown: bool = True, fails: str = "") -> Source:
+    """A source of given families; ``fails``: in its snapshot or after its families."""
 
-    def __init__(self, name: str, *families: Metric, cap: int = 100) -> None:
-        self.name = name
-        self.series_cap = cap
-        self.given = families
-        self.visible = True
-        self.fails = ""
-
-    def shown(self) -> bool:
-        return self.visible
-
-    def snapshot(self) -> object:
-        if self.fails == "snapshot":
+    def snapshot() -> Iterable[Metric]:
+        if fails == "snapshot":
             raise RuntimeError("no snapshot")
-        return self.given
+        return given
 
-    def families(self, snapshot: Any) -> Iterable[Metric]:
-        yield from snapshot
-        if self.fails == "families":
+    def families(given: Iterable[Metric]) -> Iterable[Metric]:
+        yield from given
+        if fails == "families":
             raise RuntimeError("half way")
+
+    return Source(name, cap, snapshot, families, lambda: shown)
 
 
 @pytest.fixture
@@ -50,7 +42,7 @@ def thread() -> Iterator[OwnThread]:
     made.stop()
 
 
-def registry(thread: OwnThread, *sources: Made) -> Registry:
+def registry(thread: OwnThread, *sources: Source) -> Registry:
     """A registry of these sources."""
     return Registry(lambda: sources, Logger("test"), thread)
 
@@ -63,9 +55,8 @@ async def lines(made: Registry, **selection: Any) -> list[str]:
 
 async def test_selection(thread: OwnThread) -> None:
     """Only what is asked for, and has something recent to tell, is rendered."""
-    one, two, three = Made("one", gauge("a")), Made("two", gauge("b")), Made("three", gauge("c"))
-    three.visible = False
-    made = registry(thread, one, two, three)
+    one, two = source("one", gauge("a")), source("two", gauge("b"))
+    made = registry(thread, one, two, source("three", gauge("c"), shown=False))
     assert made.names() == {"one", "two", "three"}
     assert await lines(made) == ['a{n="0"} 0.0', 'b{n="0"} 0.0']
     assert await lines(made, collect=frozenset({"two"})) == ['b{n="0"} 0.0']
@@ -75,32 +66,30 @@ async def test_selection(thread: OwnThread) -> None:
 @pytest.mark.parametrize(("where", "kept"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
 async def test_failure_costs_only_its_own(thread: OwnThread, where: str, kept: list[str]) -> None:
     """A source that raises loses at most its own series, and is counted."""
-    bad = Made("bad", gauge("bad"))
-    bad.fails = where
-    made = registry(thread, bad, Made("good", gauge("good")))
+    made = registry(thread, source("bad", gauge("bad"), fails=where), source("good", gauge("good")))
     assert (await lines(made), made.counts["bad"].failures) == ([*kept, 'good{n="0"} 0.0'], 1)
     assert made.counts["good"].failures == 0
 
 
 async def test_cap(thread: OwnThread) -> None:
     """One series over the cap is dropped and counted; the cap itself is let through."""
-    made = registry(thread, Made("flood", gauge("a", 3), gauge("b", 3), cap=5), Made("good", gauge("good")))
+    made = registry(thread, source("flood", gauge("a", 3), gauge("b", 3), cap=5), source("good", gauge("good")))
     assert (len(await lines(made)), made.counts["flood"].series, made.counts["flood"].dropped) == (6, 5, 1)
 
 
 async def test_doubles(thread: OwnThread) -> None:
     """A series given twice is shown once and counted: Prometheus would refuse the whole scrape."""
-    made = registry(thread, Made("double", gauge("a"), gauge("a", 2)))
+    made = registry(thread, source("double", gauge("a"), gauge("a", 2)))
     assert (sorted(await lines(made)), made.counts["double"].dropped) == (['a{n="0"} 0.0', 'a{n="1"} 1.0'], 1)
 
 
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
     """A source that gives ever new series, one over its cap each time, makes the agent keep no more than the cap."""
-    flood = Made("flood", cap=5)
-    made = registry(thread, flood)
+    given: list[Metric] = []
+    made = registry(thread, Source("flood", 5, lambda: given, iter))
     for turn in range(3):
         family = Family("a", "gauge", "help", ("n",))
-        flood.given = (Metric(family, [(f"{turn}-{number}",) for number in range(6)], [0.0] * 6),)
+        given[:] = [Metric(family, [(f"{turn}-{number}",) for number in range(6)], [0.0] * 6)]
         await lines(made)
         assert len(made.heads) == 5
     assert made.counts["flood"].dropped == 3
