@@ -51,9 +51,15 @@ class Served:
         self.log = WebLog()
         self.server = WebServer(self.site, self.log, limits)
         self.port = 0
+        self.writers: list[asyncio.StreamWriter] = []
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
+    async def connect(self, sent: bytes = b"", octet: int = 1) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect as the client of an address, until the end of the test."""
+        where = (f"127.0.0.{octet}", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20, local_addr=where)
+        writer.write(sent)
+        self.writers.append(writer)
+        return reader, writer
 
     async def ask(self, sent: bytes) -> bytes:
         """Send bytes and return all that comes back until the server closes."""
@@ -90,6 +96,8 @@ async def serving(limits: ServerLimits | None = None) -> AsyncIterator[Served]:
     finally:
         served.site.go.set()
         await served.server.stop(1.0)
+        for writer in served.writers:
+            writer.close()
     assert served.connections() == 0
 
 
@@ -103,8 +111,8 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, st
 async def test_get_and_head() -> None:
     """A GET gets the handler's answer, a HEAD the same without the body, on one connection."""
     async with serving() as served:
-        reader, writer = await served.connect()
-        writer.write(b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n")
+        first_get = b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n"
+        reader, writer = await served.connect(first_get)
         status, headers, body = await read_response(reader)
         assert (status, body, headers["content-type"], headers["x-own"]) == (200, b"small\n", TEXT, "1")
         assert "date" in headers and "connection" not in headers
@@ -114,7 +122,6 @@ async def test_get_and_head() -> None:
         status, headers, body = await read_response(reader)
         assert (status, headers["connection"], body) == (200, "close", b"small\n")
         assert await reader.read() == b""
-        writer.close()
         first = served.site.requests[0]
         assert (first.path, first.query, first.headers["accept"]) == ("/small", {"a": ["1", "2"], "b": [""]}, "x, y")
         assert sum(served.log.closed.values()) == 0
@@ -141,8 +148,7 @@ async def test_odd_request_is_refused_and_closed() -> None:
     """What is not a plain GET or HEAD gets the matching status and the end of the connection; no handler sees it."""
     for status, sent in ((status, sent) for status, requests in ODD.items() for sent in requests):
         async with serving() as served:
-            reader, writer = await served.connect()
-            writer.write(sent.replace(b"|", b"\r\n"))
+            reader, writer = await served.connect(sent.replace(b"|", b"\r\n"))
             got, headers, _ = await read_response(reader)
             assert (got, headers["connection"]) == (status, "close"), sent
             assert ("allow" in headers) == (status == 405)
@@ -192,8 +198,7 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
     """A refused client that neither ends nor closes is closed after its time, or its bytes beside the header."""
     monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
     async with serving() as served:
-        _, writer = await served.connect()
-        writer.write(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
+        _, writer = await served.connect(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
         await served.until(lambda: served.log.closed["refused_request"] == 1)
         writer.transport.abort()
 
@@ -258,27 +263,17 @@ def name_peers(served: Served) -> None:
     served.server._peers.of = lambda peer, _own: peer[0].rpartition(".")[2]  # type: ignore[method-assign,index]
 
 
-async def connect_as(
-    served: Served, octet: int, sent: bytes = b""
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect as one of several peers."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", served.port, local_addr=(f"127.0.0.{octet}", 0))
-    writer.write(sent)
-    return reader, writer
-
-
 async def test_the_peer_with_most_connections_loses_one() -> None:
     """At the cap a peer with many connections loses its own, oldest first, and one that waits longer keeps its own."""
     async with serving(ServerLimits(connections=4)) as served:
         name_peers(served)
-        few, few_writer = await connect_as(served, 1, GET)
+        few, few_writer = await served.connect(GET)
         await read_response(few)
-        many = [await connect_as(served, 2, GET) for _ in range(4)]
+        for _ in range(4):
+            await served.connect(GET, 2)
         await served.until(lambda: served.log.closed["evicted"] == 1)
         few_writer.write(LAST_GET)
         assert ((await read_response(few))[0], served.log.closed["evicted"]) == (200, 1)
-        for _, writer in (*many, (few, few_writer)):
-            writer.close()
 
 
 async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another() -> None:
@@ -286,29 +281,26 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
     held = GET.replace(b"/small", b"/held")
     async with serving(ServerLimits(connections=2)) as served:
         name_peers(served)
-        first, first_writer = await connect_as(served, 2, held)
+        first, _ = await served.connect(held, 2)
         await served.until(lambda: len(served.site.requests) == 1)
-        _, second_writer = await connect_as(served, 2, held)
+        await served.connect(held, 2)
         await served.until(lambda: len(served.site.requests) == 2)
-        other, other_writer = await connect_as(served, 1, LAST_GET)
+        other, _ = await served.connect(LAST_GET)
         assert (await read_response(other))[0] == 200
         assert (await first.read(), served.log.closed["evicted"]) == (b"", 1)
         await served.until(lambda: len(served.server._tasks) == 1)
-        for writer in (first_writer, second_writer, other_writer):
-            writer.close()
 
 
 async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
     """A request that was there when its connection was evicted, and not read yet, reaches no handler."""
     async with serving() as served:
-        _, writer = await served.connect()
+        await served.connect()
         await served.until(lambda: served.connections() == 1)
         [evicted] = served.server._connections
         evicted.reader.feed_data(GET)
         served.server._close(evicted, "evicted")
         await served.until(lambda: not served.server._tasks)
         assert served.site.requests == []
-        writer.close()
 
 
 async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
@@ -332,28 +324,24 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
     async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
-        few, few_writer = await connect_as(served, 1, ask)
+        few, _ = await served.connect(ask)
         await served.until(lambda: len(served.server._writing) == 1)
-        many = [await connect_as(served, 2, ask)]
+        await served.connect(ask, 2)
         await served.until(lambda: len(served.server._writing) == 2)
-        many.append(await connect_as(served, 2, ask))
+        await served.connect(ask, 2)
         await served.until(lambda: served.log.closed["evicted"] == 1)
         assert len((await read_response(few))[2]) == len(HUGE)
-        for _, writer in (*many, (few, few_writer)):
-            writer.close()
 
 
 async def test_oldest_waiting_connection_gives_way() -> None:
     """At the cap a new connection closes the one that waits longest, not one that is being answered."""
     async with serving(ServerLimits(connections=3)) as served:
-        held, held_writer = await served.connect()
-        held_writer.write(GET.replace(b"/small", b"/held"))
+        held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
-        first, first_writer = await served.connect()
-        first_writer.write(GET)
+        first, first_writer = await served.connect(GET)
         await served.until(lambda: served.connections() == 2)
         await read_response(first)
-        second, second_writer = await served.connect()
+        second, _ = await served.connect()
         await served.until(lambda: served.connections() == 3)
         first_writer.write(GET)  # now `second` waits longest
         await read_response(first)
@@ -363,8 +351,6 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         assert (await read_response(third))[0] == 200
         served.site.go.set()
         assert ((await read_response(held))[0], served.log.closed["evicted"]) == (200, 1)
-        for writer in (held_writer, first_writer, second_writer, third_writer):
-            writer.close()
 
 
 async def test_client_that_does_not_read_gives_way() -> None:
@@ -379,13 +365,11 @@ async def test_client_that_does_not_read_gives_way() -> None:
 async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
     """At the cap, with every handler at work, the new connection is the one to go."""
     async with serving(ServerLimits(connections=1)) as served:
-        held, writer = await served.connect()
-        writer.write(GET.replace(b"/small", b"/held"))
+        held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
         assert (await served.ask(GET), served.log.closed["all_busy"]) == (b"", 1)
         served.site.go.set()
         assert (await read_response(held))[0] == 200
-        writer.close()
 
 
 async def test_broken_handler_costs_one_answer() -> None:
@@ -401,10 +385,9 @@ async def test_broken_handler_costs_one_answer() -> None:
 async def test_stop_lets_answers_end() -> None:
     """A stop closes the listener and waiting connections at once, and lets an answer under way end."""
     async with serving() as served:
-        held, held_writer = await served.connect()
-        held_writer.write(GET.replace(b"/small", b"/held"))
+        held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)
-        idle, idle_writer = await served.connect()
+        idle, _ = await served.connect()
         await served.until(lambda: served.connections() == 2)
         stop = asyncio.create_task(served.server.stop(10.0))
         assert await idle.read() == b""
@@ -416,8 +399,6 @@ async def test_stop_lets_answers_end() -> None:
         assert (status, headers["connection"], body) == (200, "close", b"small\n")
         await stop
         assert served.log.closed["stopped"] == 1
-        for writer in (held_writer, idle_writer):
-            writer.close()
 
 
 HTTP_PIECES = st.sampled_from(
