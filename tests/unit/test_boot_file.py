@@ -102,3 +102,5 @@ def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
     job.start(9)
     job.tick(1.0)
     assert job.leads() == {("9", "reboot"): -1.0, ("0", "reboot"): 121.0}
+    runs = job.table.ranks.liveness.running(job.table.ranks.processes.values())
+    assert {job_id: ran.ranks for job_id, ran in runs.items()} == {"4711": ["9"]}
