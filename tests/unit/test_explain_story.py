@@ -256,7 +256,7 @@ def test_every_question_is_bounded() -> None:
     )
     course = ask.course(asked, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
-    details(asked, KnownJob("7"), ask.matcher('7"', None), incident, course)
+    details(asked, ask.matcher('7"', None), incident, course)
     assert all('job_id="7\\""' in each for each in asked.asked if "job_id" in each)
     bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
     assert [each for each in asked.asked if not re.search(bounded, each)] == []
@@ -269,7 +269,7 @@ def test_a_witness_that_blames_too_many() -> None:
         found = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
         asked = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": found}, LINES)
         course = ask.course(asked, ask.matcher("7", None), START, END)
-        known = details(asked, KnownJob("7"), ask.matcher("7", None), incidents(course)[-1], course)
+        known = details(asked, ask.matcher("7", None), incidents(course)[-1], course)
         words = [each for each in known.said if each.witness == "ras"]
         assert {each.blames for each in words} == {blames}
         assert all(("more than 16" in each.says) is not blames for each in words)

@@ -72,7 +72,7 @@ def explain(
         all_incidents = [_of_bundles(read, job)]
     if not all_incidents:
         return story.no_incident(job, course.start, end), ""
-    known = Details() if by_bundles else details(asker, job, labels, all_incidents[-1], course)
+    known = Details() if by_bundles else details(asker, labels, all_incidents[-1], course)
     return _page(asker, job, course, all_incidents, known, read), ""
 
 

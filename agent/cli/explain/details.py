@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from agent.cli.explain.ask import UNRESPONSIVE, Ask, ended, first_root, lost_nodes, struck
-from agent.cli.explain.model import Course, Details, Happened, Incident, Kind, KnownJob, Said
+from agent.cli.explain.model import Course, Details, Happened, Incident, Kind, Said
 from agent.cli.job.facts import quoted
 from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
@@ -47,7 +47,7 @@ class _Window:
         self.happened = [event for event in course.happened if self.start <= event.at <= self.end]
         self.said: list[Said] = []
 
-    def ask(self, expression: str) -> list[Sample]:
+    def query(self, expression: str) -> list[Sample]:
         """Return the result of a query at the end of the window."""
         return self._ask.at(expression, self.end)
 
@@ -65,14 +65,14 @@ class _Window:
         times = f"rankwatch_gpu_fault_last_timestamp_seconds{{{which}}} >= {self.start:.0f}"
         return f"min_over_time(({times})[{self.back}:15s])"
 
-    def tell(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
+    def add_events(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
         """Add samples to the time line; a sample's value is its time."""
         self.happened += [
             Happened(sample.value, kind, _rank(sample), _node(sample), _worded(what, sample), source)
             for sample in samples
         ]
 
-    def say(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
+    def add_words(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
         """Add a witness' words; without blame if the witness blames more than MAX_SERIES ranks."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
@@ -88,7 +88,7 @@ def _worded(words: _Wording, sample: Sample) -> str:
     return words.format_map(defaultdict(str, sample.labels))
 
 
-def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Course) -> Details:
+def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Details:
     """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
     # The rules call these deaths the first: their witness is the verdict. In a crash loop the earliest counts.
@@ -111,10 +111,10 @@ def details(ask: Ask, job: KnownJob, labels: str, incident: Incident, course: Co
 def _ends(window: _Window) -> None:
     """Add the ends of ranks after the first: part of the story, without blame."""
     exits = window.last("rank:rankwatch_exit:time", ', class!="ok"')
-    first = window.ask(f"bottomk({MAX_ENDS}, {exits} >= {window.start:.0f})")
-    window.tell(first, "died", "verdict", lambda sample: ended(sample.labels))
+    first = window.query(f"bottomk({MAX_ENDS}, {exits} >= {window.start:.0f})")
+    window.add_events(first, "died", "verdict", lambda sample: ended(sample.labels))
     ends = f"{window.last('rankwatch_rank_exit_timestamp_seconds')} >= {window.start:.0f}"
-    for count, last in zip(window.ask(f"count({ends})"), window.ask(f"max({ends})"), strict=False):
+    for count, last in zip(window.query(f"count({ends})"), window.query(f"max({ends})"), strict=False):
         if count.value > len(first):
             what = f"by now {count.value:.0f} ranks have ended"
             window.happened.append(Happened(min(last.value, window.end), "other", "", "", what, "verdict"))
@@ -122,16 +122,16 @@ def _ends(window: _Window) -> None:
 
 def _unresponsive(window: _Window) -> None:
     began = window.began(UNRESPONSIVE.format(window.job))
-    unresponsive = window.ask(f"bottomk({_MOST}, min by (rank, node) ({began}))")
-    window.tell(unresponsive, "unresponsive", "verdict", "becomes unresponsive")
+    unresponsive = window.query(f"bottomk({_MOST}, min by (rank, node) ({began}))")
+    window.add_events(unresponsive, "unresponsive", "verdict", "becomes unresponsive")
     what = "unresponsive (stopped, blocked in the kernel, or not answering NCCL's RAS)"
-    window.say(unresponsive, "verdict", what)
+    window.add_words(unresponsive, "verdict", what)
 
 
 def _hardware(window: _Window) -> None:
-    failures = window.ask(f"bottomk({_MOST}, min by (rank, node, reason) ({window.began(struck(window.job))}))")
-    window.tell(failures, "hardware", "hardware", "check {reason} fails")
-    window.say(failures, "hardware", "the check {reason} failed under it")
+    failures = window.query(f"bottomk({_MOST}, min by (rank, node, reason) ({window.began(struck(window.job))}))")
+    window.add_events(failures, "hardware", "hardware", "check {reason} fails")
+    window.add_words(failures, "hardware", "the check {reason} failed under it")
 
 
 def _faults(window: _Window) -> None:
@@ -142,35 +142,35 @@ def _faults(window: _Window) -> None:
         code = f"Xid {of['code']} " if of.get("code", "").isdecimal() else ""
         return f"driver: {code}{of.get('meaning', '')} on GPU {of.get('gpu') or of.get('pci', '')}"
 
-    faults = window.ask(f"bottomk({_MOST}, {window.faults()} {window.seen})")
-    window.tell(faults, "hardware", "kernel_log", what)
+    faults = window.query(f"bottomk({_MOST}, {window.faults()} {window.seen})")
+    window.add_events(faults, "hardware", "kernel_log", what)
 
 
 def _lost_nodes(window: _Window) -> None:
-    lost = window.ask(f"bottomk({_MOST}, min_over_time(({lost_nodes(window.job)})[{window.back}:15s]))")
+    lost = window.query(f"bottomk({_MOST}, min_over_time(({lost_nodes(window.job)})[{window.back}:15s]))")
     first = min((sample.value for sample in lost), default=0.0)
     nodes = sorted({_node(sample) for sample in lost if sample.value <= first + TOGETHER_SECONDS})
-    window.tell(lost, "node_lost", "verdict", "node lost")
+    window.add_events(lost, "node_lost", "verdict", "node lost")
     if nodes:
         started = window.last("rankwatch_rank_start_timestamp_seconds", f", node=~{_any(nodes)}")
-        ranks = window.ask(f"bottomk({_MOST}, min by (rank, node) ({started}))")
-        window.say(ranks[:MAX_SERIES], "verdict", "its node was lost")
+        ranks = window.query(f"bottomk({_MOST}, min by (rank, node) ({started}))")
+        window.add_words(ranks[:MAX_SERIES], "verdict", "its node was lost")
 
 
 def _late(window: _Window) -> None:
     alerts = f'ALERTS{{{window.job}, alertname="StragglerRank"}}'
-    late = window.ask(
+    late = window.query(
         f"topk({_MOST}, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{{{window.job}}}[{window.back}]) "
         f"and on (cluster, job_id, rank) last_over_time({alerts}[{window.back}])))"
     )
     since: dict[str, float] = {}
     causes: dict[str, set[str]] = {}
-    for sample in window.ask(f"bottomk({_MOST}, min by (rank, why) ({window.began(alerts)}))"):
+    for sample in window.query(f"bottomk({_MOST}, min by (rank, why) ({window.began(alerts)}))"):
         since[_rank(sample)] = min(sample.value, since.get(_rank(sample), sample.value))
         causes.setdefault(_rank(sample), set()).add(sample.labels.get("why", "").replace("_", " "))
     why = {rank: f" ({', '.join(sorted(texts))})" for rank, texts in causes.items()}
     window.happened += [Happened(at, "late", rank, "", f"late{why[rank]}", "records") for rank, at in since.items()]
-    window.say(
+    window.add_words(
         late,
         "records",
         lambda sample: f"kept the others waiting {sample.value:.0%} of the time{why.get(_rank(sample), '')}",
@@ -179,26 +179,28 @@ def _late(window: _Window) -> None:
 
 def _log_words(window: _Window) -> list[str]:
     """Add the words of the job's log; return its advice."""
-    root = window.ask(first_root(window.job, f"[{window.back}]"))
+    root = window.query(first_root(window.job, f"[{window.back}]"))
     before = len(window.said)
-    window.say(root, "job_log", lambda sample: f"its log has {sample.labels.get('category', '').replace('_', ' ')}")
+    window.add_words(
+        root, "job_log", lambda sample: f"its log has {sample.labels.get('category', '').replace('_', ' ')}"
+    )
     completed, enqueued = (
         window.last("rankwatch_job_log_last_work", f', what="{what}"') for what in ("completed", "enqueued")
     )
-    behind = window.ask(
+    behind = window.query(
         f"topk({_MOST}, max by (rank) (max by (cluster, job_id, group) ({completed}) + 1 "
         "- on (cluster, job_id, group) group_right () "
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
-    window.say(behind, "job_log", "NCCL watchdog logs: the others were waiting for it")
+    window.add_words(behind, "job_log", "NCCL watchdog logs: the others were waiting for it")
     window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # not the launcher
     return [ADVICE[word] for sample in root if (word := sample.labels.get("advice", "")) in ADVICE]
 
 
 def _ras(window: _Window) -> None:
     suspects = window.last("rank:rankwatch_suspect:bool")
-    blamed = window.ask(f"topk({_MOST}, max by (rank, host, gpu, reason) ({suspects}))")
-    lags = window.ask(
+    blamed = window.query(f"topk({_MOST}, max by (rank, host, gpu, reason) ({suspects}))")
+    lags = window.query(
         f"topk({_MOST}, max by (rank) ({window.last('rankwatch_communicator_rank_lag')} "
         f"and on (cluster, job_id, rank) {suspects}))"
     )
@@ -212,11 +214,11 @@ def _ras(window: _Window) -> None:
             "left": "left a communicator that the others wait in",
         }.get(reason, reason)
 
-    window.say(blamed, "ras", says)
+    window.add_words(blamed, "ras", says)
 
 
 def _flight_recorder(window: _Window) -> None:
-    behind = window.ask(f"topk({_MOST}, {window.last('rank:rankwatch_flight_recorder_behind:sequence')})")
+    behind = window.query(f"topk({_MOST}, {window.last('rank:rankwatch_flight_recorder_behind:sequence')})")
 
     def says(sample: Sample) -> str:
         of = sample.labels
@@ -225,12 +227,12 @@ def _flight_recorder(window: _Window) -> None:
         group = of.get("description") or of.get("process_group", "")
         return f"{what.get(of.get('what', ''), 'had not finished')} {operation} no. {sample.value:.0f} of group {group}"
 
-    window.say(behind, "flight_recorder", says)
+    window.add_words(behind, "flight_recorder", says)
 
 
 def _marks(window: _Window) -> None:
-    marks = window.ask(f"bottomk({_MOST}, {window.last('rankwatch_job_mark_timestamp_seconds')})")
-    window.tell(marks, "other", "marks", "mark of the job's owner: {text}")
+    marks = window.query(f"bottomk({_MOST}, {window.last('rankwatch_job_mark_timestamp_seconds')})")
+    window.add_events(marks, "other", "marks", "mark of the job's owner: {text}")
 
 
 def _alerts(window: _Window) -> tuple[str, ...]:
@@ -238,8 +240,8 @@ def _alerts(window: _Window) -> tuple[str, ...]:
     alerts = []
     for which, seen in ((window.job, ""), (f'alertname=~"{NODE_ALERTS}"', f" {window.seen}")):
         firing = window.began(f'ALERTS{{{which}, alertstate="firing"}}')
-        alerts += window.ask(f"bottomk(64, min by (alertname, severity) ({firing}{seen}))")
-    window.tell(
+        alerts += window.query(f"bottomk(64, min by (alertname, severity) ({firing}{seen}))")
+    window.add_events(
         alerts,
         "alert",
         "alerts",
@@ -251,13 +253,13 @@ def _alerts(window: _Window) -> tuple[str, ...]:
 def _repairs(window: _Window) -> list[str]:
     """Return what the GPUs under unhealthy ranks need."""
     unhealthy = window.last("rankwatch_rank_unhealthy")
-    faults = window.ask(f"bottomk(4, {window.faults()} and on (cluster, node) {unhealthy})")
+    faults = window.query(f"bottomk(4, {window.faults()} and on (cluster, node) {unhealthy})")
     return [f"GPU {of.labels.get('gpu', '')} of {_node(of)}: {of.labels.get('action', '')}." for of in faults]
 
 
 def _places(window: _Window, ranks: Sequence[str]) -> Mapping[str, str]:
     places: dict[str, str] = {}
-    for sample in window.ask(window.last("rankwatch_rank_info", f", rank=~{_any(ranks)}")) if ranks else ():
+    for sample in window.query(window.last("rankwatch_rank_info", f", rank=~{_any(ranks)}")) if ranks else ():
         of = sample.labels
         words = (_node(sample), *(f"{name} {of[key]}" for name, key in (("GPU", "gpu"), ("pid", "pid")) if of.get(key)))
         places[_rank(sample)] = max(places.get(_rank(sample), ""), ", ".join(words))
