@@ -1,7 +1,6 @@
 """Families as lines, against prometheus-client's own encoders, and what a request selects of them."""
 
 import gzip
-from itertools import cycle, islice
 
 import pytest
 from client_metrics import encode, reference, reference_of
@@ -9,44 +8,11 @@ from hypothesis import example, given, strategies as st
 from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from agent.app.discovery import exporter_names, load_spec
 from agent.core.metrics import COUNT, SUM, Family, Metric
-from agent.export import agent_families
 from agent.export.exposition import Selection, SelectionError, select
 from agent.export.lines import KeptHeads, number
-from agent.ranks import families as rank_families, health, liveness_page
 
-DECLARED = {
-    family.name: family
-    for families in (
-        agent_families.FAMILIES,
-        rank_families.FAMILIES,
-        liveness_page.FAMILIES,
-        health.FAMILIES,
-        *(load_spec(name).families for name in exporter_names()),
-    )
-    for family in families
-}
-ODD_LABELS = (
-    "", "plain", 'qu"ote', "back\\slash", "new\nline", '\\n\\"', "ümläut ランク 🂡", "a\x00b\r\t", "{}=,# ", "x" * 500,
-)  # fmt: skip
-ODD_VALUES = (
-    *(0, 1, 7, -1, 999_999, 1_000_000, 1_000_001, 12_345_678, 10**15, 2**53 - 1, 2**53, 2**53 + 1, 2**62, -(2**40),
-     True),
-    *(0.0, -0.0, 0.1, 1e-7, 5e-324, 123456.75, 999999.9999999999, 1e6, 1234567.5, 1e15, 9007199254740993.0, 1e16),
-    *(1.7976931348623157e308, 1.5e300, -1234567.5, -1e16, float("nan"), float("inf"), float("-inf"),
-     1_791_000_000.123456),
-)  # fmt: skip
 FAMILY = Family("rankwatch_x_seconds_total", "counter", "help", ("b", "a"))
-
-
-def odd(family: Family) -> Metric:
-    """A family with a series for each odd value, if it has labels, odd ones."""
-    if not family.labels:
-        return family.single(ODD_VALUES[7])
-    words = cycle(ODD_LABELS)
-    labels = [(*islice(words, len(family.labels) - 1), f"{turn}\\{next(words)}") for turn in range(len(ODD_VALUES))]
-    return Metric(family, labels, list(ODD_VALUES))
 
 
 def test_a_histogram_is_written_as_the_client_does() -> None:
