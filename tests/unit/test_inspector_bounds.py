@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from inspector_expected import expected
 from inspector_reading import EVERYONE, all_of, make, sums_of
-from inspector_records import append, expected_sums, line
+from inspector_records import append, line
 from odd_values import changed
 from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
 
@@ -112,7 +113,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
-    wanted, section = expected_sums([good]), None
+    wanted, section = expected(root).sums, None
     for content in (first, then):
         append(bad, content)
         turn = all_of(make(root, restored=section))
@@ -127,17 +128,6 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
             for writer in view.writers
             for key, own in writer.totals.items()
         )
-
-
-@pytest.mark.slow
-def test_eighty_files_of_megabyte_names_leave_the_checkpoint_small(tmp_path: Path) -> None:
-    """Names longer than NCCL's are no names: what eighty files of them leave in the checkpoint is a few kilobytes."""
-    for pid in range(1, 81):
-        text = marker(1).replace(b'"tp"', b'"%s"' % (b"x" * 1_000_000)).replace(b'"pid":7', b'"pid":%d' % pid)
-        (tmp_path / f"here-pid{pid}.log").write_bytes(text)
-    section = all_of(make(tmp_path)).section
-    assert section is not None
-    assert len(section) < 200_000
 
 
 def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -> None:

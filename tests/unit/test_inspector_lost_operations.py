@@ -11,7 +11,6 @@ from inspector_records import line
 from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
 
-from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.reader import BATCH_IDLE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot
@@ -49,15 +48,6 @@ def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
     lines = [each.replace(b'"pid":7', b'"pid":%d' % pid) for each in overflowing(passes, RING, dropped)]
     with (path / f"here-pid{pid}.log").open("ab") as log:
         log.write(b"".join(lines))
-
-
-def test_a_communicator_has_the_counter_from_zero(tmp_path: Path) -> None:
-    """It is there with the first operation, and at 0 while nothing is lost but what the plugin filters."""
-    bench = bench_of(tmp_path, 7)
-    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(5))
-    bench.look()
-    assert bench.look(BATCH_IDLE_SECONDS)[LOST] == {ABC: 0}
-    bench.drain()
 
 
 def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
@@ -141,12 +131,3 @@ def test_a_summand_behind_withholds_it() -> None:
     whole = msgspec.structs.replace(snapshot, readers=(view(one), view(losing(2, 3, "other"))))
     assert shown(whole)[LOST] == {ABC: 4 + 5 + 3}
     assert LOST not in shown(msgspec.structs.replace(whole, unpublished=True))
-
-
-def test_what_a_squatter_left_is_not_the_owners() -> None:
-    """What was inherited under a job id goes with it when the id goes over to its owner."""
-    left = Inheritance()
-    left.take(losing(1, 5), {(losing(1, 5).writer_key, "abc", 0): RankLabel("job", "1")})
-    assert left.copy().lost == {CommunicatorLabel(*ABC): 5}
-    left.forget(["job"])
-    assert not left.lost

@@ -68,14 +68,6 @@ def test_many_operations(batch: int) -> None:
     assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
 
 
-def test_samples_at_the_bound() -> None:
-    """So many times are kept; one more, and every second is."""
-    window = rolled([300] * MAX_SAMPLES, 1)
-    assert len(window.times) == MAX_SAMPLES
-    window.add([300])
-    assert len(window.times) == MAX_SAMPLES // 2 + 1
-
-
 # As a series.
 
 
@@ -107,11 +99,6 @@ def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregat
 def test_the_shortest_of_a_node_is_shown() -> None:
     """Of two ranks of a communicator with members elsewhere the one that waits less is shown, in seconds."""
     assert shown(of_rank(1, 900), of_rank(2, 400)) == {("7", "abc", "AllReduce", "8192"): 0.0004}
-
-
-def test_not_where_some_leave_early() -> None:
-    """Collectives in which not all wait for all have no such time."""
-    assert shown(of_rank(1, 900, coll="Broadcast")) == {}
 
 
 def test_not_where_all_members_are_here() -> None:

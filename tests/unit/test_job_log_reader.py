@@ -12,18 +12,17 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 from lent import lent
+from proc_tree import ProcTree
 from rank_table import view
 
-from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK
-from agent.sdk.system import OpenFile, ProcFS
+from agent.sdk.system import ProcFS
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 LINE = "[rank1]: ValueError: x\n"
-STATUS = "Pid:\t1\nSigPnd:\t0\nShdPnd:\t0\nvoluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
 POD = "11111111-2222-3333-4444-555555555555"
 
 
@@ -36,6 +35,7 @@ class Node:
         self.proc = root / "proc"
         for folder in (self.logs, self.proc / "self"):
             folder.mkdir(parents=True, exist_ok=True)
+        self.tree = ProcTree(self.proc)
         self.clock = FakeClock()
         self.reader = JobLogReader(
             lent("job_log", self.clock, root, once=everyone),
@@ -54,17 +54,14 @@ class Node:
         os.chown(path, OWNER, -1)
         return path
 
-    def run(self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER) -> None:
+    def run(
+        self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER, title: str = ""
+    ) -> None:
         """A process that writes its output into a file."""
-        folder = self.proc / str(pid)
-        (folder / "fd").mkdir(parents=True)
-        (folder / "fdinfo").mkdir()
-        (folder / "comm").write_text(f"{comm}\n")
+        self.tree.add(pid, name=comm, parent=parent, uid=uid, files={1: output, 2: output}, title=title)
+        (self.proc / f"{pid}/fdinfo").mkdir()
         for number in (1, 2):
-            (folder / "fd" / str(number)).symlink_to(output)
-            (folder / "fdinfo" / str(number)).write_text("flags:\t0100001\n")
-        (folder / "stat").write_text(f"{pid} ({comm}) S {parent} " + "0 " * 48)
-        (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n{STATUS}")
+            (self.proc / f"{pid}/fdinfo/{number}").write_text("flags:\t0100001\n")
 
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
         """A look when it is due."""
@@ -123,12 +120,6 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
-def test_an_id_that_two_jobs_here_have_proves_nothing() -> None:
-    """Where two jobs of one user go by the same id, a log with that id in its name is nobody's."""
-    jobs = {name: job(name, ids=frozenset({"1"})) for name in ("1", "1-b")}
-    assert claimed("/x", OWNER, "1", None, jobs, {"1": list(jobs.values())}) is None
-
-
 def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
     """A job that wrote nothing for minutes, and says why as it ends: the lines count though nobody holds the file."""
     node = Node(tmp_path, "none/*.log")
@@ -140,18 +131,6 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> No
     node.write("mine.txt", "ValueError: x\n")
     shutil.rmtree(node.proc / "4000")
     assert sum(counts(node.look()).values()) == 1
-
-
-def test_what_a_container_wrote_before_it_ended_is_read(tmp_path: Path) -> None:
-    """A file that only a rank's own root leads to is read to its end before it is let go of."""
-    node = Node(tmp_path, "*.log")
-    path = node.write("mine.txt", "ValueError: x\n")
-    node.run(4000, path)
-    assert sum(counts(node.look()).values()) == 1
-    node.write("mine.txt", "ValueError: x\n")
-    shutil.rmtree(node.proc / "4000")
-    path.rename(tmp_path / "elsewhere")
-    assert sum(counts(node.look()).values()) == 2
 
 
 def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
@@ -180,12 +159,10 @@ def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
 
 def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]", uid: int = 0) -> None:
     """A batch script and its srun below their slurmstepd, and a rank below another one."""
-    node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid)
-    (node.proc / "3000/cmdline").write_text(f"{title}\0")
+    node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid, title=title)
     node.run(3001, log, parent=3000, comm="slurm_script")
     node.run(3002, Path("/dev/null"), parent=3001, comm="srun")
-    node.run(3003, Path("/dev/null"), parent=1, comm="slurmstepd", uid=0)
-    (node.proc / "3003/cmdline").write_text("slurmstepd: [4711.0]\0")
+    node.run(3003, Path("/dev/null"), comm="slurmstepd", uid=0, title="slurmstepd: [4711.0]")
     node.run(4000, Path("/dev/null"), parent=3003)
 
 
@@ -213,7 +190,6 @@ def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int
     """A server that is not root's, of another job or step, or a script of another user says nothing about the job."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, node.write("slurm.txt", "ValueError: x\n"), title, uid)
-    shutil.rmtree(node.proc / "3001")
     node.run(3001, node.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(node.look()) == {}
 
@@ -235,7 +211,6 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> 
     node.look()
     log = node.write("daemon.log", "ValueError: x\n")
     os.chown(log, 0, 0)
-    shutil.rmtree(node.proc / "3001")
     node.run(3001, log, uid=0)
     assert counts(node.look()) == {}
 
@@ -273,17 +248,6 @@ def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
     assert counts(node.look(job(), other)) == {}
 
 
-def test_what_is_open_for_reading_is_no_output(tmp_path: Path) -> None:
-    """A descriptor that is open for reading only, a device or a pipe is no log."""
-    node = Node(tmp_path)
-    node.run(4000, node.write("a.txt"))
-    (node.proc / "4000/fdinfo/1").write_text("flags:\t0100000\n")
-    (node.proc / "4000/fd/2").unlink()
-    (node.proc / "4000/fd/2").symlink_to("/dev/null")
-    assert Outputs(node.proc).of(4000) == []
-    assert Outputs(node.proc).of(9) == []
-
-
 def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
     """What is written after a job's ranks have left, by its launcher, still counts for it."""
     node = Node(tmp_path, "none/*.log")
@@ -317,30 +281,9 @@ def test_one_node_reads_what_many_see(tmp_path: Path, kind: str, shared: bool) -
     assert counts(node.look()) == {("4711", "1"): 1}
 
 
-def test_the_first_ranks_node_reads_what_nobody_holds_open(tmp_path: Path) -> None:
-    """Where nobody can be seen to hold a log open, the node of the job's first rank reads it."""
-    node = Node(tmp_path)
-    node.write("4711.out")
-    (node.proc / "self/mountinfo").write_text(mounts(node.logs, "nfs"))
-    assert counts(node.look()) == {("4711", "1"): 1}
-
-
 def test_mounts_that_are_no_text_are_passed_over() -> None:
     """Odd lines of mountinfo hide no other."""
     assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
-
-
-def test_an_srun_holds_its_output_by_any_descriptor(tmp_path: Path) -> None:
-    """Of a srun all descriptors count, of other processes their output and errors alone."""
-    node = Node(tmp_path)
-    log = node.write("4711.out")
-    node.run(78, Path("/dev/null"), comm="srun")
-    node.run(79, Path("/dev/null"))
-    outputs = Outputs(node.proc)
-    (node.proc / "79/fd/9").symlink_to(log)
-    assert outputs.open_among({str(log)}) == frozenset()
-    (node.proc / "78/fd/9").symlink_to(log)
-    assert outputs.open_among({str(log)}) == {str(log)}
 
 
 def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
@@ -374,16 +317,6 @@ def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
     again.clock.advance(reader.FORGET_SECONDS + 1)
     again.look(job("5000"))
     assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
-
-
-def test_a_job_that_is_gone_shows_nothing(tmp_path: Path) -> None:
-    """Series go with the job's ranks."""
-    node = Node(tmp_path)
-    node.write("4711.out")
-    assert node.look().available
-    gone = node.look(job("4712"))
-    assert gone.jobs == ()
-    assert not gone.available
 
 
 def test_hostile_content(tmp_path: Path) -> None:
@@ -491,18 +424,3 @@ def test_an_error_costs_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     node.look()
     node.write("4711.out", LINE)
     assert counts(node.look()) == {("4711", "1"): 2}
-
-
-def test_a_path_in_a_container_is_found_by_the_process_root(tmp_path: Path) -> None:
-    """A rank's output is found by way of its own root where the agent's tree has no such file, or another one."""
-    node = Node(tmp_path)
-    inside = tmp_path / "image/logs/out.txt"
-    inside.parent.mkdir(parents=True)
-    inside.write_text(LINE)
-    (node.proc / "4000").mkdir()
-    (node.proc / "4000/root").symlink_to(tmp_path / "image")
-    status = inside.stat()
-    file = OpenFile(1, "/logs/out.txt", status.st_dev, status.st_ino)
-    outputs = Outputs(node.proc)
-    assert outputs.path_of(4000, file) == f"{node.proc}/4000/root/logs/out.txt"
-    assert outputs.path_of(4000, OpenFile(1, "/logs/gone", 1, 1)) is None
