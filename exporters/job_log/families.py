@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from agent.sdk.metrics import Family, Metric
 from exporters.job_log.catalogue import failures
 from exporters.job_log.reader import PublishedLogs
-from exporters.job_log.tally import FirstEvent
 
 _EACH = "1 per job whose log is read here"
 
@@ -23,10 +22,6 @@ FIRST_ROOT = Family(
     "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
     "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
-FIRST_CASCADE = Family(
-    "rankwatch_job_log_first_cascade_info", "gauge",
-    "First secondary failure in the job's log when no root cause was logged within 60 s.",
-    ("job_id", "category", "rank", "host"), _EACH, "max")
 FIRST_ROOT_SECONDS = Family(
     "rankwatch_job_log_first_root_timestamp_seconds", "gauge",
     "Time when the line of rankwatch_job_log_first_root_info was read, or its file last written if that is earlier.",
@@ -63,7 +58,7 @@ CHECKPOINT_BEGAN = _training(
     "1 per job that saves a checkpoint",
 )
 FAMILIES = (
-    EVENTS, FIRST_ROOT, FIRST_CASCADE, FIRST_ROOT_SECONDS, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
+    EVENTS, FIRST_ROOT, FIRST_ROOT_SECONDS, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
     CHECKPOINT_SECONDS, CHECKPOINT_BEGAN,
 )  # fmt: skip
 _OF_TRAINING = {
@@ -82,10 +77,9 @@ def render(logs: PublishedLogs) -> Iterable[Metric]:
         for (rank, category, role), count in job.events.items():
             rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
-            rows[FIRST_ROOT].add((*_labels(job.job_id, job.root), failures().advice.get(job.root.category, "")), 1.0)
-            rows[FIRST_ROOT_SECONDS].add((job.job_id,), job.root.seconds)
-        if job.cascade is not None:
-            rows[FIRST_CASCADE].add(_labels(job.job_id, job.cascade), 1.0)
+            root, advice = job.root, failures().advice.get(job.root.category, "")
+            rows[FIRST_ROOT].add((job.job_id, root.category, root.rank, root.host, advice), 1.0)
+            rows[FIRST_ROOT_SECONDS].add((job.job_id,), root.seconds)
         for position in job.positions:
             rows[LAST_WORK].add((job.job_id, position.rank, position.group, "enqueued"), position.enqueued)
             rows[LAST_WORK].add((job.job_id, position.rank, position.group, "completed"), position.completed)
@@ -94,7 +88,3 @@ def render(logs: PublishedLogs) -> Iterable[Metric]:
             if value is not None:
                 rows[family].add((job.job_id,), value)
     return [row.metric for row in rows.values()]
-
-
-def _labels(job_id: str, first: FirstEvent) -> tuple[str, ...]:
-    return job_id, first.category, first.rank, first.host

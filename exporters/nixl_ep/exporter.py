@@ -147,7 +147,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         """Add new lines to their job's run. Jobs beyond MAX_JOBS are ignored."""
         runs = self.saved.runs
         if lines.job_id not in self._full and (lines.job_id in runs or len(runs) < MAX_JOBS):
-            runs.setdefault(lines.job_id, JobRun()).take(lines, self._plans.get(lines.job_id))
+            runs.setdefault(lines.job_id, JobRun()).take(lines)
 
     def forget(self, here: frozenset[str]) -> None:
         """Forget jobs that have no rank on this node."""

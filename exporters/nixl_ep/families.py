@@ -38,10 +38,6 @@ PLANNED_EXIT = Family(
     "1 while the rank's end is planned: the job's plan kills it in this phase, it has completed its last phase, or it "
     "logged that it leaves. Its exit does not alert.",
     _RANK, "1 per rank with a planned end", "max")
-MISSED = Family(
-    "rankwatch_nixl_ep_missed_total", "counter",
-    "Failure reports about this rank from ranks on this node. planned: whether the plan expects it (yes, no, unknown).",
-    (*_RANK, "planned"), "1 per rank reported as failed", "sum")
 COMPLETED = Family(
     "rankwatch_nixl_ep_phase_completed", "gauge",
     "Last phase that the launcher reported as completed, from 0.",
@@ -51,7 +47,7 @@ FAILED = Family(
     "Failure category of the run; always 1. A planned end of srun is not a failure.",
     ("job_id", "category"), "1 per run that failed", "max")
 # fmt: on
-FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_EXIT, MISSED, FAILED)
+FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_EXIT, FAILED)
 
 
 class EpSnapshot(msgspec.Struct, frozen=True):
@@ -97,7 +93,5 @@ def _job(rows: Mapping[Family, Rows], job_id: str, run: JobRun, snapshot: EpSnap
         rows[EXPECTED].add((job_id,), len(plan.expected(phase)))
     if run.completed is not None:
         rows[COMPLETED].add((job_id,), run.completed)
-    for (number, is_planned), count in sorted(run.missed().items()):
-        rows[MISSED].add((job_id, str(number), is_planned), count)
     if category := run.failure(plan, snapshot.now):
         rows[FAILED].add((job_id, category), 1.0)

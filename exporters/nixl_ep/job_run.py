@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections import Counter
 from typing import Annotated
 
 import msgspec
@@ -119,7 +118,7 @@ class JobRun(msgspec.Struct):
     completed: Annotated[int, msgspec.Meta(ge=0)] | None = None
     excused: bool = False
 
-    def take(self, lines: JobLines, plan: Plan | None) -> None:
+    def take(self, lines: JobLines) -> None:
         """Add new lines of a file. Lines from a directory older than the current one are ignored."""
         directory = os.path.dirname(lines.path)
         if directory != self.directory:
@@ -132,7 +131,7 @@ class JobRun(msgspec.Struct):
         log = self._log(lines)
         for line in lines.lines:
             if log is not None:
-                log.run.take(line, lines.seconds, plan)
+                log.run.take(line, lines.seconds)
             elif node_of(lines.path) is None:
                 completed = read_completed(line)
                 self.completed = self.completed if completed is None else completed
@@ -156,13 +155,6 @@ class JobRun(msgspec.Struct):
     def phase(self) -> int | None:
         """Return the newest phase that any rank began; None without one."""
         return max((phase for log in self.logs.values() if (phase := log.run.phase()) is not None), default=None)
-
-    def missed(self) -> Counter[tuple[int, str]]:
-        """Return the number of failure reports by (failed rank, planned: yes, no or unknown)."""
-        counts: Counter[tuple[int, str]] = Counter()
-        for log in self.logs.values():
-            counts.update(log.run.failures)
-        return counts
 
     def launches(self) -> list[Launch] | None:
         """Return the launches on this node in log order; None unless exactly one log has launches."""

@@ -43,10 +43,6 @@ class Plan(msgspec.Struct, frozen=True):
             return False
         return phase == len(self.phases) - 1 or rank in self.phases[phase + 1].removed
 
-    def is_planned_failure(self, rank: int, phase: int) -> bool:
-        """Return whether peers miss a rank as planned: the plan kills it in this or the previous phase."""
-        return self.is_killed(rank, phase - 1) or self.is_killed(rank, phase)
-
 
 class _NamedPhase(msgspec.Struct):
     ranks: list[int]

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
+from agent.sdk.exporter import SavedSeconds
 from exporters.nixl_ep.plan import Plan
 
 MAX_LINE_CHARACTERS = 65_536  # The parser ignores the rest of a longer line
@@ -26,8 +26,6 @@ _GB = 1e9
 
 _N = r"(?:[+-]?(?:[0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})(?:[eE][+-]?[0-9]{1,3})?|[+-]?inf|nan)"
 _R = r"([0-9]{1,7})(?![0-9])"
-_RANKS = r"[0-9, ]{0,32768}"
-_ASSERTION = "AssertionError"
 _SELF = rf"global_rank={_R}, local_rank={_R} -> "
 MAX_RANKS = 4096  # Limit of ranks per run; further ranks are ignored
 MAX_LAUNCHES = 64  # Limit of launches per node; the oldest is evicted first
@@ -74,13 +72,12 @@ class Launch(msgspec.Struct):
 
 
 class NodeRun(msgspec.Struct):
-    """One log of a node. ``failures``: number of reports by (failed rank, planned: yes, no or unknown)."""
+    """One log of a node."""
 
     ranks: dict[_Number, RankRun] = {}
     launches: list[Launch] = []
-    failures: dict[tuple[_Number, Annotated[str, msgspec.Meta(max_length=8)]], SavedCount] = {}
 
-    def take(self, line: str, seconds: float, plan: Plan | None) -> None:
+    def take(self, line: str, seconds: float) -> None:
         """Add the first MAX_RECORDS records of a line that was read at this time (seconds since the epoch), in order.
 
         A record with a number out of bounds is ignored.
@@ -90,12 +87,11 @@ class NodeRun(msgspec.Struct):
         records = [(match.start(), take, match) for pattern, take in kinds for match in pattern.finditer(text)]
         for _, take, match in sorted(records, key=lambda record: record[0])[:MAX_RECORDS]:
             with suppress(ValueError):
-                take(self, match, seconds, plan)
+                take(self, match, seconds)
 
     def entries(self) -> int:
-        """Return the number of kept entries of ranks, launches and failures."""
-        launched = sum(len(launch.ranks) for launch in self.launches)
-        return len(self.ranks) + len(self.failures) + launched
+        """Return the number of kept entries of ranks and launches."""
+        return len(self.ranks) + sum(len(launch.ranks) for launch in self.launches)
 
     def phase(self) -> int | None:
         """Return the newest phase that a rank of this log began; None without one."""
@@ -107,7 +103,7 @@ class NodeRun(msgspec.Struct):
             raise ValueError("there are too many ranks")
         return self.ranks.setdefault(number, RankRun())
 
-    def take_identity(self, match: re.Match[str], seconds: float, _plan: Plan | None) -> None:
+    def take_identity(self, match: re.Match[str], seconds: float) -> None:
         """Add a rank's process number. A repeated number starts another launch, a repeated rank a new state."""
         process, number = _rank(match[1]), _rank(match[2])
         if not self.launches or process in self.launches[-1].ranks:
@@ -117,7 +113,7 @@ class NodeRun(msgspec.Struct):
         self._rank(number)
         self.ranks[number] = RankRun()
 
-    def take_phase(self, match: re.Match[str], seconds: float, _plan: Plan | None) -> None:
+    def take_phase(self, match: re.Match[str], seconds: float) -> None:
         """Note the beginning or the end of a rank's phase."""
         number, phase = _rank(match[1]), _bounded(match[4], MAX_PHASE)
         rank = self._rank(number)
@@ -129,26 +125,12 @@ class NodeRun(msgspec.Struct):
         if rank.phase == phase and seconds > rank.began_seconds:  # skip if one read returned both lines
             rank.phase_seconds = seconds - rank.began_seconds
 
-    def take_bandwidths(self, match: re.Match[str], _seconds: float, _plan: Plan | None) -> None:
+    def take_bandwidths(self, match: re.Match[str], _seconds: float) -> None:
         """Store the bandwidth that a rank measured, of its stages together or of each."""
         measured = {stage: float(text) for stage, text in match.groupdict().items()}
         if all(0 <= number <= MAX_NUMBER for number in measured.values()):  # NaN is not
             stages = {stage: StageTimes(number * _GB) for stage, number in measured.items()}
             self._rank(_rank(match[1])).stages.update(stages)
-
-    def take_failures(self, match: re.Match[str], _seconds: float, plan: Plan | None) -> None:
-        """Count reports of failed ranks. A report by an assertion is about failures that are not in the plan."""
-        reporter = self.ranks.get(_rank(match[1]))
-        phase = None if reporter is None else reporter.phase
-        for rank in sorted({_rank(number) for number in match["failed"].replace(",", " ").split()}):
-            planned = "unknown"
-            if match[0].startswith(_ASSERTION):
-                planned = "no"
-            elif plan is not None and phase is not None:
-                planned = "yes" if plan.is_planned_failure(rank, phase) else "no"
-            key = (rank, planned)
-            if key in self.failures or len(self.failures) < MAX_RANKS:
-                self.failures[key] = saved_sum(self.failures.get(key, 0))
 
     def take_leave(self, match: re.Match[str], seconds: float, why: str) -> None:
         """Note that a rank leaves. ``why``: removed, killed (by the plan), done, or no_phase (no further work)."""
@@ -156,11 +138,11 @@ class NodeRun(msgspec.Struct):
         rank.said_seconds, rank.left = seconds, why
 
 
-_Take = Callable[[NodeRun, re.Match[str], float, Plan | None], None]
+_Take = Callable[[NodeRun, re.Match[str], float], None]
 
 
 def _left(why: str) -> _Take:
-    return lambda run, match, seconds, _plan: run.take_leave(match, seconds, why)
+    return lambda run, match, seconds: run.take_leave(match, seconds, why)
 
 
 _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
@@ -183,16 +165,6 @@ _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
         ("being removed", rf"{_SELF}this rank is being removed in this phase", _left("removed")),
         ("-> done", rf"{_SELF}done(?=\s|$|global_rank=|\[|Process )", _left("done")),
         ("Killing rank", rf"\[rank {_R}\] Killing rank during dispatch/combine", _left("killed")),
-        (
-            "rank failures",
-            rf"{_SELF}detected (?:unexpected )?rank failures: \{{(?P<failed>{_RANKS})\}}",
-            NodeRun.take_failures,
-        ),
-        (
-            _ASSERTION,
-            rf"{_ASSERTION}: rank {_R}, local_rank={_R} phase {_R}: unexpected failures \{{(?P<failed>{_RANKS})\}}",
-            NodeRun.take_failures,
-        ),
     )
 )
 

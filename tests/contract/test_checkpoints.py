@@ -44,7 +44,8 @@ from exporters.rdma.baseline import Baseline
 RECORDED = DATA / "checkpoint"
 BOOT = "recorded"
 NO_LONGER_READ = {
-    "barrier", "conflicts", "ecc_events", "hole_bytes", "owner_conflicts", "resets", "restarted", "vanished",
+    "barrier", "conflicts", "durations", "ecc_events", "hole_bytes", "owner_conflicts", "proxies", "resets", "restarted",
+    "vanished",
 }  # fmt: skip
 """Fields of metrics that this version does not have any more."""
 SECTIONS: Mapping[str, Any] = {
@@ -71,6 +72,7 @@ DROPPED = {
     "exporter madengine": (".test_seconds"),
     "exporter nixl_ep": (
         ".exits",
+        ".failures",
         ".mean_seconds",
         ".min_seconds",
         ".max_seconds",

@@ -20,24 +20,20 @@ class MadeRank(msgspec.Struct):
 
 
 class MadeRun(NamedTuple):
-    """The logs by node, and the truth by rank. ``missed``: how many survivors report a rank, in which phase."""
+    """The logs by node, and the truth by rank."""
 
     logs: dict[int, list[str]]
     ranks: dict[int, MadeRank]
-    missed: dict[tuple[int, int], int]
 
 
-def make_run(
-    phases: list[list[int]], ranks_per_node: int = 4, seed: int = 1, crash: tuple[int, int] | None = None
-) -> MadeRun:
-    """Play a plan (negative ranks are killed); ``crash``: a rank, and the phase in which it goes without a word.
+def make_run(phases: list[list[int]], ranks_per_node: int = 4, seed: int = 1) -> MadeRun:
+    """Play a plan (negative ranks are killed).
 
     Lines of a node's ranks are shuffled where their order is open, and every third is joined to the one before it.
     """
     chance = random.Random(seed)  # noqa: S311  # not for secrets
     logs: dict[int, list[str]] = {}
     truth: dict[int, MadeRank] = {}
-    missed: dict[tuple[int, int], int] = {}
     alive: set[int] = set()
     for number, phase in enumerate(phases):
         listed, killed = {rank for rank in phase if rank >= 0}, {-rank for rank in phase if rank < 0}
@@ -55,15 +51,11 @@ def make_run(
         say(logs, alive, f"start phase {number}", ranks_per_node)
         for rank in alive:
             truth[rank].phase = number
-        gone = {crash[0]} & alive if crash is not None and crash[1] == number else set()
-        write(logs, play(alive - gone, killed, truth, chance), ranks_per_node)
-        survivors = alive - killed - gone
-        lost = (killed & alive) | gone
-        if lost:
+        write(logs, play(alive, killed, truth, chance), ranks_per_node)
+        survivors = alive - killed
+        if lost := killed & alive:
             names = ", ".join(map(str, sorted(lost)))
             say(logs, survivors, f"detected rank failures: {{{names}}}, cleaning up...", ranks_per_node)
-            for rank in lost:
-                missed[rank, number] = len(survivors)
         say(logs, survivors, f"end phase {number}", ranks_per_node)
         for rank in survivors:
             truth[rank].ended = number
@@ -74,7 +66,7 @@ def make_run(
     for rank in alive:
         truth[rank].left = "done"
     joined = {node: joined_lines(lines, chance) for node, lines in logs.items()}
-    return MadeRun(joined, truth, missed)
+    return MadeRun(joined, truth)
 
 
 def me(rank: int, ranks_per_node: int) -> str:

@@ -22,7 +22,7 @@ from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
 
 SCRAPE_SECONDS = 15.0
-GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second", "rankwatch_p2p_bus_bandwidth_bytes_per_second"}
+GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
     OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
     "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",

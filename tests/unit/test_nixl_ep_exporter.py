@@ -35,6 +35,7 @@ from exporters.nixl_ep.run import Launch
 
 ME = os.getuid()
 PHASES = [[0, 1, 2, 3], [0, 1, 2, -3], [0, 1]]
+COMPLETED = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
 
 
 def plan_of(phases: list[list[int]]) -> Plan:
@@ -140,12 +141,12 @@ def test_nothing_is_no_data(tmp_path: Path) -> None:
 
 
 def test_runs_go_on_after_a_restart(tmp_path: Path) -> None:
-    """After a restart of the agent a rank still stands where it stood, and reports are not counted twice."""
+    """After a restart of the agent each rank is in the phase that it was in."""
     node = EpNode(tmp_path)
     node.start()
-    node.say(edge(0, "start", 2), "global_rank=0, local_rank=0 -> detected rank failures: {3}, cleaning up...")
+    node.say(edge(0, "start", 2))
     before = node.look()
-    assert before["nixl_ep_missed_total/4711/3/unknown"] == 1.0
+    assert before["nixl_ep_phase/4711/0"] == 2.0
     node.restart()
     assert node.look() == before
     node.end()
@@ -156,48 +157,42 @@ def test_two_nodes_of_a_run() -> None:
     made = make_run([[0, 1, 2, 3], [0, 1, 2, -3], [0, 1, 2]], ranks_per_node=2, seed=5)
     run = JobRun()
     for node, texts in made.logs.items():
-        run.take(lines(*texts, path=f"/o/nixl-ep-node-{node}.log"), None)
+        run.take(lines(*texts, path=f"/o/nixl-ep-node-{node}.log"))
     found = run.ranks()
     assert {number: (rank.phase, rank.left) for number, rank in found.items()} == {
         number: (rank.phase, rank.left) for number, rank in made.ranks.items()
     }
     assert run.phase() == 2
-    assert sum(run.missed().values()) == sum(made.missed.values())
     assert run.launches() is None
 
 
 def test_newest_directory_counts() -> None:
     """A run in another directory takes the place of the one before it, and older files say nothing more."""
     run = JobRun()
-    run.take(lines(edge(0, "start", 7)), None)
-    run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0), None)
-    run.take(lines(edge(2, "start", 7), seconds=100.0), None)
+    run.take(lines(edge(0, "start", 7)))
+    run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0))
+    run.take(lines(edge(2, "start", 7), seconds=100.0))
     assert set(run.ranks()) == {1}
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has MAX_LOGS logs; a further node's log is not read, not even as the launcher's output."""
+    """A run has MAX_LOGS logs; a further node's is not read, not even as the launcher's, whose last phase counts."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):
-        run.take(
-            lines(
-                edge(node, "start", 0), "Detected completion of phase 3 in /o/x.log", path=f"/o/nixl-ep-node-{node}.log"
-            ),
-            None,
-        )
+        run.take(lines(edge(node, "start", 0), COMPLETED.format(3), path=f"/o/nixl-ep-node-{node}.log"))
     assert run.completed is None
-    run.take(lines(edge(9, "start", 0), path="/o/stdout.txt"), None)
-    assert set(run.ranks()) == {0, 1}
+    run.take(lines(edge(9, "start", 0), COMPLETED.format(9), COMPLETED.format(10), path="/o/stdout.txt"))
+    assert (set(run.ranks()), run.completed) == ({0, 1}, 10)
 
 
 def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run whose logs tell of so many ranks nothing more is read: neither files nor launches multiply them."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
     run = JobRun()
-    run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))), None)
+    run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
     assert not run.is_full()  # a log, a rank, and five numbers of a launch
-    run.take(lines("Process 0 -> global_rank=5, local_rank=1"), None)
+    run.take(lines("Process 0 -> global_rank=5, local_rank=1"))
     assert run.is_full()
 
     node = EpNode(tmp_path)
@@ -212,8 +207,8 @@ def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_log_that_is_begun_anew() -> None:
     """A log that was cut is another run's: what it said before is forgotten."""
     run = JobRun()
-    run.take(lines(edge(0, "start", 7)), None)
-    run.take(lines(edge(1, "start", 0), generation=1), None)
+    run.take(lines(edge(0, "start", 7)))
+    run.take(lines(edge(1, "start", 0), generation=1))
     assert set(run.ranks()) == {1}
 
 
@@ -236,17 +231,8 @@ def test_failure_of_a_run() -> None:
         ((done,), False, 0.0, ""),
     ):
         run = JobRun()
-        run.take(lines(*texts, path="/o/stdout.txt"), None)
+        run.take(lines(*texts, path="/o/stdout.txt"))
         assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
-
-
-def test_launcher_of_a_run() -> None:
-    """The phase that the launcher saw completed last is known."""
-    run = JobRun()
-    texts = [f"Detected completion of phase {phase} in /o/nixl-ep-node-0.log" for phase in (9, 10)]
-    run.take(lines(*texts, path="/o/stdout.txt"), None)
-    assert run.completed == 10
-    assert run.failure(None, 100.0) == ""
 
 
 def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> RankView:
@@ -257,8 +243,8 @@ def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, sta
 def test_ranks_named_by_their_order() -> None:
     """Where ranks are named by the order of their starts, the launch says which is the one that the plan kills."""
     run, plan = JobRun(), plan_of([[0, 1, -2]])
-    run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))), plan)
-    run.take(lines(*(edge(rank, "start", 0) for rank in range(3))), plan)
+    run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))))
+    run.take(lines(*(edge(rank, "start", 0) for rank in range(3))))
 
     def own(source: str = "local_index", started: float = 90.0) -> list[RankView]:
         return [local(str(index), 10 + index, source, started=started) for index in range(3)]
@@ -267,19 +253,19 @@ def test_ranks_named_by_their_order() -> None:
     assert list(planned_names("4711", run, plan, own("environment"))) == [("4711", "2")]
     assert list(planned_names("4711", run, plan, own()[:2])) == []
     assert list(planned_names("4711", run, plan, own(started=200.0))) == []
-    run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"), plan)
+    run.take(lines("Process 0 -> global_rank=9, local_rank=0", path="/o/nixl-ep-node-1.log"))
     assert list(planned_names("4711", run, plan, own())) == []
 
 
 def test_ranks_of_a_later_step() -> None:
     """What a run said before the job's ranks were started is of an earlier step: it plans no exits of these."""
     run = JobRun()
-    run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))), None)
+    run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))))
     before = [view(10 + rank, str(rank), source="environment", exited=True, start_seconds=90.0) for rank in range(2)]
     later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]
     assert list(planned_names("4711", run, None, before)) == [("4711", str(rank)) for rank in range(3)]
     assert list(planned_names("4711", run, None, [*later, *before])) == []
-    run.take(lines("global_rank=1, local_rank=1 -> done", seconds=200.0 - FILE_CLOCK_SECONDS), None)
+    run.take(lines("global_rank=1, local_rank=1 -> done", seconds=200.0 - FILE_CLOCK_SECONDS))
     assert list(planned_names("4711", run, None, [*later, *before])) == [("4711", "1")]
 
 

@@ -40,9 +40,7 @@ class Slot:
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(
-        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False
-    ) -> tuple[WriterTotals, ...]:
+    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> tuple[WriterTotals, ...]:
         """Make the reader and return the totals of the writers that it knows from the checkpoint.
 
         ``restored``: its part of the checkpoint; ``gigabytes_per_second``: the highest plausible bandwidth.
@@ -50,7 +48,7 @@ class Slot:
         ctx, self.section = self._ctx, restored
 
         def make(section: bytes | None, *, from_beginning: bool) -> DirectoryReader:
-            shared = Shared(gigabytes_per_second, histograms=histograms)
+            shared = Shared(gigabytes_per_second)
             reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared, log=ctx.log)
             return reader(restored=section, from_beginning=from_beginning)
 
