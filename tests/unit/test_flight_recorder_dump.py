@@ -172,19 +172,6 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(group.name, group.size) for group in found.groups] == [("3", 2), ("2", 3)]
 
 
-def test_equal_lists_of_ranks_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one text says that stands in many groups is found out once: it may be long."""
-    texts: list[str] = []
-
-    def members(text: str, _rank: int) -> int:
-        texts.append(text)
-        return 2
-
-    monkeypatch.setattr(module, "_members", members)
-    read(dump(pg_config=config("1", "2", "3")))
-    assert texts == ["[0, 1]"]
-
-
 def test_a_group_of_one_rank_is_not_shown() -> None:
     """Nobody waits for another in a group of one rank."""
     groups = config("1", "2")

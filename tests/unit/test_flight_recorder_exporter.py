@@ -106,19 +106,6 @@ def test_dump_of_a_rank(node: Node) -> None:
     assert node.look()["dumps_total/read"] == 1.0
 
 
-def test_without_ranks_no_helper_is_started(node: Node) -> None:
-    """Where no rank may hang, no process is started and no file is looked for."""
-    node.write()
-    with pytest.raises(NoData):
-        node.look()
-    key = node.add_rank()
-    node.ranks.running()[key].note_progress(STARTED)
-    with pytest.raises(NoData):
-        node.look()
-    assert not any(helper.calls for helper in node.helpers.all())
-    assert node.look(31.0)["dumps_total/read"] == 1.0
-
-
 def test_a_dump_that_is_written_anew(node: Node) -> None:
     """While the next dump is half written the last one is shown; then the next."""
     node.add_rank()

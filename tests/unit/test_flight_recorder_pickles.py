@@ -11,7 +11,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from flight_dumps import pickled, recorded
+from flight_dumps import recorded
 from hypothesis import given, strategies as st
 
 from exporters.flight_recorder import pickled as module
@@ -87,21 +87,6 @@ def test_any_operations(codes: list[int]) -> None:
     raw = b"\x80\x02" + bytes(codes) + b"."
     if reason(raw) == "":
         assert isinstance(read_pickle(raw), dict | list | tuple | str | int | float | None)
-
-
-_PLAIN = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text()
-_VALUES = st.recursive(
-    _PLAIN | st.lists(_PLAIN).map(tuple),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=50,
-)
-
-
-@pytest.mark.slow
-@given(_VALUES)
-def test_any_value(value: Any) -> None:
-    """Whatever PyTorch's writer can write is read as by Python."""
-    assert read_pickle(pickled(value)) == value
 
 
 def test_numbers_and_values_that_occur_again() -> None:

@@ -13,8 +13,8 @@ from exporters.inspector.format.records import MAX_SEQUENCE_NUMBER, Result, Seri
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.totals import bindings as module, shared as shared_module
 from exporters.inspector.totals.accumulators import Accumulator
-from exporters.inspector.totals.aggregate import Aggregate, Saved
-from exporters.inspector.totals.losses import REORDER, Sequence, Tally
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.losses import REORDER, Sequence
 from exporters.inspector.totals.matching import Arrivals
 from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX_RANKS_PER_WRITER
 
@@ -224,36 +224,6 @@ def test_window_keeps_the_last_value() -> None:
     assert window.latest() == (12_288, 60)
 
 
-def test_the_latest_algorithm_and_protocol() -> None:
-    """Of each kind of operation the latest algorithm and protocol count; records without them change nothing."""
-    aggregate = fresh()
-    for number, (algorithm, protocol) in enumerate((("RING", "LL"), ("TREE", "SIMPLE"), ("", ""))):
-        line = record(coll_sn=number)
-        line["coll_perf"] |= {"coll_algo": algorithm, "coll_proto": protocol} if algorithm else {}
-        feed([line], aggregate)
-    kind = SeriesKey("abc", 1, "AllReduce", "8192")
-    assert aggregate.algorithms == {kind: ("TREE", "SIMPLE")}
-    assert aggregate.end(frozenset({"abc"})).algorithms == {kind: ("TREE", "SIMPLE")}
-    assert aggregate.algorithms == {}
-
-
-def test_save_and_restore() -> None:
-    """A restored aggregate goes on as if it had never stopped."""
-    before = [record(coll_sn=sn) for sn in (0, 1, 3)]
-    after = [record(coll_sn=sn) for sn in (4, 6)]
-    whole = fresh()
-    feed(before + after, whole)
-    first = fresh()
-    feed(before, first)
-    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(first.save()), type=Saved)
-    second = Aggregate.restore(saved, lambda *_: True)
-    feed(after, second)
-    assert second.losses.tallies() == whole.losses.tallies()
-    assert msgspec.to_builtins(second.save()) == msgspec.to_builtins(whole.save())
-    assert whole.losses.tallies()["abc", 1, Tally.MISSING_OTHERWISE] == 2
-    assert second.new_memberships() == whole.new_memberships()
-
-
 def test_garbage_is_not_remembered() -> None:
     """A kind of record that cannot be true takes no room."""
     aggregate = fresh()
@@ -320,31 +290,3 @@ def test_matched_operations_need_a_budget_too() -> None:
     sized, other = sized._replace(comm_rank=1), other._replace(comm_rank=1)
     assert second.accumulators[sized].arrivals == Arrivals(2, 120)
     assert other not in second.accumulators
-
-
-def test_what_waits_in_a_communicator_that_ends_is_counted_in_it() -> None:
-    """Operations that nobody else came to are unmatched ones of the series that ends, matched or not before."""
-    shared = shared_module.Shared()
-    first, second = (
-        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
-    )
-    feed([record(rank=0, n_ranks=2, coll_sn=1)], first)
-    feed([record(rank=1, n_ranks=2, coll_sn=2)], second)
-    ended = first.end(frozenset({"abc"}))
-    assert {key.size: own.arrivals for key, own in ended.accumulators.items()} == {"8192": Arrivals(unmatched=2)}
-    assert not first.accumulators
-
-
-def test_restored_matches_keep_their_room_in_the_budget() -> None:
-    """A restored writer asks for the series of its matches too."""
-    shared = shared_module.Shared()
-    first, second = (
-        Aggregate(WRITER_KEY._replace(inode=n), lambda *_: True, from_start=True, shared=shared) for n in (1, 2)
-    )
-    match(first, second, 0, shared)
-    asked: list[int] = []
-    for one in (first, second):
-        saved = msgspec.msgpack.decode(msgspec.msgpack.encode(one.save()), type=Saved)
-        restored = Aggregate.restore(saved, lambda _owner, series, *_: asked.append(series) is None)
-        assert restored.accumulators == one.accumulators
-    assert asked == [4 + 6, 4 + 2]

@@ -5,23 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import msgspec
-import pytest
 from inspector_records import append, line
-from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, view, writer
+from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, writer
 from test_inspector_formats import p2p
 from test_inspector_slots import OTHER_SERIES, two_directories, write
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.reading.slot import STALE_SECONDS
-from exporters.inspector.reading.turn import Published
-from exporters.inspector.rendering import InspectorSnapshot
-from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind, RankTally
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.matching import Arrivals
 
-SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
     OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
@@ -76,19 +69,6 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
     bench.drain()
 
 
-@pytest.mark.parametrize("offset", [0.0, 0.3, 7.0, 14.9])
-def test_every_prometheus_scrapes_the_zero(tmp_path: Path, offset: float) -> None:
-    """Whenever scrapes come, one of them shows 0 before one shows more: the increase is all that was done."""
-    bench = job_of_two(tmp_path)
-    bench.look(offset)
-    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
-    bench.look(0.25)
-    seen = [bench.scrape(SCRAPE_SECONDS - offset if number == 0 else SCRAPE_SECONDS) for number in range(4)]
-    scraped = [one[OPERATIONS][SERIES] for one in seen if OPERATIONS in one]
-    assert (scraped[0], scraped[-1]) == (0, 2)
-    bench.drain()
-
-
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     """Restored series go on at once, though their label comes later; those that began meanwhile are new."""
     path, bench = tmp_path / "here-pid7.log", job_of_two(tmp_path)
@@ -128,42 +108,6 @@ def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
     again.drain()
 
 
-def test_a_second_writer_of_a_series_is_no_birth(tmp_path: Path) -> None:
-    """A restarted rank's operations are added to its series at once."""
-    bench = job_of_two(tmp_path)
-    bench.ranks.labels[8] = bench.ranks.labels[7]
-    (tmp_path / "here-pid7.log").write_bytes(line(0))
-    bench.look()
-    bench.look(BIRTH_SECONDS)
-    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
-    assert bench.scrape()[OPERATIONS] == {SERIES: 2}
-    bench.drain()
-
-
-def test_a_series_that_ended_and_returns_is_new(tmp_path: Path) -> None:
-    """Once it is gone it is forgotten, and begins at 0 again."""
-    bench = job_of_two(tmp_path)
-    (tmp_path / "here-pid7.log").write_bytes(line(0))
-    bench.look()
-    bench.look(BIRTH_SECONDS)
-    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed}
-    bench.look()
-    assert OPERATIONS not in bench.look()
-    assert not bench.exporter._births._grown
-    bench.ranks.labels[8] = bench.ranks.labels[7]
-    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
-    assert bench.scrape()[OPERATIONS] == {SERIES: 0}
-    bench.drain()
-
-
-def test_a_single_pass_shows_what_there_is(tmp_path: Path) -> None:
-    """With `once` nothing is new: nobody looks twice."""
-    (tmp_path / "here-pid7.log").write_bytes(line(0))
-    bench = Bench(tmp_path, once=True).start()
-    assert bench.scrape()[OPERATIONS] == {SERIES: 1}
-    bench.drain()
-
-
 def test_withheld_series(tmp_path: Path) -> None:
     """An old one is no newer for having been withheld; a new one has all of its time at 0 still before it."""
     directories = two_directories(tmp_path)
@@ -199,33 +143,6 @@ def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
     assert young == {("job", "1", "abc", "AllReduce", "8192")}
 
 
-def test_losses_are_not_old_before_they_are_shown() -> None:
-    """While a reader has not told yet a communicator's losses are withheld: they are new when it has."""
-    one = writer(1)
-    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
-    births = Births()
-    births.look([one], labels, Inheritance(), 0.0, whole=False)
-    births.look([one], labels, Inheritance(), BIRTH_SECONDS, whole=True)
-    assert births.young(BIRTH_SECONDS) == {(Kind.LOST, ("job", "abc"))}
-
-
-def test_lateness_waits_for_each_size_class() -> None:
-    """A rank's lateness leaves out a new size class as long as the communicator's matched operations do."""
-    one = writer(1)
-    old, new = (next(iter(one.totals))._replace(size=size) for size in ("8192", "32768"))
-    arrivals = Arrivals(last=3, lateness_us=3_000_000, matched=5)
-    totals = {key: Accumulator(5, 5, 5, 5, arrivals) for key in (old, new)}
-    one = msgspec.structs.replace(one, totals=totals)
-    young = frozenset({(Kind.ARRIVALS, ("job", "1", "abc", "AllReduce", "32768"))})
-    labels = {(one.writer_key, "abc", 0): RankLabel("job", "1")}
-    values = shown(InspectorSnapshot((view(one),), labels, Inheritance(), 0, young=young))
-    assert values["rankwatch_collective_last_arrivals_total"] == {("job", "1", "abc", "AllReduce"): 3}
-    assert values["rankwatch_communicator_matched_operations_total"] == {
-        ("job", "abc", "AllReduce", "8192"): 5,
-        ("job", "abc", "AllReduce", "32768"): 0,
-    }
-
-
 def test_the_squatters_inheritance_is_not_the_victims() -> None:
     """What expired writers of the squatter left under job/1 goes with him, not to the rank that takes job/1."""
     bench = Bench().start()
@@ -236,26 +153,3 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
     exporter._fetch_labels()
     bench.drain()
     assert not [key for key in exporter._inherited.tallies if key.job_id == "job"]
-
-
-class _Slot:
-    """A reader's slot with something published."""
-
-    def __init__(self, published: Published) -> None:
-        self.writers = lambda: published.writers
-
-
-def test_a_rename_loses_no_totals_of_a_writer_about_to_be_retired() -> None:
-    """Any job's rename between a writer's expiry and its retirement: the restarted rank's sums must not fall (0010)."""
-    bench = Bench().start()
-    exporter, one = bench.exporter, writer(7)
-    slot = _Slot(view(one))
-    exporter._slots = [slot]  # type: ignore[list-item]
-    exporter._fetch_labels()
-    bench.ranks.expired.add(one.writer_key)
-    bench.ranks.said["renamed"] = ("job",)
-    exporter._fetch_labels()
-    exporter._inherited.take(one, exporter._labels)  # as _take_in does when the reader gives it back
-    exporter._slots = []
-    bench.drain()
-    assert exporter._inherited.sums

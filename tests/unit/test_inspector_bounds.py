@@ -129,17 +129,6 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
         )
 
 
-@pytest.mark.slow
-def test_eighty_files_of_megabyte_names_leave_the_checkpoint_small(tmp_path: Path) -> None:
-    """Names longer than NCCL's are no names: what eighty files of them leave in the checkpoint is a few kilobytes."""
-    for pid in range(1, 81):
-        text = marker(1).replace(b'"tp"', b'"%s"' % (b"x" * 1_000_000)).replace(b'"pid":7', b'"pid":%d' % pid)
-        (tmp_path / f"here-pid{pid}.log").write_bytes(text)
-    section = all_of(make(tmp_path)).section
-    assert section is not None
-    assert len(section) < 200_000
-
-
 def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -> None:
     """Names of the greatest length, characters of four bytes each, are kept whole."""
     (tmp_path / "here-pid7.log").write_bytes(line(0, comm_name="\U0001f600" * 255, hostname="\U0001f600" * 255))

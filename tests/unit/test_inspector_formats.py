@@ -134,13 +134,6 @@ def test_recorded_folders(folder: str, tmp_path: Path) -> None:
     assert {cause: found[cause] for cause in ("overflow", "one_slot", "otherwise") if found[cause]} == wanted.missing
 
 
-@pytest.mark.parametrize("folder", ["derived_v4.1", "derived_v4.2", "derived_v4.4"])
-def test_newer_formats_say_the_same(folder: str) -> None:
-    """The same operations in another format give the same totals."""
-    plain, other = read(make(DATA / "interval1s")), read(make(DATA / folder))
-    assert (sums_of(other), tallies_of(other)) == (sums_of(plain), tallies_of(plain))
-
-
 # Batches that share a header.
 
 
@@ -177,14 +170,6 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
         assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
             sums_of(whole), tallies_of(whole), +Counter(whole.results),
         )  # fmt: skip
-
-
-def test_lines_without_their_batch() -> None:
-    """A line without header is of the batch that announced it; beyond its lines, and before any batch, of none."""
-    sink = Sink()
-    assert sink.take(bare(line(0)), bare(p2p(1))) == {Result.BARE: 2}
-    sink.take(marker(1), bare(line(0)), bare(line(1)))
-    assert (sink.results[Result.ACCEPTED], sink.results[Result.BARE]) == (1, 3)
 
 
 @pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
@@ -289,14 +274,6 @@ def test_untimed_operations() -> None:
     }  # fmt: skip
 
 
-def test_a_sequence_begun_anew_keeps_what_was_seen() -> None:
-    """Numbers that begin anew do not make the count of seen records fall."""
-    sink = Sink()
-    sink.take(line(5000))
-    sink.take(line(0), line(1))
-    assert sink.count(Tally.SEEN) == 3
-
-
 # Causes.
 
 
@@ -341,18 +318,6 @@ def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> li
         for number in range(passes)
         for n in range(lines)
     ]
-
-
-@pytest.mark.parametrize(("rings", "is_overflow"), [
-    (RingSizes(128, 64), True), (RingSizes(64, 128), False), (RingSizes(127, 127), False), (RingSizes(129, 129), False),
-    (RingSizes(), False),
-])  # fmt: skip
-def test_only_the_size_of_its_own_ring_counts(rings: RingSizes, is_overflow: bool) -> None:
-    """A pass of another length than its ring has lost nothing to it: what is missing has no known cause."""
-    sink = Sink()
-    sink.aggregate.rings = rings
-    sink.take(*overflowing(3, 128, 40))
-    assert sink.finish().causes() == ((120, 0, 0) if is_overflow else (0, 0, 120))
 
 
 def test_rings_of_p2p_operations() -> None:
@@ -408,13 +373,6 @@ def test_ring_sizes(text: str | None, lines: int) -> None:
     for number, name in enumerate(names):
         found = ring_sizes({} if text is None else {name: text})
         assert (found[number], found[1 - number]) == (lines, DEFAULT_RING_LINES)
-
-
-def test_the_plugins_word_counts_more_than_a_full_ring() -> None:
-    """Where the plugin says that nothing was dropped, a pass as long as its ring is chance."""
-    sink = Sink()
-    sink.take(marker(DEFAULT_RING_LINES), *ring(DEFAULT_RING_LINES, 9, at_us=5))
-    assert sink.finish().causes() == (0, 0, 9)
 
 
 def test_a_full_ring_of_late_records() -> None:

@@ -107,20 +107,6 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
     life.bench.drain()
 
 
-def test_nobody_makes_room_while_none_is_wanted(tmp_path: Path) -> None:
-    """What was refused once and is not used any more costs no other its series."""
-    life = Life(tmp_path, per_rank=12)
-    life.write(line(0, id="0xfeed"), line(0, id="0xabc"), *(line(sn, id="0xdef") for sn in range(5)))
-    life.sn = 1
-    shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
-    assert series("abc") in shown[OPERATIONS]
-    assert other_total(shown[OPERATIONS]) == 5
-    shown = life.pass_time(2 * LOOK_SECONDS)
-    assert series("abc") not in shown[OPERATIONS]
-    assert other_total(shown[OPERATIONS]) == 5
-    life.bench.drain()
-
-
 def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None:
     """Made again with the same place, size and name, the one before ends after ten minutes, not after six hours."""
     life = Life(tmp_path)
@@ -130,17 +116,6 @@ def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None
         life.write(line(turn, id="0xbee", n_ranks=4))
         shown = life.pass_time(LOOK_SECONDS)
     assert {labels[2] for labels in shown[OPERATIONS]} == {"feed", "bee"}
-    life.bench.drain()
-
-
-def test_a_communicator_beside_another_like_it_goes_on(tmp_path: Path) -> None:
-    """Two of one place, size and name that were made together are two: the one that rests is not over."""
-    life = Life(tmp_path)
-    life.write(line(0, id="0xabc", n_ranks=4), line(0, id="0xbee", n_ranks=4))
-    for turn in range(1, 6):
-        life.write(line(turn, id="0xbee", n_ranks=4))
-        shown = life.pass_time(LOOK_SECONDS)
-    assert {labels[2] for labels in shown[OPERATIONS]} == {"feed", "bee", "abc"}
     life.bench.drain()
 
 
@@ -170,20 +145,6 @@ def test_a_communicator_beside_twelve_that_are_made_again_and_again(
         assert shown_since is None or series("bee") in shown
     assert shown_since is not None
     assert shown_since - 90 < 60
-    life.bench.drain()
-
-
-def test_twice_as_many_give_way_at_each_look(tmp_path: Path) -> None:
-    """Where what is let go is not enough for those in use, more and more of the longest idle are."""
-    life = Life(tmp_path, per_rank=6 * (1 + 8))
-    life.write(line(0, id="0xfeed"), *(line(0, id=f"0xa{one}", comm_name=f"{one}") for one in range(8)))
-    life.sn = 1
-    left = []
-    for turn in range(6):
-        life.write(*(line(turn, id=f"0xb{one}", comm_name=f"b{one}") for one in range(8)))
-        shown = life.pass_time(LOOK_SECONDS)
-        left.append(sum(labels[2].startswith("a") for labels in shown[OPERATIONS]))
-    assert left == [8, 8, 7, 5, 1, 0]
     life.bench.drain()
 
 

@@ -67,37 +67,6 @@ def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
     assert max(late.share_last(OTHER_TP)) < 0.35
 
 
-def test_traces_name_the_late_rank(tmp_path: Path) -> None:
-    """Verbose lines name the same rank, and how late it was, 2 ms."""
-    late = found(unpacked(DATA / "late_verbose", tmp_path))
-    assert late.share_last(TP)[2] > 0.95
-    assert max(share for rank, share in enumerate(late.share_last(TP)) if rank != 2) < 0.03
-    matched = sum(own[0] for (comm, _), own in late.communicators.items() if comm == TP)
-    lateness = sum(own[1] for (comm, _, rank), own in late.late.items() if (comm, rank) == (TP, 2))
-    assert 1800 < lateness / matched < 2500
-
-
-def test_a_slow_link_lifts_the_floor_and_makes_nobody_late(tmp_path: Path) -> None:
-    """With one NIC at 30 % the floor of the communicator over it is threefold, that of the others is as before."""
-    (tmp_path / "nic").mkdir()
-    (tmp_path / "nobody").mkdir()
-    slow = found(unpacked(DATA / "late_nic", tmp_path / "nic"))
-    healthy = found(unpacked(DATA / "late_nobody", tmp_path / "nobody"))
-    for collective in ("AllReduce", "AllGather", "ReduceScatter"):
-        assert 2.9 < slow.floor(DP, collective) / healthy.floor(DP, collective) < 3.6
-        assert 0.95 < slow.floor(TP, collective) / healthy.floor(TP, collective) < 1.05
-    assert max(slow.share_last(DP)) < 0.2
-    assert max(slow.share_last(TP) + slow.share_last(OTHER_TP)) < 0.35
-
-
-@pytest.mark.parametrize("share_lost", [0.0, 0.5])
-def test_nobody_is_late_in_a_healthy_job(share_lost: float, tmp_path: Path) -> None:
-    """Each rank comes last about as often as chance has it, also with half of one rank's records lost."""
-    nobody = found(without(unpacked(DATA / "late_nobody", tmp_path), tmp_path, 2, share_lost))
-    assert all(0.15 < share < 0.33 for share in nobody.share_last(TP) + nobody.share_last(OTHER_TP))
-    assert max(nobody.share_last(DP)) < 0.2
-
-
 SLACK = 64
 Late = dict[tuple[str, str, int], list[int]]
 """Last arrivals and lateness in microseconds by communicator, collective and rank in it."""
@@ -117,11 +86,6 @@ class Found(NamedTuple):
             if own_comm == comm:
                 last[rank] += arrivals
         return [last[rank] / matched for rank in sorted(last)]
-
-    def floor(self, comm: str, collective: str) -> float:
-        """Mean microseconds."""
-        matched, _, floor = self.communicators[comm, collective]
-        return floor / matched
 
 
 def worked_out(directory: Path) -> Found:

@@ -11,7 +11,6 @@ from inspector_records import line
 from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
 
-from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.reader import BATCH_IDLE_SECONDS
 from exporters.inspector.rendering import InspectorSnapshot
@@ -141,12 +140,3 @@ def test_a_summand_behind_withholds_it() -> None:
     whole = msgspec.structs.replace(snapshot, readers=(view(one), view(losing(2, 3, "other"))))
     assert shown(whole)[LOST] == {ABC: 4 + 5 + 3}
     assert LOST not in shown(msgspec.structs.replace(whole, unpublished=True))
-
-
-def test_what_a_squatter_left_is_not_the_owners() -> None:
-    """What was inherited under a job id goes with it when the id goes over to its owner."""
-    left = Inheritance()
-    left.take(losing(1, 5), {(losing(1, 5).writer_key, "abc", 0): RankLabel("job", "1")})
-    assert left.copy().lost == {CommunicatorLabel(*ABC): 5}
-    left.forget(["job"])
-    assert not left.lost

@@ -199,28 +199,6 @@ def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
     assert not totals.of[WRITER_KEYS[0]].matched
 
 
-def test_communicators_that_ended_are_let_go() -> None:
-    """Only the named communicators of a writer lose its place, and nothing of them waits any more."""
-    matching, totals, (one, two) = pair()
-    other = join(matching, totals, 0, 2, comm="def")
-    note(one, {0: 9})
-    note(other, {0: 9})
-    matching.leave(WRITER_KEYS[0], frozenset({"abc"}))
-    note(one, {1: 9})
-    note(two, {0: 9, 1: 9})
-    matching.settle()
-    assert ([board.kind.comm for board in matching.save()], len(one.times)) == (["abc", "def"], 0)
-
-
-def test_a_writer_that_is_gone_is_not_restored() -> None:
-    """What the checkpoint holds of a writer that the reader has not is left out."""
-    matching, _, (one, _) = pair()
-    note(one, {0: 9})
-    restored = Matching()
-    restored.restore(matching.save(), lambda *_: None)
-    assert restored.save() == []
-
-
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that joins without end is refused while there is room for another, whose rank it does not take over."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
@@ -354,21 +332,6 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
     """The shortest time names the last one, by what the second shortest is longer; a tie names none."""
     assert latest(times) == last
-
-
-@pytest.mark.slow
-@given(st.lists(st.tuples(*[st.integers(1, 100_000)] * 3), min_size=1))
-def test_sums_over_operations(rows: list[tuple[int, int, int]]) -> None:
-    """Floor and lateness are what a plain loop finds, and at most one member per operation came last."""
-    members = judge(rows)
-    assert (members[0].matched, members[0].floor_us) == (len(rows), sum(sorted(row)[0] for row in rows))
-    assert sum(one.last for one in members) <= len(rows)
-    leads = [sorted(row)[1] - sorted(row)[0] for row in rows]
-    told = [(row, lead) for row, lead in zip(rows, leads, strict=True) if lead > 2 and 100 * lead > min(row)]
-    for place, member in enumerate(members):
-        own = [lead for row, lead in told if row[place] == min(row)]
-        assert (member.last, member.lateness_us) == (len(own), sum(own))
-    assert all(not (one.matched or one.floor_us) for one in members[1:])
 
 
 def test_totals_stop() -> None:

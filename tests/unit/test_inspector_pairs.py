@@ -19,7 +19,6 @@ from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.pairs import (
-    FADE,
     IDLE_ROLLS,
     LEAST_BYTES,
     MAX_MEASURED_IN_ALL,
@@ -129,14 +128,6 @@ def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
     assert (len(shown(pairs)), shown(pairs)[5]) == (MAX_PAIRS, pytest.approx(1e3 / 150))
 
 
-def test_a_fast_pair_that_falls_is_shown_beside_slower_ones() -> None:
-    """Twenty pairs of the network do not hide one within the node that lost half and is faster than all of them."""
-    pairs, network = made(), dict.fromkeys(range(10, 30), 100)
-    window(pairs, network | dict.fromkeys(range(1, 8), 10))
-    window(pairs, network | dict.fromkeys(range(1, 8), 10) | {7: 20})
-    assert shown(pairs)[7] == 50.0
-
-
 def test_series_do_not_come_and_go_by_chance() -> None:
     """While times differ by a fifth from window to window the same pairs stay shown; a slower one takes a place."""
     pairs = made()
@@ -230,17 +221,6 @@ def test_a_pair_that_rests_has_no_series() -> None:
     assert not pairs.measured()
 
 
-def test_the_best_fades() -> None:
-    """A pair's own best is what it reached lately: half of it is left after four hours at a lower bandwidth."""
-    pair = Pair()
-    for bandwidth in [100.0, *[10.0] * (4 * 360)]:
-        for _ in range(MIN_OPERATIONS):
-            pair.add(bandwidth)
-        for _ in range(WINDOW_ROLLS):
-            pair.roll()
-    assert (pair.best, pair.best) == (pytest.approx(100 * FADE ** (4 * 360)), pytest.approx(49, abs=1))
-
-
 def test_series_of_records() -> None:
     """Records become series that name sender and receiver by their ranks in the communicator; both ends alike."""
     sink = Sink()
@@ -286,15 +266,3 @@ def test_ends_without_a_pair_take_no_memory() -> None:
         pairs.note(end(n_ranks), SIZE, operations(peer=-1, times=[100]))
         pairs.note(end(n_ranks), SIZE, operations(peer=1, times=[100]))
     assert len(pairs._pairs) == 1
-
-
-def test_series_that_were_refused_are_not_asked_for_at_every_roll() -> None:
-    """A writer whose budget is spent is refused once, and asks again when a communicator has ended."""
-    asked: list[int] = []
-    pairs = Pairs(FairBudget(100), (), lambda series: bool(asked.append(series)))
-    for _ in range(10):
-        window(pairs, {1: 100, 2: 100})
-    assert asked == [1]
-    pairs.leave(frozenset({"ended"}))
-    window(pairs, {1: 100, 2: 100})
-    assert asked == [1, 1]

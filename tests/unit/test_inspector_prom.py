@@ -33,7 +33,6 @@ from exporters.inspector_prom.descriptors import (
     held_by,
     interval_seconds,
     will_write,
-    writers,
 )
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FileMeans, MeansRequest, look_at
@@ -275,18 +274,6 @@ def test_several_writers(node: Node) -> None:
     assert [name for name in shown if name.startswith("means_timestamp")] == ["means_timestamp_seconds/4711/2"]
 
 
-def test_who_writes_a_file() -> None:
-    """The only process that holds it, of its owner's where there are any; of two nobody does."""
-    keys = [ProcessKey(pid, 1) for pid in range(4)]
-    holders = {
-        (1, 1): [(keys[0], 7)],
-        (1, 2): [(keys[0], 7), (keys[1], 8)],
-        (1, 3): [(keys[0], 7), (keys[1], 8), (keys[2], 8)],
-        (1, 4): [(keys[0], 7), (keys[0], 7)],
-    }
-    assert writers(holders, {(1, 1): 9, (1, 2): 8, (1, 3): 8}) == {(1, 1): keys[0], (1, 2): keys[1], (1, 4): keys[0]}
-
-
 def test_holders_that_write_nothing(node: Node) -> None:
     """Who has a file open for reading alone, a deleted one, or one of another name, is no writer of it."""
     path, odd = node.write(100), node.folder / "nccl_inspector_metrics_0.prom"
@@ -409,16 +396,6 @@ def test_who_writes_records_is_not_looked_at(node: Node) -> None:
     node.ranks.running()[key].note_progress(1.0)
     with pytest.raises(NoData):
         node.look()
-
-
-def test_skipped_lines_are_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """What a file holds that makes no sense is logged when it is read, not at each look."""
-    node.add_rank()
-    path = node.write(100)
-    path.write_text(path.read_text() + "nonsense\n")
-    node.hold(path)
-    node.look(looks=5)
-    assert left_out(caplog) == ["malformed 1"]
 
 
 def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -129,14 +129,6 @@ def test_labels_that_are_none(labels: str) -> None:
     assert read(f"nccl_bus_bandwidth_gbs{{{labels}}} 5\n") == ({}, {"malformed": 1})
 
 
-def test_a_line_without_an_end_is_not_read() -> None:
-    """The last line counts once it has its line feed: its value may be cut."""
-    assert read(line(), line("5", "nccl_collective_exec_time_microseconds")[:-1]) == (
-        {KEY: MeansRow(100e9)},
-        {"cut": 1},
-    )
-
-
 def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line of one byte too many is left out; of such a file its whole lines within the bound are read."""
     monkeypatch.setattr(module, "MAX_LINE_BYTES", len(line()) - 1)

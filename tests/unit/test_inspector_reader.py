@@ -24,7 +24,6 @@ from exporters.inspector.reading.record_files import (
 )
 from exporters.inspector.reading.turn import Turn
 from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.shared import Shared
 
 HERE = Ownership(hostnames=frozenset({"here"}))
 
@@ -98,14 +97,6 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert sums_of(published(turn)) == expected_sums([path])
 
 
-def test_catching_up_is_published_at_once(tmp_path: Path) -> None:
-    """The turn that catches up publishes, however short ago the last publication was."""
-    clock, path = FakeClock(), tmp_path / "here-pid7.log"
-    path.write_bytes(line(0))
-    section = read(make(tmp_path, clock)).section
-    assert published(make(tmp_path, clock, section).turn(HERE)).writers[0].caught_up
-
-
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
     """History before the first start is not counted, neither as records nor as missing; later files are read whole."""
     clock = FakeClock()
@@ -147,23 +138,6 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     append(path, line(1, hostname="container", pid=1))
     clock.advance(1.0)
     assert operations_of(published(read(reader)).writers[0]) == 2
-
-
-def test_foreign_file_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file found foreign by its first record is not opened again until it is begun anew."""
-    path = tmp_path / "here-pid7.log"
-    path.write_bytes(line(0, hostname="elsewhere"))
-    clock = FakeClock()
-    reader = make(tmp_path, clock)
-    read(reader)
-    with monkeypatch.context() as patch:
-        patch.setattr(reader._follower, "head", lambda _: pytest.fail("opened again"))
-        append(path, line(1, hostname="elsewhere"))
-        clock.advance(1.0)
-        assert published(read(reader)).files == {FileState.FOREIGN: 1}
-    path.write_bytes(line(2))
-    clock.advance(1.0)
-    assert published(read(reader)).files == {FileState.FOLLOWED: 1}
 
 
 def test_hole_at_the_front(tmp_path: Path) -> None:
@@ -371,23 +345,3 @@ def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int
     [own] = view.writers[0].totals.values()
     assert (own.operations, own.microseconds) == (len(times), sum(times))
     assert own.bus_bytes == len(times) * BUS_BYTES
-
-
-def test_garbage_is_not_implausible(tmp_path: Path) -> None:
-    """Beyond 1e5 GB/s (15 us) a record is garbage and nothing else, also between implausible ones."""
-    lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate((14, 15, 800))]
-    (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
-    view = published(all_of(make(tmp_path)))
-    assert (view.implausible, view.results) == (1, {Result.GARBAGE: 1, Result.ACCEPTED: 2})
-
-
-def test_the_count_survives_the_agent(tmp_path: Path) -> None:
-    """A restarted reader goes on counting, with the bound of its own configuration."""
-    log = tmp_path / "here-pid7.log"
-    log.write_bytes(line(0, coll_msg_size_bytes=10**9, coll_exec_time_us=100))
-    clock = FakeClock()
-    section = all_of(make(tmp_path, clock)).section
-    append(log, line(1, coll_msg_size_bytes=10**9, coll_exec_time_us=1600))
-    shared = Shared(900.0)  # 1667 us
-    second = make(tmp_path, clock, section, from_beginning=False, shared=shared)
-    assert published(all_of(second)).implausible == 2

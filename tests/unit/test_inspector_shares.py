@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from inspector_records import append, line
+from inspector_records import line
 from lent import Admission
 
 from agent.sdk.files import Share
@@ -21,7 +21,6 @@ from exporters.inspector.reading import reader as reader_module, writers as writ
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import FileState, Ownership
 from exporters.inspector.reading.turn import Turn
-from exporters.inspector.totals import shared as shared_module
 
 EVERYONE = Ownership(everyone=True)
 CROWD, VICTIM = 2000, 1000
@@ -221,24 +220,6 @@ def test_places(node: Node) -> None:
     node.settle()
     node.turn(seconds=LOOK_SECONDS)
     assert node.found() == ALONE
-
-
-def test_places_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer keeps the places it had before the restart although it would not be granted them now."""
-    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 16)
-    node = Node(tmp_path, apart=True)
-    log = node.crowd(1, b"".join(line(0, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
-    section = node.turn(last=True).section
-    node.reader.close()
-    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 4)
-    reader = DirectoryReader(node.root, node.clock, node.admission.admit, restored=section, share_of=share_by_name)
-    append(log, b"".join(line(1, hostname="crowd", pid=1, id=f"0x{comm}") for comm in range(1, 5)))
-    reader.turn(EVERYONE)
-    published = reader.turn(EVERYONE, last=True).published
-    reader.close()
-    assert published is not None
-    [writer] = published.writers
-    assert {(key.comm, own.operations) for key, own in writer.totals.items()} == {(f"{n}", 2) for n in range(1, 5)}
 
 
 def test_series(node: Node) -> None:

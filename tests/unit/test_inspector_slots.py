@@ -8,19 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_clock import FakeClock
 from inspector_records import append, line
-from rank_table import RankTable, writer_key
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
 from test_inspector_formats import overflowing
 
-from agent.core.clock import Clock
-from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaimer
-from exporters.inspector.reading.silence import RECORDING_VARIABLES
 
 MISSING = "rankwatch_inspector_missing_records_total"
 OTHER_SERIES = ("job", "2", *SERIES[2:])
@@ -88,25 +83,6 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
     shown = second.look(3.0)[MISSING]
     assert (shown["job", "1", "overflow"], shown["job", "1", "filtered_or_lost"]) == (4 * 40 - 1, 0)
     second.drain()
-
-
-def test_the_rank_table_knows_how_a_writer_was_told_to_write() -> None:
-    """The settings are those of the process that a writer was linked to; None before, and where they are not read."""
-    clock: Clock = FakeClock()
-    ranks = RankTable(clock, "here")
-    ranks.keep_variables(RECORDING_VARIABLES)
-    environment = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "9", "HOME": "/"}
-    for pid, own in ((1, environment), (2, None)):
-        ranks.observe_process(ProcessFacts(ProcessKey(pid, 5), 1.0, pid, "u", "thread", own))
-        ranks.observe_records(writer_key(pid), (), None)
-        assert ranks.recording_settings(writer_key(pid)) is None
-        ranks.link(writer_key(pid), ProcessKey(pid, 5))
-    assert ranks.recording_settings(writer_key(1)) == {
-        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128",
-        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "9",
-    }
-    assert ranks.recording_settings(writer_key(2)) is None
-    assert ranks.recording_settings(writer_key(3)) is None
 
 
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(

@@ -68,14 +68,6 @@ def test_many_operations(batch: int) -> None:
     assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
 
 
-def test_samples_at_the_bound() -> None:
-    """So many times are kept; one more, and every second is."""
-    window = rolled([300] * MAX_SAMPLES, 1)
-    assert len(window.times) == MAX_SAMPLES
-    window.add([300])
-    assert len(window.times) == MAX_SAMPLES // 2 + 1
-
-
 # As a series.
 
 

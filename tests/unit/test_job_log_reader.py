@@ -14,9 +14,8 @@ from job_log_jobs import CATALOGUE, OWNER, job
 from lent import lent
 from rank_table import view
 
-from agent.sdk.exporter import Outputs
 from agent.sdk.ranks import UNKNOWN_RANK
-from agent.sdk.system import OpenFile, ProcFS
+from agent.sdk.system import ProcFS
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
@@ -273,17 +272,6 @@ def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
     assert counts(node.look(job(), other)) == {}
 
 
-def test_what_is_open_for_reading_is_no_output(tmp_path: Path) -> None:
-    """A descriptor that is open for reading only, a device or a pipe is no log."""
-    node = Node(tmp_path)
-    node.run(4000, node.write("a.txt"))
-    (node.proc / "4000/fdinfo/1").write_text("flags:\t0100000\n")
-    (node.proc / "4000/fd/2").unlink()
-    (node.proc / "4000/fd/2").symlink_to("/dev/null")
-    assert Outputs(node.proc).of(4000) == []
-    assert Outputs(node.proc).of(9) == []
-
-
 def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
     """What is written after a job's ranks have left, by its launcher, still counts for it."""
     node = Node(tmp_path, "none/*.log")
@@ -328,19 +316,6 @@ def test_the_first_ranks_node_reads_what_nobody_holds_open(tmp_path: Path) -> No
 def test_mounts_that_are_no_text_are_passed_over() -> None:
     """Odd lines of mountinfo hide no other."""
     assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
-
-
-def test_an_srun_holds_its_output_by_any_descriptor(tmp_path: Path) -> None:
-    """Of a srun all descriptors count, of other processes their output and errors alone."""
-    node = Node(tmp_path)
-    log = node.write("4711.out")
-    node.run(78, Path("/dev/null"), comm="srun")
-    node.run(79, Path("/dev/null"))
-    outputs = Outputs(node.proc)
-    (node.proc / "79/fd/9").symlink_to(log)
-    assert outputs.open_among({str(log)}) == frozenset()
-    (node.proc / "78/fd/9").symlink_to(log)
-    assert outputs.open_among({str(log)}) == {str(log)}
 
 
 def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
@@ -491,18 +466,3 @@ def test_an_error_costs_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     node.look()
     node.write("4711.out", LINE)
     assert counts(node.look()) == {("4711", "1"): 2}
-
-
-def test_a_path_in_a_container_is_found_by_the_process_root(tmp_path: Path) -> None:
-    """A rank's output is found by way of its own root where the agent's tree has no such file, or another one."""
-    node = Node(tmp_path)
-    inside = tmp_path / "image/logs/out.txt"
-    inside.parent.mkdir(parents=True)
-    inside.write_text(LINE)
-    (node.proc / "4000").mkdir()
-    (node.proc / "4000/root").symlink_to(tmp_path / "image")
-    status = inside.stat()
-    file = OpenFile(1, "/logs/out.txt", status.st_dev, status.st_ino)
-    outputs = Outputs(node.proc)
-    assert outputs.path_of(4000, file) == f"{node.proc}/4000/root/logs/out.txt"
-    assert outputs.path_of(4000, OpenFile(1, "/logs/gone", 1, 1)) is None
