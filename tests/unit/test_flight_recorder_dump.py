@@ -118,17 +118,6 @@ def test_json() -> None:
     assert reason(b'{"entries": ' + b"[" * 9999 + b"]" * 9999 + b"}") == "malformed"
 
 
-def test_json_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump in JSON of so many bytes is read, and not one of one more; a pickle may be longer."""
-    value = dump([entry()])
-    raw = json.dumps(value).encode()
-    monkeypatch.setattr(module, "MAX_JSON_BYTES", len(raw))
-    assert reason(raw) == ""
-    assert reason(raw + b" ") == "too_large"
-    monkeypatch.setattr(module, "MAX_JSON_BYTES", 1)
-    assert reason(pickled(value)) == ""
-
-
 @pytest.mark.parametrize(
     ("changed", "call"),
     [
@@ -179,22 +168,32 @@ def test_a_group_of_one_rank_is_not_shown() -> None:
     assert [group.name for group in read(dump([entry("2", pg_id=2)], pg_config=groups)).groups] == ["1"]
 
 
-def test_entries_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of so many operations is read, and not one of one more."""
-    monkeypatch.setattr(module, "MAX_ENTRIES", 2)
-    assert reason(pickled(dump([entry()] * 2))) == ""
-    assert reason(pickled(dump([entry()] * 3))) == "too_large"
+BEGUN = {"last_enqueued_collective": 1}
 
 
-def test_groups_that_are_read_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of so many groups, or statuses, is read, and not one of one more."""
-    monkeypatch.setattr(module, "MAX_GROUPS_READ", 2)
-    for name, of_two, of_three in (
-        ("pg_config", config("1", "2"), config("1", "2", "3")),
-        ("pg_status", status(n1=1, n2=1), status(n1=1, n2=1, n3=1)),
+def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dump of so many bytes of JSON, operations, groups or statuses is read, and not one of one more."""
+    as_json = json.dumps(dump([entry()])).encode()
+    for bound, most, within, beyond in (
+        ("MAX_JSON_BYTES", len(as_json), as_json, as_json + b" "),
+        ("MAX_JSON_BYTES", 1, pickled(dump([entry()])), as_json),  # a pickle may be longer
+        ("MAX_ENTRIES", 2, pickled(dump([entry()] * 2)), pickled(dump([entry()] * 3))),
+        (
+            "MAX_GROUPS_READ",
+            2,
+            pickled(dump(pg_config=config("1", "2"))),
+            pickled(dump(pg_config=config("1", "2", "3"))),
+        ),
+        (
+            "MAX_GROUPS_READ",
+            2,
+            pickled(dump(pg_status=status(n1=1))),
+            pickled(dump(pg_status=status(n1=1, n2=1, n3=1))),
+        ),
     ):
-        assert reason(pickled(dump(**{name: of_two}))) == ""
-        assert reason(pickled(dump(**{name: of_three}))) == "too_large"
+        with monkeypatch.context() as patch:
+            patch.setattr(module, bound, most)
+            assert (reason(within), reason(beyond)) == ("", "too_large"), bound
 
 
 @pytest.mark.parametrize("length", [1024, 1025])

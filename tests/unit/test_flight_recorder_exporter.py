@@ -70,25 +70,23 @@ class Node(ExporterNode):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Any:
-    """A node, which is ended."""
-    made = Node(tmp_path)
-    yield made
-    made.end()
-
-
-@pytest.fixture
 def made_node(tmp_path: Path) -> Any:
-    """Makes a node that is lent something else, which is ended."""
+    """Makes a node, which may be lent something else, and ends it."""
     made: list[Node] = []
 
-    def make(**changed: Any) -> Node:
-        made.append(Node(tmp_path, **changed))
+    def make(**lends: Any) -> Node:
+        made.append(Node(tmp_path, **lends))
         return made[-1]
 
     yield make
-    for each in made:
-        each.end()
+    for node in made:
+        node.end()
+
+
+@pytest.fixture
+def node(made_node: MakeNode) -> Node:
+    """A node."""
+    return made_node()
 
 
 def test_dump_of_a_rank(node: Node) -> None:

@@ -29,10 +29,8 @@ from exporters.inspector_prom.descriptors import (
     PLUGIN,
     THREAD,
     HeldMeans,
-    asks_for_means,
     held_by,
     interval_seconds,
-    will_write,
 )
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FileMeans, MeansRequest, look_at
@@ -381,8 +379,15 @@ def test_who_is_not_silent(node: Node) -> None:
     node.add_rank(0)
     node.hold(node.write(100), 0)
     node.add_rank(1)
-    node.add_rank(2, **{INTERVAL: "-1"})
-    node.add_rank(3, NCCL_INSPECTOR_PROM_DUMP="0")
+    others = (
+        {INTERVAL: "-1"},
+        {"NCCL_INSPECTOR_PROM_DUMP": "0"},
+        {"NCCL_INSPECTOR_ENABLE": "0"},
+        {PLUGIN: ""},
+        {THREAD: "0"},
+    )
+    for rank, settings in enumerate(others, 2):
+        node.add_rank(rank, **settings)
     node.look(looks=2)
     assert {key.pid for key in node.ranks.snapshot().read_otherwise} == {10, 11}
     end_writers(node.ctx)
@@ -399,7 +404,7 @@ def test_who_writes_records_is_not_looked_at(node: Node) -> None:
 
 
 def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The reasons that were logged so far."""
+    """The reasons for which lines were left out, as logged so far."""
     fields = [getattr(record, "fields", {}) for record in caplog.records]
     return [str(one["reasons"]) for one in fields if "reasons" in one]
 
@@ -448,18 +453,10 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
     assert node.look(looks=4)["means_ranks/read"] == 6.0
 
 
-def test_settings() -> None:
-    """Numbers are read as the plugin does; an interval is 30 s at least, and an hour at most."""
-    assert asks_for_means(MODE)
-    assert not asks_for_means(JSON_MODE)
-    assert not asks_for_means({**MODE, "NCCL_INSPECTOR_ENABLE": "0"})
-    assert not asks_for_means(None)
-    assert will_write(MODE)
-    for odd in ({PLUGIN: ""}, {THREAD: "0"}, {INTERVAL: "-1"}, {"NCCL_INSPECTOR_PROM_DUMP": ""}):
-        assert not will_write(MODE | odd)
-    assert not will_write(None)
-    told = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
-    assert [interval_seconds({INTERVAL: text}) for text in told] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
+def test_intervals() -> None:
+    """An interval is read as the plugin reads it: 30 s at least, and an hour at most."""
+    texts = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
+    assert [interval_seconds({INTERVAL: text}) for text in texts] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
     assert interval_seconds(None) == 30.0
 
 
