@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from fake_clock import FakeClock
-from lent import Admission, lent, stop_all
-from proc_tree import ProcTree
-from rank_table import RankTable, environment, owned
+from exporter_node import ExporterNode
+from lent import Admission
+from rank_table import environment, owned
 
 from agent.app.lease import end_writers
 from agent.hardware.inventory import Hardware
-from agent.helper.client import Helpers
 from agent.helper.frames import MAX_PAYLOAD_BYTES
 from agent.ranks.rank.facts import Owner
-from agent.sdk.exporter import Context, NoData
+from agent.sdk.exporter import NoData
 from agent.sdk.hardware import Gpu
 from agent.sdk.ranks import Membership, ProcessKey
 from agent.sdk.system import ProcFS
@@ -54,26 +52,17 @@ LINE = (
 SHOWN = "tp/4/1/AllReduce/8-9MB/RING_SIMPLE"
 
 
-class Node:
+class Node(ExporterNode):
     """A node with ranks in Prometheus mode, and the exporter."""
 
     def __init__(self, folder: Path, **lends: Any) -> None:
-        self.runner = asyncio.Runner()
-        self.folder = folder
-        self.proc = ProcTree(folder / "proc")
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.helpers = Helpers(self.clock)
-        given = {"ranks": self.ranks, "helper": self.helpers.lend} | lends
-        self.ctx: Context = lent("inspector_prom", self.clock, folder, **given)
-        self.exporter = InspectorPromExporter(InspectorPromConfig())
-        self.runner.run(self.exporter.start(self.ctx))
+        super().__init__("inspector_prom", folder, lambda: InspectorPromExporter(InspectorPromConfig()), **lends)
+        self.start()
 
     def add_rank(self, rank: int = 0, uid: int = ME, job: str = "4711", ranks: int = 1, **settings: str) -> ProcessKey:
         """A process, pid 10 and up, of one rank or several, with settings of this mode but for what is given."""
         pid = 10 + rank
         self.proc.add(pid, uid=uid)
-        (self.proc.root / str(pid) / "fdinfo").mkdir()
         given = environment(rank, job=job) | MODE | settings
         facts = owned(pid, given, Owner("user", str(uid)), uid=uid)
         assert self.ranks.observe_process(facts)
@@ -94,34 +83,25 @@ class Node:
         os.utime(path, ns=(nanoseconds, nanoseconds))
         return path
 
-    def hold(self, path: Path, rank: int = 0, fd: int = 9, flags: str = "0100001") -> None:
+    def open(self, path: Path, rank: int = 0, fd: int = 9, flags: str = "0100001") -> None:
         """Have a rank's process hold a file open, for writing unless other flags are given."""
-        link = self.proc.root / f"{10 + rank}/fd/{fd}"
-        link.unlink(missing_ok=True)
-        link.symlink_to(path)
-        (self.proc.root / f"{10 + rank}/fdinfo/{fd}").write_text(f"pos:\t0\nflags:\t{flags}\n")
+        (self.proc.root / f"{10 + rank}/fd/{fd}").unlink(missing_ok=True)
+        self.hold(10 + rank, path, fd, flags)
 
-    def look(self, seconds: float = 5.0, looks: int = 1) -> dict[str, float]:
-        """Let time pass, look, and return what is shown, by name and label values."""
-        for _ in range(looks):
-            self.clock.advance(seconds)
-            self.runner.run(self.exporter.update())
-        found = {}
-        for metric in self.exporter.families(self.exporter.snapshot()):
-            for labels, value in zip(metric.labels, metric.values, strict=True):
-                name = metric.family.name.removeprefix("rankwatch_inspector_").removesuffix("_bytes_per_second")
-                found["/".join(each for each in (name, *labels) if each)] = value
-        for state in self.exporter.snapshot().states.values():
-            key = f"means_ranks/{state.name.lower()}"
-            found[key] = found.get(key, 0.0) + 1.0
-        return found
+    def looks(self, count: int = 2) -> dict[str, float]:
+        """Look several times, and return what the last look shows."""
+        return [self.look() for _ in range(count)][-1]
 
-    def end(self) -> None:
-        """Stop all."""
-        self.runner.run(self.exporter.drain())
-        end_writers(self.ctx)
-        self.runner.run(stop_all(self.helpers))
-        self.runner.close()
+    def shown(self) -> dict[str, float]:
+        """What is shown, by name and label values, and the number of ranks in each state."""
+        values = {
+            "/".join(part for part in name.split("/") if part)
+            .removeprefix("inspector_")
+            .replace("_bytes_per_second/", "/"): value
+            for name, value in super().shown().items()
+        }
+        states = Counter(f"means_ranks/{state.name.lower()}" for state in self.exporter.snapshot().states.values())
+        return values | dict(states)
 
 
 @pytest.fixture
@@ -136,7 +116,7 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     """Two ranks whose files hold identical series have each its own, once a file stood still between two looks."""
     for rank in (0, 1):
         node.add_rank(rank)
-        node.hold(node.write(100 + rank, rank, directory=f"d{rank}"), rank)
+        node.open(node.write(100 + rank, rank, directory=f"d{rank}"), rank)
     written = node.clock.time()
     assert node.look() == {"means_ranks/idle": 2.0}
     assert node.look() == {
@@ -160,8 +140,8 @@ def test_nothing_is_no_data(node: Node) -> None:
 def test_a_file_that_is_written_anew(node: Node) -> None:
     """While the plugin writes, empty or half, the former values stay; the new ones come when the file stands still."""
     node.add_rank()
-    node.hold(node.write(100))
-    node.look(looks=2)
+    node.open(node.write(100))
+    node.looks()
     node.clock.advance(20.0)
     path = node.write(200, rows=2)
     whole = path.read_bytes()
@@ -180,8 +160,8 @@ def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
     """2.29 empties the file of an idle GPU at each interval: that is no write of means, and nothing is shown of it."""
     node.add_rank()
     path = node.write(100)
-    node.hold(path)
-    written = node.look(looks=2)["means_timestamp_seconds/4711/0"]
+    node.open(path)
+    written = node.looks()["means_timestamp_seconds/4711/0"]
     path.write_bytes(b"")
     assert node.look()["means_timestamp_seconds/4711/0"] == written
     assert node.look() == {"means_ranks/idle": 1.0}
@@ -191,18 +171,18 @@ def test_a_descriptor_that_changes_its_number(node: Node) -> None:
     """The plugin opens its file anew for each write: another number is the same file."""
     node.add_rank()
     path = node.write(100)
-    node.hold(path)
-    node.look(looks=2)
+    node.open(path)
+    node.looks()
     (node.proc.root / "10/fd/9").unlink()
-    node.hold(path, fd=11)
+    node.open(path, fd=11)
     assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
 
 
 def test_a_writer_that_is_gone(node: Node) -> None:
     """After SIGKILL the file stays, and its series go with the process."""
     key = node.add_rank()
-    node.hold(node.write(100))
-    node.look(looks=2)
+    node.open(node.write(100))
+    node.looks()
     node.proc.remove(10)
     node.ranks.observe_exit(key, None)
     with pytest.raises(NoData):
@@ -213,23 +193,22 @@ def test_a_writer_that_is_gone(node: Node) -> None:
 def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
     """What a later process of the same pid holds is not the rank's."""
     node.add_rank()
-    node.hold(node.write(100))
+    node.open(node.write(100))
     node.proc.add(10, start=6000)
-    (node.proc.root / "10/fdinfo").mkdir()
-    node.hold(node.write(100))
-    assert node.look(looks=2) == {"means_ranks/unreadable": 1.0}
+    node.open(node.write(100))
+    assert node.looks() == {"means_ranks/unreadable": 1.0}
 
 
 def test_old_means_are_not_shown(node: Node) -> None:
     """Three intervals after the last write nothing is shown of an idle GPU, until the plugin writes again."""
     node.add_rank(**{INTERVAL: "40000000"})
     path = node.write(100)
-    node.hold(path)
-    node.look(looks=2)
+    node.open(path)
+    node.looks()
     assert "mean_bus_bandwidth/4711/0/" + SHOWN in node.look(110.0)
     assert node.look(0.1) == {"means_ranks/idle": 1.0}
     node.write(100)
-    assert node.look(looks=2)["means_ranks/read"] == 1.0
+    assert node.looks()["means_ranks/read"] == 1.0
 
 
 def test_an_old_file_that_is_found(node: Node) -> None:
@@ -237,9 +216,9 @@ def test_an_old_file_that_is_found(node: Node) -> None:
     for rank, age in enumerate((89.0, 90.1, -500.0)):
         node.add_rank(rank)
         path = node.write(100, rank)
-        node.hold(path, rank)
+        node.open(path, rank)
         os.utime(path, (node.clock.time() - age + 10.0,) * 2)
-    shown = node.look(looks=2)
+    shown = node.looks()
     assert (shown["means_ranks/read"], shown["means_ranks/idle"]) == (2.0, 1.0)
     assert shown["means_timestamp_seconds/4711/2"] == node.clock.time() - 5.0
     assert "means_timestamp_seconds/4711/1" not in shown
@@ -249,12 +228,12 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
     """Once a file was seen our own clock tells how old it is, whatever the times say that its server gives it."""
     node.add_rank()
     path = node.write(100)
-    node.hold(path)
+    node.open(path)
     os.utime(path, (node.clock.time() - 3600.0,) * 2)
-    assert node.look(looks=2) == {"means_ranks/idle": 1.0}
+    assert node.looks() == {"means_ranks/idle": 1.0}
     node.write(200)
     os.utime(path, (node.clock.time() - 3600.0,) * 2)
-    assert node.look(looks=2)["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
+    assert node.looks()["means_timestamp_seconds/4711/0"] == node.clock.time() - 5.0
 
 
 def test_several_writers(node: Node) -> None:
@@ -262,12 +241,12 @@ def test_several_writers(node: Node) -> None:
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
-        node.hold(path, rank)
+        node.open(path, rank)
     theirs = node.write(100, number=1)
     for rank, uid in ((2, ME), (3, OTHER)):
         node.add_rank(rank, uid=uid)
-        node.hold(theirs, rank)
-    shown = node.look(looks=2)
+        node.open(theirs, rank)
+    shown = node.looks()
     assert shown["means_ranks/unproven"] == 3.0
     assert [name for name in shown if name.startswith("means_timestamp")] == ["means_timestamp_seconds/4711/2"]
 
@@ -280,8 +259,8 @@ def test_holders_that_write_nothing(node: Node) -> None:
         [(path, "0100000"), (Path(f"{path} (deleted)"), "0100001"), (odd, "0100001")]
     ):
         node.add_rank(rank)
-        node.hold(target, rank, flags=flags)
-    assert node.look(looks=2) == {"means_ranks/waiting": 3.0}
+        node.open(target, rank, flags=flags)
+    assert node.looks() == {"means_ranks/waiting": 3.0}
 
 
 def test_what_is_no_file(node: Node) -> None:
@@ -290,8 +269,8 @@ def test_what_is_no_file(node: Node) -> None:
         node.add_rank(number)
         path = node.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
         make(path)
-        node.hold(path, number)
-    assert node.look(looks=2) == {"means_ranks/unreadable": 3.0}
+        node.open(path, number)
+    assert node.looks() == {"means_ranks/unreadable": 3.0}
 
 
 def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
@@ -326,9 +305,9 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
     node = Node(tmp_path, hardware=hardware)
     key = node.add_rank(ranks=2)
     for number in (0, 1):
-        node.hold(node.write(100 + number, number), fd=9 + number)
+        node.open(node.write(100 + number, number), fd=9 + number)
     assert [label.rank for label in node.ranks.process(key).labels] == ["0", "1"]
-    assert node.look(looks=2) == {"means_ranks/unproven": 2.0}
+    assert node.looks() == {"means_ranks/unproven": 2.0}
     hardware.of("nvml").observe_gpus(
         Gpu(index, f"GPU-{UUIDS[number]}", f"0000:0{index}:00.0") for index, number in enumerate((1, 0, 2))
     )
@@ -367,7 +346,7 @@ def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
     node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
     with pytest.raises(NoData):
         node.look()
-    node.hold(node.write(100))
+    node.open(node.write(100))
     with pytest.raises(NoData):
         node.look(20.0)
     node.look(10.0)
@@ -377,7 +356,7 @@ def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
 def test_who_is_not_silent(node: Node) -> None:
     """Who is read is not among those without records, nor who will surely write; others are, and all at the end."""
     node.add_rank(0)
-    node.hold(node.write(100), 0)
+    node.open(node.write(100), 0)
     node.add_rank(1)
     others = (
         {INTERVAL: "-1"},
@@ -388,7 +367,7 @@ def test_who_is_not_silent(node: Node) -> None:
     )
     for rank, settings in enumerate(others, 2):
         node.add_rank(rank, **settings)
-    node.look(looks=2)
+    node.looks()
     assert {key.pid for key in node.ranks.snapshot().read_otherwise} == {10, 11}
     end_writers(node.ctx)
     assert node.ranks.snapshot().read_otherwise == frozenset()
@@ -397,7 +376,7 @@ def test_who_is_not_silent(node: Node) -> None:
 def test_who_writes_records_is_not_looked_at(node: Node) -> None:
     """Records and means exclude each other: a rank with records is none of ours."""
     key = node.add_rank()
-    node.hold(node.write(100))
+    node.open(node.write(100))
     node.ranks.running()[key].note_progress(1.0)
     with pytest.raises(NoData):
         node.look()
@@ -413,11 +392,11 @@ def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     """Of rows that find no room the smallest messages' are left out and counted; a new write gives the room back."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_rank()
-    node.hold(node.write(100, rows=3))
-    node.look(looks=2)
+    node.open(node.write(100, rows=3))
+    node.looks()
     assert left_out(caplog) == []
     node.write(200, rows=4)
-    shown = node.look(looks=2)
+    shown = node.looks()
     assert left_out(caplog) == ["series 1"]
     sizes = [name.split("/")[-2] for name in shown if name.startswith("mean_bus_bandwidth")]
     assert (sizes, node.ctx.admit.taken) == (["11-12MB", "10-11MB", "9-10MB"], 6)
@@ -430,8 +409,8 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
         node.add_rank(rank, uid=OTHER if rank == 3 else ME)
-        node.hold(node.write(100, rank), rank)
-    shown = node.look(looks=2)
+        node.open(node.write(100, rank), rank)
+    shown = node.looks()
     assert (shown["means_ranks/read"], shown["means_ranks/unreadable"]) == (3.0, 1.0)
     assert f"means_timestamp_seconds/4711-u{OTHER}/3" in shown
 
@@ -441,16 +420,16 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
     monkeypatch.setattr(exporter, "MAX_READ", 2)
     for rank in range(3):
         node.add_rank(rank)
-        node.hold(node.write(100, rank), rank)
-    assert node.look(looks=2)["means_ranks/read"] == 2.0
+        node.open(node.write(100, rank), rank)
+    assert node.looks()["means_ranks/read"] == 2.0
     assert node.look()["means_ranks/read"] == 3.0
     monkeypatch.setattr(descriptors, "MAX_PROCESSES", 2)
     for rank in range(3, 6):
         node.add_rank(rank)
-        node.hold(node.write(100, rank), rank)
+        node.open(node.write(100, rank), rank)
     shown = node.look()
     assert (shown["means_ranks/idle"], shown["means_ranks/waiting"]) == (2.0, 1.0)
-    assert node.look(looks=4)["means_ranks/read"] == 6.0
+    assert node.looks(4)["means_ranks/read"] == 6.0
 
 
 def test_intervals() -> None:

@@ -2,147 +2,108 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from fake_clock import FakeClock
+from exporter_node import ExporterNode
 from job_log_jobs import OWNER
-from lent import Admission, lent
-from rank_table import RankTable, environment, owned
+from lent import Admission
 
-from agent.app.lease import end_writers
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.metrics import Metric
-from agent.sdk.ranks import Owner
 from exporters.job_log import JobLogConfig, JobLogExporter, exporter as exporters
 from exporters.job_log.jobs import jobs_of
 from exporters.job_log.reader import LogSection
 
+PROGRAM_ERROR = "job_log_events_total/4711/0/program_error/root"
 
-class Running:
-    """An exporter over ``root``, with ranks 0 and 1 of job 4711 here."""
 
-    def __init__(self, root: Path, restored: bytes | None = None, **config: Any) -> None:
-        self.logs = root
-        self.clock = FakeClock()
-        self.ranks = RankTable(self.clock, "here", settle_at_once=True)
+class Node(ExporterNode):
+    """A node with ranks 0 and 1 of job 4711."""
+
+    def __init__(self, folder: Path, restored: bytes | None = None) -> None:
+        config = JobLogConfig(paths=[f"{folder}/%j.out"])
+        lends = {"state": StateSection("job_log", restored), "admit": Admission()}
+        super().__init__("job_log", folder, lambda: JobLogExporter(config), **lends)
         for rank in range(2):
-            self.ranks.observe_process(owned(4000 + rank, environment(rank), Owner(), uid=OWNER))
-        self.ranks.tick()
-        self.state = StateSection("job_log", restored)
-        self.admit = Admission()
-        self.context = lent("job_log", self.clock, root, state=self.state, ranks=self.ranks, admit=self.admit)
-        self.exporter = JobLogExporter(JobLogConfig(paths=[f"{self.logs}/%j.out"], **config))
+            self.observe(4000 + rank, rank, OWNER)
+        self.start()
 
-    async def write(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """Add to the job's log."""
-        await asyncio.to_thread(self._write, text)
-
-    def _write(self, text: str) -> None:
-        path = self.logs / "4711.out"
+        path = self.folder / "4711.out"
         with path.open("a") as file:
             file.write(text)
         os.chown(path, OWNER, -1)
 
-    async def update(self) -> dict[str, Metric]:
-        """One update, with a look for files; the families by name."""
-        self.clock.advance(5.0)
-        await self.exporter.update()
-        return {one.family.name: one for one in self.exporter.families(self.exporter.snapshot())}
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node."""
+    made = Node(tmp_path)
+    yield made
+    made.end()
 
 
-def series(metric: Metric) -> dict[tuple[str, ...], float]:
-    """A family's series."""
-    return dict(zip(metric.labels, metric.values, strict=True))
-
-
-async def test_a_log_becomes_series(tmp_path: Path) -> None:
+def test_a_log_becomes_series(node: Node) -> None:
     """A line of a rank here is counted under its job and rank, and is the job's first cause."""
-    node = Running(tmp_path)
-    await node.write("[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\niteration 7 / 9 |\n")
-    await node.exporter.start(node.context)
-    found = await node.update()
-    assert series(found["rankwatch_job_log_events_total"]) == {("4711", "1", "gpu_hardware", "root"): 1}
-    assert series(found["rankwatch_job_log_first_root_info"]) == {
-        ("4711", "gpu_hardware", "1", "", "restart_elsewhere"): 1
-    }
-    assert series(found["rankwatch_train_iteration"]) == {("4711",): 7}
-    await node.exporter.drain()
+    node.write("[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\niteration 7 / 9 |\n")
+    values = node.look()
+    assert values["job_log_events_total/4711/1/gpu_hardware/root"] == 1
+    assert values["job_log_first_root_info/4711/gpu_hardware/1//restart_elsewhere"] == 1
+    assert values["train_iteration/4711"] == 7
 
 
-async def test_without_a_log_there_is_no_data(tmp_path: Path) -> None:
+def test_without_a_log_there_is_no_data(tmp_path: Path) -> None:
     """A node without a log of a job here has no series, and a log that comes up later has."""
-    node = Running(tmp_path)
-    await node.exporter.start(node.context)
+    node = Node(tmp_path)
     with pytest.raises(NoData):
-        await node.update()
-    await node.write("[rank0]: ValueError: x\n")
-    assert series((await node.update())["rankwatch_job_log_events_total"]) == {
-        ("4711", "0", "program_error", "root"): 1
-    }
-    await node.exporter.drain()
-    end_writers(node.context)
-    assert node.admit.taken == 0
+        node.look()
+    node.write("[rank0]: ValueError: x\n")
+    assert node.look()[PROGRAM_ERROR] == 1
+    node.end()
+    assert node.ctx.admit.taken == 0
 
 
-async def test_counts_survive_the_agent(tmp_path: Path) -> None:
+def test_counts_survive_the_agent(node: Node) -> None:
     """After a restart counting goes on where it was, and no line counts twice."""
-    node = Running(tmp_path)
-    await node.write("[rank0]: ValueError: x\n")
-    await node.exporter.start(node.context)
-    await node.update()
-    await node.exporter.drain()
-    again = Running(tmp_path, node.state.published)
-    await again.write("[rank0]: ValueError: y\n")
-    await again.exporter.start(again.context)
-    found = await again.update()
-    assert series(found["rankwatch_job_log_events_total"]) == {("4711", "0", "program_error", "root"): 2}
-    assert series(found["rankwatch_job_log_first_root_info"]) == {("4711", "program_error", "0", "", ""): 1}
-    await again.exporter.drain()
+    node.write("[rank0]: ValueError: x\n")
+    node.look()
+    node.restart()
+    node.write("[rank0]: ValueError: y\n")
+    values = node.look()
+    assert (values[PROGRAM_ERROR], values["job_log_first_root_info/4711/program_error/0//"]) == (2, 1)
 
 
 @pytest.mark.parametrize("section", [b"", b"\x00", b"\x81\xa4jobs\x05", msgspec.msgpack.encode({"jobs": {"4711": 5}})])
-async def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> None:
+def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> None:
     """With a section that makes no sense the exporter begins anew."""
-    node = Running(tmp_path, section)
-    await node.write("[rank0]: ValueError: x\n")
-    await node.exporter.start(node.context)
-    assert "rankwatch_job_log_events_total" in await node.update()
-    await node.exporter.drain()
-    assert node.state.published is not None
-    assert msgspec.msgpack.decode(node.state.published, type=LogSection).positions
+    node = Node(tmp_path, section)
+    node.write("[rank0]: ValueError: x\n")
+    assert PROGRAM_ERROR in node.look()
+    node.end()
+    assert msgspec.msgpack.decode(node.ctx.state.published or b"", type=LogSection).positions
 
 
-async def test_a_hung_file_system_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hung_file_system_holds_up_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look that hangs is left to itself; after a while what it had published is shown no more."""
+    node.write("[rank0]: ValueError: x\n")
+    node.look()
     monkeypatch.setattr(exporters, "WAIT_SECONDS", 0.01)
-    node = Running(tmp_path)
-    await node.write("[rank0]: ValueError: x\n")
-    await node.exporter.start(node.context)
-    while not node.exporter.snapshot().jobs:
-        await asyncio.sleep(0.001)
-        try:
-            await node.update()
-        except NoData:
-            continue
     hangs, released = threading.Event(), threading.Event()
     real = node.exporter._reader.look
     monkeypatch.setattr(node.exporter._reader, "look", lambda *given: (hangs.set(), released.wait(), real(*given))[2])
     while not hangs.is_set():
-        await node.update()
+        node.look()
     assert node.exporter.snapshot().jobs
-    node.clock.advance(exporters.STALE_SECONDS + 1)
-    await node.exporter.update()
-    assert node.exporter.snapshot().jobs == ()
+    assert node.look(exporters.STALE_SECONDS + 1).keys() == set()
     released.set()
     while not node.exporter.snapshot().jobs:
-        await node.update()
-    await node.exporter.drain()
+        node.look()
 
 
 @pytest.mark.parametrize(
@@ -162,20 +123,15 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
         msgspec.convert(config, JobLogConfig)
 
 
-def test_what_the_rank_table_says_of_a_job(tmp_path: Path) -> None:
-    """A job is told by its ranks: users, ids, size, processes by both their numbers, since when it runs."""
-    found = jobs_of(Running(tmp_path).ranks.snapshot().ranks)["4711"]
-    assert (found.uids, found.ids, found.world_size, found.tasks_are_ranks) == ({OWNER}, {"4711"}, 8, False)
-    assert found.pids == {4000: "0", 4001: "1"}
-    assert found.started_seconds == 1.7e9
-    assert found.has_rank_zero()
+def test_what_the_rank_table_says_of_a_job(node: Node) -> None:
+    """A job is known by its ranks: users, ids, size, processes by both their numbers, and since when it runs.
 
-
-def test_tasks_are_ranks_where_there_are_as_many(tmp_path: Path) -> None:
-    """The number of a scheduler's task is a rank only where the job step has as many tasks as ranks."""
-    node = Running(tmp_path)
+    The number of a scheduler's task is a rank only where the job step has as many tasks as ranks.
+    """
     for rank in range(2):
-        claimed = environment(rank, 2, "99") | {"SLURM_STEP_NUM_TASKS": "2"}
-        node.ranks.observe_process(owned(5000 + rank, claimed, Owner(), uid=OWNER))
-    node.ranks.tick()
-    assert jobs_of(node.ranks.snapshot().ranks)["99"].tasks_are_ranks
+        node.observe(5000 + rank, rank, OWNER, {"SLURM_STEP_NUM_TASKS": "2"}, job="99", world=2)
+    jobs = jobs_of(node.ranks.snapshot().ranks)
+    job = jobs["4711"]
+    assert (job.uids, job.ids, job.world_size, job.tasks_are_ranks) == ({OWNER}, {"4711"}, 8, False)
+    assert (job.pids, job.started_seconds, job.has_rank_zero()) == ({4000: "0", 4001: "1"}, 1.7e9, True)
+    assert jobs["99"].tasks_are_ranks

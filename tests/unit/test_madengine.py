@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -249,9 +250,11 @@ class MadNode(ExporterNode):
 
     def __init__(self, folder: Path, **more: list[str]) -> None:
         paths = [f"{folder}/madengine-*_%j_node_*.{suffix}" for suffix in ("out", "err")]
-        config = MadengineConfig(paths=paths, results=[f"{folder}/perf.csv"], **more)
+        tables = [f"{folder}/%j/node_*/multi_results*.csv"]
+        config = MadengineConfig(paths=paths, results=[f"{folder}/perf.csv"], tables=tables, **more)
         super().__init__("madengine", folder, lambda: MadengineExporter(config))
         self.key = self.observe(10, 0, ME + 1, job="812")
+        self.start()
 
     def write(self, node_rank: int, fate: Fate) -> None:
         """Write the files of a task, which a process of the job's own user holds open."""
@@ -267,36 +270,36 @@ class MadNode(ExporterNode):
         return {name.removeprefix("madengine_"): value for name, value in super().shown().items()}
 
 
-def test_task_of_a_job_in_a_container(tmp_path: Path) -> None:
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[MadNode]:
+    """A node."""
+    made = MadNode(tmp_path)
+    yield made
+    made.end()
+
+
+def test_task_of_a_job_in_a_container(node: MadNode) -> None:
     """The files of a job are its own though its ranks are root's: its task's control group says whose they are."""
-    node = MadNode(tmp_path)
     node.write(0, "ends")
-    node.start()
     assert node.look(20.0) == {
         "task_state/812/0/exited": 1.0,
         "task_exit_code/812/0": 0.0,
         "performance/812/0/m/samples_per_second": 1001.5,
     }
-    node.end()
 
 
-def test_worker_that_died_silently(tmp_path: Path) -> None:
+def test_worker_that_died_silently(node: MadNode) -> None:
     """A worker that was killed is a success to madengine, and lost by what is seen of it."""
-    node = MadNode(tmp_path)
     node.write(1, "killed")
-    node.start()
     assert node.look(20.0) == {"task_state/812/1/running": 1.0}
     node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
     node.ranks.tick()
     assert node.look(LOST_SECONDS + 1) == {"task_state/812/1/lost": 1.0, "contradicted/812/1/lost": 1.0}
-    node.end()
 
 
-def test_tasks_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
     """After a restart of the agent a task stands where it stood, and what came meanwhile is read."""
-    node = MadNode(tmp_path)
     node.write(1, "killed")
-    node.start()
     node.look(20.0)
     with (tmp_path / "madengine-m_812_node_1.err").open("a") as file:
         file.write(f"{MARK}task script exiting with code 143\n")
@@ -304,24 +307,18 @@ def test_tasks_go_on_after_a_restart(tmp_path: Path) -> None:
     shown = node.look(20.0)
     assert shown["task_exit_code/812/1"] == 143.0
     assert shown["contradicted/812/1/exit_code"] == 1.0
-    node.end()
 
 
-def test_tasks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many tasks are followed, and not one more."""
     monkeypatch.setattr(exporter, "MAX_TASKS", 1)
-    node = MadNode(tmp_path)
     node.write(0, "ends")
     node.write(1, "ends")
-    node.start()
     assert len([name for name in node.look(20.0) if name.startswith("task_state/")]) == 1
-    node.end()
 
 
-def test_results_of_a_site(tmp_path: Path) -> None:
+def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
     """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
-    node = MadNode(tmp_path)
-    node.start()
     (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
     assert node.look(20.0) == {
         "performance///m/tok": 1.5,
@@ -331,7 +328,6 @@ def test_results_of_a_site(tmp_path: Path) -> None:
     with (tmp_path / "perf.csv").open("a") as file:
         file.write("m,8,,tok,FAILURE,\n")
     assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
-    node.end()
 
 
 def reading(tables: list[str]) -> SiteReader:
@@ -379,16 +375,13 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert [one.node_rank for one in short.look(NOBODY).tables] == [1]
 
 
-def test_a_lines_result_comes_first(tmp_path: Path) -> None:
+def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
     """Where a task printed a result that its table has too, the printed one is shown."""
-    node = MadNode(tmp_path, tables=[f"{tmp_path}/%j/node_*/multi_results*.csv"])
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
-    node.start()
     shown = node.look(20.0)
     assert shown["performance/812/0/m/samples_per_second"] == 1001.5
     assert shown["performance/812/0/m/tok"] == 8.0
-    node.end()
 
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:

@@ -88,7 +88,6 @@ def test_manifest_of_a_job_in_a_container(tmp_path: Path) -> None:
     path = tmp_path / "madengine_job_812_node_0/build_manifest.json"
     path.parent.mkdir()
     path.write_text(json.dumps(MANIFEST))
-    node.start()
     assert node.look(20.0) == {}
     node.write(0, "ends")
     assert node.look(60.0)["run_info/812/llama/ci-llama.amd/torchrun/4/8/AMD/slurm///"] == 1.0

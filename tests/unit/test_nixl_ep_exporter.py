@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,7 @@ class EpNode(ExporterNode):
             self.observe(10 + rank, rank, ME)
             self.proc.add(10 + rank, uid=ME)
             self.hold(10 + rank, self.log)
+        self.start()
 
     def say(self, *texts: str) -> None:
         """Add lines to the node's log."""
@@ -76,11 +78,17 @@ class EpNode(ExporterNode):
             file.writelines(f"{text}\n" for text in texts)
 
 
-def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[EpNode]:
+    """A node."""
+    made = EpNode(tmp_path)
+    yield made
+    made.end()
+
+
+def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
     """A rank that the plan kills is marked from the start of that phase on, and no other one is."""
-    node = EpNode(tmp_path)
     (node.run_folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
-    node.start()
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     assert [name for name in node.look() if "planned" in name] == []
     node.say(*(edge(rank, "start", 1) for rank in range(4)))
@@ -89,44 +97,34 @@ def test_planned_kill_is_marked_in_its_phase(tmp_path: Path) -> None:
     assert shown["nixl_ep_expected_ranks/4711"] == 3.0
     assert shown["nixl_ep_phase/4711/3"] == 1.0
     assert shown["nixl_ep_phase_ended/4711/3"] == 0.0
-    node.end()
 
 
-def test_half_written_plan_leaves_the_last(tmp_path: Path) -> None:
+def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
     """A plan that is being written anew leaves the one before it."""
-    node = EpNode(tmp_path)
     plan = node.run_folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
-    node.start()
     node.say(edge(3, "start", 0))
     assert "planned_exit/4711/3" in node.look()
     plan.write_text("[[0, 1")
     assert "planned_exit/4711/3" in node.look()
     plan.write_text(json.dumps([[0, 1, 2, 3]]))
     assert "planned_exit/4711/3" not in node.look()
-    node.end()
 
 
-def test_plan_of_another_user_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is asked for as a file of the log's own user."""
     asked: list[object] = []
     monkeypatch.setattr(whole_file, "read_changed", lambda *given: asked.append(given[-1]))
-    node = EpNode(tmp_path)
-    node.start()
     node.look()
     assert asked == [ME]
-    node.end()
 
 
-def test_plan_that_is_a_link_is_none(tmp_path: Path) -> None:
+def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
     """No link is followed to a plan, and nothing but a file is read."""
-    node = EpNode(tmp_path)
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
     (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
-    node.start()
     node.say(edge(3, "start", 0))
     assert [name for name in node.look() if "planned" in name] == []
-    node.end()
 
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:
@@ -140,16 +138,13 @@ def test_nothing_is_no_data(tmp_path: Path) -> None:
             runner.run(node.drain())
 
 
-def test_runs_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_runs_go_on_after_a_restart(node: EpNode) -> None:
     """After a restart of the agent each rank is in the phase that it was in."""
-    node = EpNode(tmp_path)
-    node.start()
     node.say(edge(0, "start", 2))
     before = node.look()
     assert before["nixl_ep_phase/4711/0"] == 2.0
     node.restart()
     assert node.look() == before
-    node.end()
 
 
 def test_two_nodes_of_a_run() -> None:
@@ -186,7 +181,7 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (set(run.ranks()), run.completed) == ({0, 1}, 10)
 
 
-def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a run whose logs tell of so many ranks nothing more is read: neither files nor launches multiply them."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
     run = JobRun()
@@ -195,13 +190,10 @@ def test_ranks_of_a_run_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     run.take(lines("Process 0 -> global_rank=5, local_rank=1"))
     assert run.is_full()
 
-    node = EpNode(tmp_path)
-    node.start()
     node.say(*(edge(rank, "start", 0) for rank in range(7)))
     node.look()
     node.say(edge(0, "start", 1))
     assert node.look()["nixl_ep_phase/4711/0"] == 0.0
-    node.end()
 
 
 def test_log_that_is_begun_anew() -> None:
@@ -278,7 +270,6 @@ def test_place_of_a_node() -> None:
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
     node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
-    node.start()
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "there,here"})
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
     (node.run_folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
@@ -286,13 +277,11 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     node.end()
 
 
-def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's list of nodes may stand for very many: it is read outside of the agent's loop, and of so many jobs."""
     threads = []
     monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)
-    node = EpNode(tmp_path)
-    node.start()
     for number in range(3):
         node.observe(
             20 + number, 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]"} | {"MASTER_PORT": str(number)}, job=str(number)
@@ -300,20 +289,16 @@ def test_lists_of_nodes_are_read_in_the_thread(tmp_path: Path, monkeypatch: pyte
     node.look()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
-    node.end()
 
 
-def test_log_of_another_job_of_the_user(tmp_path: Path) -> None:
+def test_log_of_another_job_of_the_user(node: EpNode) -> None:
     """A log that nobody here writes and that does not name the job plans no exits of it: it may be an old run's."""
-    node = EpNode(tmp_path)
-    node.start()
     for rank in range(4):
         node.proc.remove(10 + rank)  # they write elsewhere
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
     assert [name for name in node.look() if "4711" in name] == []
-    node.end()
 
 
 def test_launches_and_groups() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from exporter_node import ExporterNode
+from inspector_records import append
 
 from agent.helper.by_user import ByUser
 from agent.sdk.exporter import NoData
@@ -28,16 +30,26 @@ RUNNING = {
     "standby_nodes": "n[04-05]",
 }
 EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
+FAILED = EVENT.format("failure_detected", 21)
 
 
 class Node(ExporterNode):
     """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
 
-    def __init__(self, folder: Path, paths: list[str] | None = None) -> None:
-        config = NvrxConfig(paths=paths or [])
+    def __init__(self, folder: Path) -> None:
+        config = NvrxConfig(paths=[f"{folder}/logs/{name}" for name in ("%j.log", "*_%j.log")])
         super().__init__("nvrx", folder, lambda: NvrxExporter(config))
         self.inside = folder / "inside"
         (self.inside / "nvrx").mkdir(parents=True)
+        self.start()
+
+    def log(self, text: str, name: str = "4711", pid: int = 10, number: int = 1, flags: str = "0100001") -> Path:
+        """A launcher's output, which a process holds open."""
+        path = self.folder / f"logs/{name}.log"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"{text}\n")
+        self.hold(pid, path, number, flags)
+        return path
 
     def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME) -> Any:
         """A rank whose environment names a cycle file."""
@@ -55,55 +67,47 @@ class Node(ExporterNode):
         return path
 
 
-def test_cycle_that_a_rank_names(tmp_path: Path) -> None:
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    """A node."""
+    made = Node(tmp_path)
+    yield made
+    made.end()
+
+
+def test_cycle_that_a_rank_names(node: Node) -> None:
     """A rank's environment leads to the cycle of its job, whatever id the file has."""
-    node = Node(tmp_path)
-    node.start()
     node.add_rank()
     node.write()
     assert node.look() == {"nvrx_cycle/4711": 2.0, "nvrx_nodes/4711/active": 3.0, "nvrx_nodes/4711/standby": 2.0}
-    node.end()
 
 
-def test_nothing_is_no_data(tmp_path: Path) -> None:
+def test_nothing_is_no_data(node: Node) -> None:
     """Without a rank that names a file, and without configured paths, there is no such source."""
-    node = Node(tmp_path)
-    node.start()
     with pytest.raises(NoData):
         node.look()
     assert not any(helper.calls for helper in node.helpers.all())
-    node.end()
 
 
-def test_half_written_cycle_leaves_the_last(tmp_path: Path) -> None:
+def test_half_written_cycle_leaves_the_last(node: Node) -> None:
     """While the next cycle is half written the last good one is shown; an older one never comes back."""
-    node = Node(tmp_path)
-    node.start()
     node.add_rank()
     node.write(2)
     node.look()
     path = node.write(3)
     whole = path.read_text()
     path.write_text(whole[:40])
-    assert (node.look())["nvrx_cycle/4711"] == 2.0
+    assert node.look()["nvrx_cycle/4711"] == 2.0
     path.write_text(whole)
-    assert (node.look())["nvrx_cycle/4711"] == 3.0
+    assert node.look()["nvrx_cycle/4711"] == 3.0
     node.write(1)
-    assert (node.look())["nvrx_cycle/4711"] == 3.0
-    node.end()
+    assert node.look()["nvrx_cycle/4711"] == 3.0
 
 
-def test_lines_of_the_job(tmp_path: Path) -> None:
+def test_lines_of_the_job(node: Node) -> None:
     """Lines of a file that a process of the job writes count for the job; progress of its ranks ends its recovery."""
-    log = tmp_path / "logs/4711.log"
-    log.parent.mkdir()
-    log.write_text(f"{EVENT.format('failure_detected', 21)}\n{EVENT.format('worker_start_completed', 30.5)}\n")
-    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
-    node.start()
     key = node.add_rank()
-    with pytest.raises(KeyError):
-        (node.look())["nvrx_events_total/4711/failure_detected"]
-    node.hold(10, log)
+    node.log(f"{FAILED}\n{EVENT.format('worker_start_completed', 30.5)}")
     shown = node.look(20.0)
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
@@ -114,67 +118,46 @@ def test_lines_of_the_job(tmp_path: Path) -> None:
     assert "recovery_seconds/4711/progress" not in node.look()
     process.note_progress(1.7e9 + 14.0)
     node.ranks.tick()
-    assert (node.look())["recovery_seconds/4711/progress"] == pytest.approx(13.0)
-    node.end()
+    assert node.look()["recovery_seconds/4711/progress"] == pytest.approx(13.0)
 
 
-def test_an_error_costs_the_lines_of_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines that raise an error cost those of their file in this look; other files and later lines count."""
-    (tmp_path / "logs").mkdir()
-    node = Node(tmp_path, [f"{tmp_path}/logs/*_%j.log"])
-    node.start()
     node.add_rank()
-    logs = [tmp_path / f"logs/{name}_4711.log" for name in ("a", "b")]
-    for number, (log, text) in enumerate(zip(logs, ("poison", EVENT.format("failure_detected", 21)), strict=True)):
-        log.write_text(f"{text}\n")
-        node.hold(10, log, number + 1)
+    odd = node.log("poison", "a_4711", number=1)
+    node.log(FAILED, "b_4711", number=2)
     real = JobEvents.take
     monkeypatch.setattr(JobEvents, "take", lambda job, text: real(job, {"poison": None}.get(text, text)))
     assert node.look(20.0)["nvrx_events_total/4711/failure_detected"] == 1.0
-    with logs[0].open("a") as file:
-        file.write(f"{EVENT.format('failure_detected', 22)}\n")
+    append(odd, FAILED.encode() + b"\n")
     assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0
-    node.end()
 
 
-def test_files_that_are_not_the_jobs(tmp_path: Path) -> None:
+def test_files_that_are_not_the_jobs(node: Node) -> None:
     """A file that is only read here, that nobody holds, or of a job that its user has not, says nothing."""
-    (tmp_path / "logs").mkdir()
-    for name in ("4711", "4712", "4713"):
-        (tmp_path / f"logs/{name}.log").write_text(f"{EVENT.format('failure_detected', 21)}\n")
-    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
-    node.start()
     node.add_rank()
-    node.hold(10, tmp_path / "logs/4711.log", flags="0100000")
     node.add_rank(11, job="4712", uid=ME + 1)
-    node.hold(11, tmp_path / "logs/4712.log")
+    node.log(FAILED, flags="0100000")
+    node.log(FAILED, "4712", pid=11)
+    (node.folder / "logs/4713.log").write_text(f"{FAILED}\n")
     assert [name for name in node.look(20.0) if "total" in name] == []
-    node.end()
 
 
-def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
+def test_counts_go_on_after_a_restart(node: Node) -> None:
     """After a restart of the agent no line is counted twice, and none that came meanwhile is lost."""
-    log = tmp_path / "logs/4711.log"
-    log.parent.mkdir()
-    log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
-    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
-    node.start()
     node.add_rank()
-    node.hold(10, log)
+    log = node.log(FAILED)
     node.look()
-    with log.open("a") as file:
-        file.write(f"{EVENT.format('worker_terminated', 22)}\n")
+    append(log, f"{EVENT.format('worker_terminated', 22)}\n".encode())
     (node.proc.root / "10/fd/1").unlink()  # its writer has closed it
     node.restart()
     shown = node.look()
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["nvrx_events_total/4711/worker_terminated"] == 1.0
-    node.end()
 
 
-def test_paths_that_lead_nowhere(tmp_path: Path) -> None:
+def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
     """Another user's file, a path out of the job's root, to no regular file, or with a NUL in it is no cycle."""
-    node = Node(tmp_path)
     node.proc.add(10)
     (node.proc.root / "10/root").symlink_to(node.inside)
     node.write()
@@ -199,22 +182,16 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
     assert read_cycles([CycleRequest(str(tmp_path / "gone"))], b"") == [[]]
 
 
-def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many jobs of a node are followed, in cycles and in lines, and not one more."""
     monkeypatch.setattr(exporter, "MAX_JOBS", 1)
-    (tmp_path / "logs").mkdir()
-    node = Node(tmp_path, [f"{tmp_path}/logs/%j.log"])
-    node.start()
     node.write()
     for pid, job in ((10, "4711"), (11, "4712")):
         node.add_rank(pid, job=job)
-        log = tmp_path / f"logs/{job}.log"
-        log.write_text(f"{EVENT.format('failure_detected', 21)}\n")
-        node.hold(pid, log)
+        node.log(FAILED, job, pid)
     shown = node.look(20.0)
-    assert len([name for name in shown if name.startswith("nvrx_cycle/")]) == 1
-    assert len([name for name in shown if name.startswith("nvrx_events_total/")]) == 1
-    node.end()
+    for family in ("nvrx_cycle/", "nvrx_events_total/"):
+        assert len([name for name in shown if name.startswith(family)]) == 1
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:

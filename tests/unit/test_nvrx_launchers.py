@@ -81,14 +81,12 @@ def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
 def test_launcher_of_a_job(tmp_path: Path) -> None:
     """A job of NVRx's shows its launcher without a file or a helper; a rank that NVRx did not start shows none."""
     node = Node(tmp_path)
-    node.start()
     node.add_rank(10)
     node.proc.add(9, uid=ME, title="python3 /usr/bin/ft_launcher --nnodes=2:4 --max-restarts=5 train.py")
     node.proc.add(10, uid=ME, parent=9)
     assert node.look() == {"nvrx_launcher_info/4711/ft_launcher/2/4/5//": 1.0}
     node.end()
     node = Node(tmp_path / "other")
-    node.start()
     node.proc.add(9, uid=ME, title="torchrun train.py")
     node.proc.add(10, uid=ME, parent=9)
     node.observe(10, 0, ME, {LINK + "X": "/x"}, job="4711")
