@@ -1,4 +1,4 @@
-"""What is masked in the lines of a log that a bundle may hold: 176 shapes of secrets, and lines without any."""
+"""What is masked in the lines of a log that a bundle may hold: 204 shapes of secrets, and lines without any."""
 
 import json
 import time
@@ -43,7 +43,7 @@ SECRETS = [(shape, secret, json.loads(line)) for shape, secret, line in rows("se
 
 def test_every_shape_of_a_secret() -> None:
     """A secret is shown in none of more than 100 shapes but those that the documentation names."""
-    leaks = [shape for shape, secret, line in SECRETS if secret in masked(line)]
+    leaks = [shape for shape, secret, line in SECRETS if secret in masked(line) or MASKED not in masked(line)]
     assert leaks == [shape for shape, *_ in SECRETS if shape.startswith("leaks: ")]
     assert (len(SECRETS) > 100, len(leaks)) == (True, KNOWN_LEAKS)
 
@@ -114,27 +114,6 @@ def test_wide_letters_do_not_blow_a_line_up() -> None:
 def test_what_is_masked(line: str, expected: str | None) -> None:
     """Tokens, keys, passwords and credentials in addresses are masked; plain errors stay."""
     assert masked(line) == (line if expected is None else expected)
-
-
-@pytest.mark.parametrize("line", [
-    r"{\"password\": \"hunter2\", \"lr\": 1}", r'"{\\\"api_key\\\": \\\"plain hunter2\\\", \\\"lr\\\": 1}"',
-    "Cookie: theme=dark; id=hunter2", "[(b'Authorization', b'Custom hunter2')]", "[('x-api-key', 'plain hunter2')]",
-    "https://store.blob.core.windows.net/c/f?sv=2022&sig=abc%2Bhunter2%3D", "https://f.example/x?token%3Dhunter2",
-    "postgres://ann:with/slash-hunter2@db/x", "postgres://ann:with@sign-hunter2@db/x",
-    "0: MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
-    "ca=MIIEvQIBADANBgkqhkiG9w0BAQEF/AASCBKcwggSjAgEA/AoIBAQC7VJThunter2",
-    "post to https://hooks.slack.com/services/T00000000/B00000000/hunter2", "DB_PASS=hunter2",
-    "{'user': 'ann', 'pass': 'two hunter2'}", "pwd=hunter2", "session_id=hunter2",
-    "curl -s -u ann:hunter2 https://example.org", "password := hunter2", "password:            hunter2",
-    "headers={'token': b'two hunter2'}", "Signature=hunter2", "AIzaSyA1234567890abcdefghijklmnophunter2",
-    "sk_live_0123456789abcdhunter2", "dapi0123456789abcdef01234hunter2", "GOCSPX-0123456789abcdefhunter2",
-    "hvs.0123456789abcdefhunter2", "dckr_pat_0123456789abcdefhunter2",
-    "bot 8412345678:AAHdqTcvCH1vGWJxfSeofSAs0K5P-hunter2",
-])  # fmt: skip
-def test_a_secret_is_masked_wherever_it_stands(line: str) -> None:
-    """A secret (hunter2) is masked in JSON in strings, headers, addresses, a key's lines, and by its maker's sign."""
-    assert "hunter2" not in masked(line)
-    assert MASKED in masked(line)
 
 
 def test_plain_lines_stay() -> None:

@@ -13,7 +13,6 @@ import pytest
 from exporter_node import ExporterNode
 from fake_clock import FakeClock
 from lent import lent
-from madengine_runs import Fate, make_task
 
 from agent.ranks.rank.environment import read_claim
 from agent.sdk.exporter import NoData
@@ -103,33 +102,64 @@ def test_patterns_fit_their_examples() -> None:
 
 
 def test_names_of_files() -> None:
-    """The name of a node's output holds model, job and the node's number."""
+    """The name of a node's output holds model, job and the node's number; a table's directory says its node."""
     assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", "812", 3, is_output=True)
     assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", "812", 3, is_output=False)
     assert read_name("/o/madengine-a_b_812_0.out") is None
+    folder = "/o/llama/812"
+    assert [node_of(f"{folder}/{name}") for name in ("node_3/multi_results.csv", "node_3", "nodes/x.csv")] == [
+        3,
+        None,
+        None,
+    ]
 
 
-@pytest.mark.parametrize("fate", ["ends", "fails", "killed", "silent"])
-@pytest.mark.parametrize("node_rank", [0, 1])
-def test_made_up_tasks(node_rank: int, fate: Fate) -> None:
-    """How a made-up task ended, what madengine makes of it and where that is wrong is known from its files."""
-    made = make_task(node_rank, fate)
-    found = NodeTask("m")
-    for text in made.err[:2]:
-        found.take(text, 10.0, is_output=False)
-    for text in made.out:
-        found.take(text, 20.0, is_output=True)
-    for text in made.err[2:]:
-        found.take(text, 30.0, is_output=False)
-    now = 31.0 + LOST_SECONDS
-    state = found.state(now, has_live_ranks=False)
-    assert state == ("lost" if fate == "killed" else "exited")
-    assert found.code == made.code
-    assert found.failures == made.failures
-    assert found.verdict(node_rank) == made.verdict
-    assert found.contradiction(node_rank, state, has_dead_ranks=False) == made.contradiction
-    if fate == "ends" and node_rank == 0:
-        assert found.results == {"samples_per_second": 1001.5}
+ENDS = {
+    "ends": [f"{MARK}madengine exited with code 0", f"{MARK}task script exiting with code 0"],
+    "fails": [f"{MARK}task script exiting with code 3"],
+    "silent": [f"{MARK}task script exiting with code 137"],
+    "killed": [],
+}
+"""The last lines of a node's task. The script logs madengine's own exit status only if it is 0."""
+BEGIN = [f"{MARK}task script started", f"{MARK}about to run madengine"]
+HARMLESS = [
+    "step 1 loss 0.5",
+    "[rocprofv3] FAILED to attach to 12",
+    "x.py:1: FutureWarning: ValueError: will be raised",
+]
+MEASURED = ["performance: 1001.5 samples_per_second", "performance: 1 samples_per_second", "test_duration: 93.1s"]
+
+
+def printed(node_rank: int, fate: str) -> list[str]:
+    """What the task of a node prints to standard output."""
+    more = {"ends": [] if node_rank else MEASURED, "fails": ["Traceback (most recent call last):", "HIP out of memory"]}
+    return HARMLESS + more.get(fate, [])
+
+
+def test_fates_of_tasks() -> None:
+    """How a node's task ended, what madengine makes of it and where that is wrong is known from its output."""
+    for node_rank, fate, code, verdict, contradiction in (
+        (0, "ends", 0, "SUCCESS", None),
+        (0, "fails", 3, "FAILURE", None),
+        (0, "silent", 137, "FAILURE", None),
+        (0, "killed", None, "FAILURE", None),
+        (1, "ends", 0, "SUCCESS", None),
+        (1, "fails", 3, "FAILURE", None),
+        (1, "silent", 137, "SUCCESS", "exit_code"),
+        (1, "killed", None, "SUCCESS", "lost"),
+    ):
+        node_task = NodeTask("m")
+        for seconds, texts in ((10.0, BEGIN), (20.0, printed(node_rank, fate)), (30.0, ENDS[fate])):
+            for text in texts:
+                node_task.take(text, seconds, is_output=seconds == 20.0)
+        state = node_task.state(31.0 + LOST_SECONDS, has_live_ranks=False)
+        assert (state, node_task.code) == ("lost" if fate == "killed" else "exited", code)
+        assert set(node_task.failures) == (
+            {"Traceback (most recent call last)", "HIP out of memory"} if code == 3 else set()
+        )
+        assert node_task.verdict(node_rank) == verdict
+        assert node_task.contradiction(node_rank, state, has_dead_ranks=False) == contradiction
+        assert node_task.results == ({"samples_per_second": 1001.5} if (node_rank, fate) == (0, "ends") else {})
 
 
 def test_a_task_that_runs_is_not_lost() -> None:
@@ -211,25 +241,14 @@ def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_of_a_table() -> None:
-    """Rows with a number are results, the last of each model and metric; all others count as none."""
+    """Rows with a number are results, the last of each model and metric; so many are shown, and all are counted."""
     text = f"{TABLE_HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
     assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2)
     assert read_table(b"model,performance\na,1\n") is None
-
-
-def test_results_of_a_table_are_bounded() -> None:
-    """So many results of a table are shown, and not one more; rows are counted beyond it."""
     rows = "".join(f"m{number},1,tok,8\n" for number in range(results.MAX_TABLE_RESULTS + 1))
-    found = read_table(f"{TABLE_HEADER}\n{rows}".encode())
-    assert found is not None
-    assert (len(found.results), found.filled) == (results.MAX_TABLE_RESULTS, results.MAX_TABLE_RESULTS + 1)
-
-
-def test_node_of_a_table() -> None:
-    """The directory of a table says which node it is of."""
-    assert node_of("/o/llama/812/node_3/multi_results.csv") == 3
-    assert node_of("/o/llama/812/node_3") is None
-    assert node_of("/o/llama/812/nodes/x.csv") is None
+    table = read_table(f"{TABLE_HEADER}\n{rows}".encode())
+    assert table is not None
+    assert (len(table.results), table.filled) == (results.MAX_TABLE_RESULTS, results.MAX_TABLE_RESULTS + 1)
 
 
 def test_the_most_complete_table_counts() -> None:
@@ -256,11 +275,11 @@ class MadNode(ExporterNode):
         self.key = self.observe(10, 0, ME + 1, job="812")
         self.start()
 
-    def write(self, node_rank: int, fate: Fate) -> None:
+    def write(self, node_rank: int, fate: str) -> None:
         """Write the files of a task, which a process of the job's own user holds open."""
-        made, pid = make_task(node_rank, fate), 20 + node_rank
+        pid = 20 + node_rank
         self.proc.add(pid, uid=ME, cgroup="0::/system.slice/slurmstepd.scope/job_812/step_0\n")
-        for number, texts, suffix in ((1, made.out, "out"), (2, made.err, "err")):
+        for number, texts, suffix in ((1, printed(node_rank, fate), "out"), (2, BEGIN + ENDS[fate], "err")):
             path = self.folder / f"madengine-m_812_node_{node_rank}.{suffix}"
             path.write_text("".join(f"{text}\n" for text in texts))
             self.hold(pid, path, number)
