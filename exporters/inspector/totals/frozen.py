@@ -28,8 +28,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
     microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``: NCCL's
-    latest algorithm and protocol.
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series.
     """
 
     writer_key: WriterKey
@@ -43,7 +42,6 @@ class WriterTotals(msgspec.Struct, frozen=True):
     transfers: dict[SeriesKey, int] = {}
     gauges: int = 0
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
-    algorithms: dict[SeriesKey, tuple[str, str]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -68,7 +66,6 @@ class WriterTotals(msgspec.Struct, frozen=True):
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            dict(aggregate.algorithms),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
