@@ -140,15 +140,6 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     assert operations_of(published(read(reader)).writers[0]) == 2
 
 
-def test_hole_at_the_front(tmp_path: Path) -> None:
-    """A file whose front is a hole is ours by its name; the hole is counted in bytes."""
-    with (tmp_path / "here-pid7.log").open("wb") as writer:
-        writer.seek(100_000)
-        writer.write(line(0))
-    view = published(read(make(tmp_path, FakeClock())))
-    assert view.results == {Result.ACCEPTED: 1}
-
-
 def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn stops when its time is up, says that more waits, and the files take turns."""
     for pid in (7, 8):
@@ -200,23 +191,6 @@ def test_schedule(tmp_path: Path) -> None:
     turn = reader.turn(HERE, last=True)
     assert turn.published is not None
     assert turn.section is not None
-
-
-def test_unchanged_checkpoint_is_not_written_again(tmp_path: Path) -> None:
-    """While nothing changes no new checkpoint is made."""
-    path = tmp_path / "here-pid7.log"
-    path.write_bytes(line(0))
-    clock = FakeClock()
-    reader = make(tmp_path, clock)
-    reader.turn(HERE)
-    clock.advance(5.0)
-    sections = []
-    for number in range(4):
-        clock.advance(5.0)
-        sections.append(reader.turn(HERE).section is not None)
-        if number == 2:
-            path.write_bytes(path.read_bytes() + line(1))
-    assert sections == [True, False, False, True]
 
 
 def test_evidence(tmp_path: Path) -> None:

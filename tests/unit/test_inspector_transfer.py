@@ -101,11 +101,6 @@ def test_the_shortest_of_a_node_is_shown() -> None:
     assert shown(of_rank(1, 900), of_rank(2, 400)) == {("7", "abc", "AllReduce", "8192"): 0.0004}
 
 
-def test_not_where_some_leave_early() -> None:
-    """Collectives in which not all wait for all have no such time."""
-    assert shown(of_rank(1, 900, coll="Broadcast")) == {}
-
-
 def test_not_where_all_members_are_here() -> None:
     """Where operations are put side by side, their floor is known exactly, and this says nothing."""
     shared = Shared()

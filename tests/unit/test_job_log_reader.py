@@ -122,12 +122,6 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
-def test_an_id_that_two_jobs_here_have_proves_nothing() -> None:
-    """Where two jobs of one user go by the same id, a log with that id in its name is nobody's."""
-    jobs = {name: job(name, ids=frozenset({"1"})) for name in ("1", "1-b")}
-    assert claimed("/x", OWNER, "1", None, jobs, {"1": list(jobs.values())}) is None
-
-
 def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
     """A job that wrote nothing for minutes, and says why as it ends: the lines count though nobody holds the file."""
     node = Node(tmp_path, "none/*.log")
@@ -139,18 +133,6 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> No
     node.write("mine.txt", "ValueError: x\n")
     shutil.rmtree(node.proc / "4000")
     assert sum(counts(node.look()).values()) == 1
-
-
-def test_what_a_container_wrote_before_it_ended_is_read(tmp_path: Path) -> None:
-    """A file that only a rank's own root leads to is read to its end before it is let go of."""
-    node = Node(tmp_path, "*.log")
-    path = node.write("mine.txt", "ValueError: x\n")
-    node.run(4000, path)
-    assert sum(counts(node.look()).values()) == 1
-    node.write("mine.txt", "ValueError: x\n")
-    shutil.rmtree(node.proc / "4000")
-    path.rename(tmp_path / "elsewhere")
-    assert sum(counts(node.look()).values()) == 2
 
 
 def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
@@ -305,14 +287,6 @@ def test_one_node_reads_what_many_see(tmp_path: Path, kind: str, shared: bool) -
     assert counts(node.look()) == {("4711", "1"): 1}
 
 
-def test_the_first_ranks_node_reads_what_nobody_holds_open(tmp_path: Path) -> None:
-    """Where nobody can be seen to hold a log open, the node of the job's first rank reads it."""
-    node = Node(tmp_path)
-    node.write("4711.out")
-    (node.proc / "self/mountinfo").write_text(mounts(node.logs, "nfs"))
-    assert counts(node.look()) == {("4711", "1"): 1}
-
-
 def test_mounts_that_are_no_text_are_passed_over() -> None:
     """Odd lines of mountinfo hide no other."""
     assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
@@ -349,16 +323,6 @@ def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
     again.clock.advance(reader.FORGET_SECONDS + 1)
     again.look(job("5000"))
     assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
-
-
-def test_a_job_that_is_gone_shows_nothing(tmp_path: Path) -> None:
-    """Series go with the job's ranks."""
-    node = Node(tmp_path)
-    node.write("4711.out")
-    assert node.look().available
-    gone = node.look(job("4712"))
-    assert gone.jobs == ()
-    assert not gone.available
 
 
 def test_hostile_content(tmp_path: Path) -> None:

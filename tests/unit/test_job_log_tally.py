@@ -52,14 +52,6 @@ class Log:
         return None if root is None else (root.category, root.rank, root.host)
 
 
-def test_events_are_counted_by_rank_category_and_role() -> None:
-    """Each line counts once, under the rank that wrote it."""
-    log = Log()
-    for rank in (2, 2, 3):
-        log.write(ECC.format(rank=rank))
-    assert log.shown().events == {("2", "gpu_hardware", "root"): 2, ("3", "gpu_hardware", "root"): 1}
-
-
 @pytest.mark.parametrize(
     ("line", "more", "file_rank", "rank"),
     [
@@ -155,11 +147,6 @@ def test_what_is_no_mismatch() -> None:
         timeout(9, "BROADCAST"),
     ):
         assert Log().write(timeout(1, "ALLREDUCE")).write(line).root() is None
-
-
-def test_sizes_may_differ_where_ranks_play_different_parts() -> None:
-    """The sizes of a gather or of an exchange differ between ranks that do the same."""
-    assert Log().write(timeout(1, "GATHER", 8)).write(timeout(2, "GATHER", 0)).root() is None
 
 
 def test_positions_of_the_least_and_the_farthest() -> None:

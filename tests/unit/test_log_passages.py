@@ -1,7 +1,5 @@
 """The lines around a log's events that a bundle may hold, and what is masked in them."""
 
-import time
-
 import pytest
 
 from agent.sdk.evidence import Wanted
@@ -60,15 +58,6 @@ def test_two_before_and_two_after(split: int) -> None:
     assert log.lines() == [texts(*whole[1:6])]
 
 
-def test_line_by_line() -> None:
-    """Lines that come one by one, those of another file in between, make the same passage."""
-    log = Log()
-    for line in [*numbered(1, 2, 3), CUDA, *numbered(4, 5, 6)]:
-        log.write(line)
-        log.write(b"other\n", file=(1, 3))
-    assert log.lines() == [texts(*numbered(2, 3), CUDA, *numbered(4, 5))]
-
-
 def test_in_words() -> None:
     """The part has the lines as text, the event's marked; another job's are not in it, and none without the setting."""
     log = Log()
@@ -112,15 +101,6 @@ def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch
     assert min(len(each) for job_id, each in kept.items() if job_id != "last") >= MAX_PER_JOB // 2 - 1
     log.passages.keep({FILE}, {"7"})
     assert log.passages.of().keys() == {"7"}
-
-
-def test_a_flood_is_cheap() -> None:
-    """A hundred thousand events of a category that has its passages cost less than a second."""
-    log = Log()
-    found = [(event, "3") for event in events(CUDA, catalogue())] * 100_000
-    began = time.thread_time()
-    log.passages.take(FILE, CUDA, found, "7", 100.0)
-    assert time.thread_time() - began < 1.0
 
 
 def test_long_lines() -> None:

@@ -175,14 +175,6 @@ def test_ranks_that_say_that_they_leave() -> None:
     assert leaving([f"{ME}start phase 0"], planned([[5]])) == set()
 
 
-def test_times_of_phases() -> None:
-    """A phase took from its start to its end, as they were seen; of both in one read it is not known how long."""
-    assert taken([f"{ME}start phase 1{ME}end phase 1"]).ranks[5].phase_seconds is None
-    found = taken([f"{ME}start phase 1", "", "", f"{ME}end phase 1"])
-    assert found.ranks[5].phase_seconds == 3.0
-    assert found.ranks[5].began_seconds == 100.0
-
-
 def test_launches_of_a_node() -> None:
     """A process number that comes again is of the next launch; the newest launches are kept."""
     lines = ["Process 0 -> global_rank=3, local_rank=0", "Process 1 -> global_rank=2, local_rank=1"]

@@ -5,18 +5,16 @@ import time
 from pathlib import Path
 
 import pytest
-from proc_tree import ProcTree
 from rank_table import KILLED, RankTable, Table, environment, owned
+from test_process_ownership import Node
 
 from agent.core.identity import RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.sdk.exporter import Roots
-from agent.sdk.system import ProcFS
 from exporters.process import ownership
-from exporters.process.ownership import OwnerSearch, group_of
+from exporters.process.ownership import group_of
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
 CONTAINER = "0123456789abcdef" * 4
@@ -83,20 +81,6 @@ def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table)
     assert {label for label, pid in table.labels().items() if pid in (1, 2)} == before
 
 
-class Node:
-    """As in test_process_ownership.py."""
-
-    def __init__(self, folder: Path) -> None:
-        self.proc = ProcTree(folder / "proc")
-        self.sys, self.log = folder / "sys", folder / "log"
-
-    def owner(self, pid: int, uid: int | None = 1000) -> Owner:
-        proc = ProcFS(self.proc.root)
-        stat = proc.stat(pid)
-        assert stat is not None
-        return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))[0]
-
-
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node whose directories are root's."""
@@ -106,7 +90,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 
 def made(node: Node, path: str) -> str:
     """A line of a process' groups, whose directory is there."""
-    (node.sys / "fs/cgroup" / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    (node.groups / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     return f"0::{path}\n"
 
 
@@ -119,7 +103,7 @@ def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> N
     node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
     node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
     node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
-    owner = node.owner(102, uid=0)
+    owner, _ = node.owner(102, uid=0)
     assert (owner.scheduler, owner.proof) == ("", "none")
 
 
@@ -128,7 +112,7 @@ def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
     login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
     node.proc.add(100, parent=1, uid=0, title="slurmstepd: [4711.0]", cgroup=login)
     node.proc.add(101, parent=100, uid=1000, title="python", cgroup=login)
-    assert node.owner(101).scheduler == ""
+    assert node.owner(101)[0].scheduler == ""
 
 
 def test_pbs_hook_escapes_the_job_id() -> None:
