@@ -4,15 +4,30 @@ import json
 import lzma
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from inspector_records import BUS_FACTORS, size_class
 
 RING_LINES = 1024
 STEP_US = 5000
 WIRE_BYTES_PER_US = 100_000_000
 P2P = {"Send": "p2p_send", "Recv": "p2p_recv"}
+
+
+BUS_FACTORS = {
+    "AllReduce": lambda n: Fraction(2 * (n - 1), n),
+    "AllGather": lambda n: Fraction(n - 1),
+    "ReduceScatter": lambda n: Fraction(n - 1),
+    "Broadcast": lambda _: Fraction(1),
+}
+
+
+def size_class(size_bytes: int) -> str:
+    """The size label, found by counting up."""
+    bound = 8192
+    while bound < size_bytes:
+        bound *= 4
+    return str(bound)
 
 
 class Operation(NamedTuple):

@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from inspector_expected import expected
 from inspector_reading import EVERYONE, all_of, make, sums_of
-from inspector_records import append, expected_sums, line
+from inspector_records import append, line
 from odd_values import changed
 from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
 
@@ -112,7 +113,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
-    wanted, section = expected_sums([good]), None
+    wanted, section = expected(root).sums, None
     for content in (first, then):
         append(bad, content)
         turn = all_of(make(root, restored=section))

@@ -50,15 +50,6 @@ def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
         log.write(b"".join(lines))
 
 
-def test_a_communicator_has_the_counter_from_zero(tmp_path: Path) -> None:
-    """It is there with the first operation, and at 0 while nothing is lost but what the plugin filters."""
-    bench = bench_of(tmp_path, 7)
-    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(5))
-    bench.look()
-    assert bench.look(BATCH_IDLE_SECONDS)[LOST] == {ABC: 0}
-    bench.drain()
-
-
 def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
     """Where the plugin keeps one operation, each number left out was lost in its slot."""
     bench = bench_of(tmp_path, 7, 8)

@@ -4,8 +4,9 @@ from typing import Any
 import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
+from inspector_expected import expected
 from inspector_reading import all_of, make, published, sums_of
-from inspector_records import append, expected_sums, line
+from inspector_records import append, line
 
 from agent.tail.file import Chunk, FollowedFile
 from exporters.inspector.format.records import Result
@@ -73,7 +74,7 @@ def test_kill_and_restore_is_exact(
     view = published(read(reader))
     reader.close()
     untouched = published(read(make(root, clock)))
-    assert sums_of(view) == sums_of(untouched) == expected_sums([path])
+    assert sums_of(view) == sums_of(untouched) == expected(root).sums
     assert [set(writer.tallies) for writer in view.writers] == [set(writer.tallies) for writer in untouched.writers]
     assert view.results == untouched.results
 
@@ -94,7 +95,7 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         waiting = turn.waiting
     assert states[0] == (False, False, True)
     assert states[-1] == (True, True, False)
-    assert sums_of(published(turn)) == expected_sums([path])
+    assert sums_of(published(turn)) == expected(tmp_path).sums
 
 
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
