@@ -52,38 +52,30 @@ def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str,
     return sorted(job.file.job_id for job in found[0]), {name: count for name, count in found[1].items() if count}
 
 
-def test_a_file_of_another_user_is_not(jobs: Path) -> None:
-    """Where the file's owner is not believed it is refused, as is the directory of one who is not."""
-    put(jobs)
-    assert look(jobs, os.geteuid() + 1) == ([], {"directory": 1})
-    jobs_of_another = TrustedDirectory(jobs, [os.geteuid()], lambda name: True, sources.read_job)
-    if os.geteuid() == 0:
-        os.chown(jobs / "4.json", 1000, 1000)
-        assert (jobs_of_another.look(), jobs_of_another.refused["owner"]) == ({}, 1)
-
-
-@pytest.mark.parametrize("mode", [0o646, 0o666])
-def test_a_file_that_others_may_write_is_not(jobs: Path, mode: int) -> None:
-    """A user could have written it."""
+@pytest.mark.parametrize(("mode", "directory", "refused"), [
+    (0o644, 0o755, ""),
+    (0o664, 0o755, ""),  # root's or the agent's own group
+    (0o646, 0o755, "owner"),
+    (0o666, 0o755, "owner"),
+    (0o644, 0o757, "directory"),
+    (0o644, 0o777, "directory"),
+    (0o644, 0o1777, "directory"),
+])  # fmt: skip
+def test_what_others_may_write_is_not_believed(jobs: Path, mode: int, directory: int, refused: str) -> None:
+    """A user could have written the file, or put a file of root's there by another name."""
     put(jobs, mode=mode)
-    assert look(jobs) == ([], {"owner": 1})
+    jobs.chmod(directory)
+    assert look(jobs) == (([], {refused: 1}) if refused else (["4"], {}))
 
 
-@pytest.mark.parametrize("mode", [0o757, 0o777, 0o1777])
-def test_nothing_of_a_directory_that_others_may_write_is(jobs: Path, mode: int) -> None:
-    """A user could have put a file of root's there by another name."""
-    put(jobs)
-    jobs.chmod(mode)
-    assert look(jobs) == ([], {"directory": 1})
-
-
-def test_the_group_may_write_where_it_is_ours(jobs: Path) -> None:
-    """A file that root's or the agent's own group may write to is believed, another group's is not."""
+def test_what_another_user_or_group_has_is_not_believed(jobs: Path) -> None:
+    """A directory or a file of a user who is not trusted is refused, and a file that another group may write to."""
     path = put(jobs, mode=0o664)
-    assert look(jobs) == (["4"], {})
+    assert look(jobs, os.geteuid() + 1) == ([], {"directory": 1})
     if os.geteuid() == 0:
-        os.chown(path, 0, 1000)
-        assert look(jobs) == ([], {"owner": 1})
+        for owner in ((0, 1000), (1000, 1000)):
+            os.chown(path, *owner)
+            assert look(jobs) == ([], {"owner": 1})
 
 
 def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
@@ -98,11 +90,11 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [
     b"", b"{", b"[]", b"{}", b'{"job_id":4}', b'{"job_id":"5"}', b'{"job_id":"4","nodes":-1}',
     b'{"job_id":"4","nodes":1e300}', b'{"job_id":"4","user":"\xff"}', b'{"job_id":"4","user":null}',
-    b'{"job_id":"4","x":' + b"[" * 16_000,
+    b'{"job_id":"4","x":' + b"[" * 16_000, b'{"job_id":"4","user":"%s"}' % (b"x" * (records.MAX_TEXT + 1)),
 ])  # fmt: skip
 def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
-    """A file that is cut, of another job, or has odd values costs itself alone."""
-    put(jobs, "6")
+    """A file that is cut, of another job, or has odd or long values costs itself alone."""
+    put(jobs, "6", user="x" * records.MAX_TEXT)
     put(jobs).write_bytes(content)
     assert look(jobs) == (["6"], {"content": 1})
 
@@ -114,13 +106,6 @@ def test_a_file_is_bounded(jobs: Path) -> None:
     assert look(jobs) == (["4"], {})
     put(jobs).write_text(text.ljust(directories.MAX_FILE_BYTES + 1))
     assert look(jobs) == ([], {"size": 1})
-
-
-def test_texts_are_bounded(jobs: Path) -> None:
-    """A text of one character more than the bound is none of ours."""
-    put(jobs, "5", user="x" * records.MAX_TEXT)
-    put(jobs, "6", user="x" * (records.MAX_TEXT + 1))
-    assert look(jobs) == (["5"], {"content": 1})
 
 
 def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,26 +142,21 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     assert trusted.look() is None
 
 
-@pytest.mark.parametrize(("said", "state"), [
-    ({"exit_code": 0}, "UNKNOWN"),
-    ({}, "UNKNOWN"),
-    ({"exit_code": 7}, "FAILED"),
-    ({"exit_code": 0, "exit_signal": 15}, "UNKNOWN"),
-    ({"exit_code": 0, "state": "CANCELLED"}, "CANCELLED"),
-    ({"exit_code": 7, "state": "TIMEOUT"}, "TIMEOUT"),
-    ({"state": "SPECIAL_EXIT"}, "OTHER"),
+@pytest.mark.parametrize(("said", "state", "reason", "signal"), [
+    ({"exit_code": 0}, "UNKNOWN", "", ""),
+    ({}, "UNKNOWN", "", ""),
+    ({"exit_code": 7}, "FAILED", "", ""),
+    ({"exit_code": 0, "exit_signal": 15}, "UNKNOWN", "", "SIGTERM"),
+    ({"exit_signal": 999}, "UNKNOWN", "", "999"),
+    ({"exit_code": 0, "state": "CANCELLED", "reason": "None"}, "CANCELLED", "", ""),
+    ({"exit_code": 7, "state": "TIMEOUT", "reason": "TimeLimit"}, "TIMEOUT", "TimeLimit", ""),
+    ({"state": "TIMEOUT", "reason": "my own"}, "TIMEOUT", "", ""),
+    ({"state": "SPECIAL_EXIT"}, "OTHER", "", ""),
 ])  # fmt: skip
-def test_states_are_a_closed_set(said: dict[str, Any], state: str) -> None:
-    """The scheduler's word comes first, then a status that is not 0; other words are OTHER."""
-    assert ending(JobFile("4", ended=5, **said)).state == state
-
-
-def test_reasons_and_signals_are_named() -> None:
-    """A reason that is none of Slurm's known ones is left out, and so is None; a signal has its name."""
-    assert ending(JobFile("4", ended=5, state="TIMEOUT", reason="TimeLimit", exit_signal=15)).reason == "TimeLimit"
-    assert ending(JobFile("4", ended=5, state="TIMEOUT", reason="my own")).reason == ""
-    assert ending(JobFile("4", ended=5, state="CANCELLED", reason="None")).reason == ""
-    assert [records.signal_name(number) for number in (0, 15, 9, 999)] == ["", "SIGTERM", "SIGKILL", "999"]
+def test_how_a_job_ended(said: dict[str, Any], state: str, reason: str, signal: str) -> None:
+    """The scheduler's word comes first, then a status that is not 0; states and reasons are closed sets."""
+    end = ending(JobFile("4", ended=5, **said))
+    assert (end.state, end.reason, end.signal) == (state, reason, signal)
 
 
 @pytest.mark.parametrize(("text", "numbers"), [
