@@ -6,7 +6,6 @@ import json
 import random
 
 import pytest
-from nixl_ep_runs import make_run
 
 from exporters.nixl_ep import job_run, plan, run
 from exporters.nixl_ep.job_run import SrunEnd, is_excuse, read_completed, read_failure
@@ -129,24 +128,6 @@ def test_bounds_of_lines() -> None:
         assert taken([line]) == NodeRun()
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("phases", [PHASES, [[0, 1]] * 12, [[0, 1, 2], [0, -1, 2], [0, 1, 2]]])
-def test_made_up_runs(phases: list[list[int]], seed: int) -> None:
-    """Of a run whose lines are joined and in any order it is known where each rank stands and what it measured last."""
-    made = make_run(phases, seed=seed)
-    logs = [taken(lines) for _, lines in sorted(made.logs.items())]
-    found = {number: rank for log in logs for number, rank in log.ranks.items()}
-    assert found.keys() == made.ranks.keys()
-    for number, expected in made.ranks.items():
-        rank = found[number]
-        assert (rank.phase, rank.ended, rank.left) == (expected.phase, expected.ended, expected.left)
-        if expected.combined_gbs:
-            stage = rank.stages["combined"]
-            assert stage.bytes_per_second == pytest.approx(expected.combined_gbs * 1e9)
-            assert rank.stages["dispatch"].bytes_per_second == pytest.approx(expected.dispatch_gbs * 1e9)
-            assert rank.stages["combine"].bytes_per_second == pytest.approx(expected.combine_gbs * 1e9)
-
-
 def leaving(lines: list[str], known: Plan | None) -> set[int]:
     """The ranks that are to leave after these lines."""
     return {number for number, rank in taken(lines).ranks.items() if is_leaving(number, rank, known)}
@@ -252,8 +233,7 @@ def test_srun_that_the_plan_ends() -> None:
 def test_garbage_does_no_harm() -> None:
     """Text of any kind, also from pieces of records, is read without an error."""
     chance = random.Random(3)  # noqa: S311  # not for secrets
-    made = make_run(PHASES)
-    pieces = [line[a : a + 30] for lines in made.logs.values() for line in lines for a in range(0, len(line), 7)]
+    pieces = [line[a : a + 30] for line in RECORDS for a in range(0, len(line), 7)]
     found = NodeRun()
     for _ in range(2000):
         found.take("".join(chance.choices(pieces, k=4)), 1.0)
