@@ -24,7 +24,7 @@ class ProcTree:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        (root / "sys/kernel/random").mkdir(parents=True)
+        (root / "sys/kernel/random").mkdir(parents=True, exist_ok=True)
         (root / "sys/kernel/random/boot_id").write_text("0e8c0b1a-made-up\n")
         (root / "stat").write_text("cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from job_log_jobs import CATALOGUE, OWNER, job
+from proc_tree import ProcTree
 from rank_table import view
 
 from agent.sdk.ranks import RankView
@@ -17,10 +18,6 @@ from exporters.job_log.error_files import ErrorFiles, Raised, read_error
 from exporters.job_log.jobs import ERROR_FILE
 
 LAUNCHER = 3000
-STATUS = (
-    "Pid:\t{pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\nThreads:\t1\nSigPnd:\t0\nShdPnd:\t0\n"
-    "voluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
-)
 STARTED = 1_000_000.0
 
 
@@ -35,15 +32,12 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for pid in (1, LAUNCHER):
+        self.tree = ProcTree(root / "proc")
+        for pid, uid in ((1, 0), (LAUNCHER, OWNER)):
+            self.tree.add(pid, uid=uid)
             (root / f"proc/{pid}/root/tmp").mkdir(parents=True)
-        self.status(LAUNCHER, OWNER)
         self.files = ErrorFiles(root / "proc", CATALOGUE)
         self.now = 0.0
-
-    def status(self, pid: int, uid: int) -> None:
-        """A process of this user."""
-        (self.root / f"proc/{pid}/status").write_text(STATUS.format(pid=pid, uid=uid))
 
     def write(self, raw: bytes, *, rank: int = 3, pid: int = LAUNCHER, uid: int = OWNER, at: float = STARTED) -> Path:
         """The file of a rank."""
@@ -152,7 +146,7 @@ def test_file_of_another_user(tmp_path: Path) -> None:
 def test_launcher_has_exited(tmp_path: Path) -> None:
     """Without its launcher a rank's file is read in the host's root directory, but not that of a container."""
     node = Node(tmp_path)
-    node.status(LAUNCHER, OWNER + 1)  # another user's process has the pid now
+    node.tree.add(LAUNCHER, uid=OWNER + 1)  # another user's process has the pid now
     node.write(saved("KeyError: 1"), pid=1)
     assert node.look(contained=True) == []
     assert node.look() == [("3", "program_error", "KeyError")]

@@ -12,6 +12,7 @@ import pytest
 from fake_clock import FakeClock
 from job_log_jobs import CATALOGUE, OWNER, job
 from lent import lent
+from proc_tree import ProcTree
 from rank_table import view
 
 from agent.sdk.ranks import UNKNOWN_RANK
@@ -22,7 +23,6 @@ from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 LINE = "[rank1]: ValueError: x\n"
-STATUS = "Pid:\t1\nSigPnd:\t0\nShdPnd:\t0\nvoluntary_ctxt_switches:\t1\nnonvoluntary_ctxt_switches:\t1\n"
 POD = "11111111-2222-3333-4444-555555555555"
 
 
@@ -35,6 +35,7 @@ class Node:
         self.proc = root / "proc"
         for folder in (self.logs, self.proc / "self"):
             folder.mkdir(parents=True, exist_ok=True)
+        self.tree = ProcTree(self.proc)
         self.clock = FakeClock()
         self.reader = JobLogReader(
             lent("job_log", self.clock, root, once=everyone),
@@ -53,17 +54,14 @@ class Node:
         os.chown(path, OWNER, -1)
         return path
 
-    def run(self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER) -> None:
+    def run(
+        self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER, title: str = ""
+    ) -> None:
         """A process that writes its output into a file."""
-        folder = self.proc / str(pid)
-        (folder / "fd").mkdir(parents=True)
-        (folder / "fdinfo").mkdir()
-        (folder / "comm").write_text(f"{comm}\n")
+        self.tree.add(pid, name=comm, parent=parent, uid=uid, files={1: output, 2: output}, title=title)
+        (self.proc / f"{pid}/fdinfo").mkdir()
         for number in (1, 2):
-            (folder / "fd" / str(number)).symlink_to(output)
-            (folder / "fdinfo" / str(number)).write_text("flags:\t0100001\n")
-        (folder / "stat").write_text(f"{pid} ({comm}) S {parent} " + "0 " * 48)
-        (folder / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{pid}\n{STATUS}")
+            (self.proc / f"{pid}/fdinfo/{number}").write_text("flags:\t0100001\n")
 
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
         """A look when it is due."""
@@ -161,12 +159,10 @@ def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
 
 def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]", uid: int = 0) -> None:
     """A batch script and its srun below their slurmstepd, and a rank below another one."""
-    node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid)
-    (node.proc / "3000/cmdline").write_text(f"{title}\0")
+    node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid, title=title)
     node.run(3001, log, parent=3000, comm="slurm_script")
     node.run(3002, Path("/dev/null"), parent=3001, comm="srun")
-    node.run(3003, Path("/dev/null"), parent=1, comm="slurmstepd", uid=0)
-    (node.proc / "3003/cmdline").write_text("slurmstepd: [4711.0]\0")
+    node.run(3003, Path("/dev/null"), comm="slurmstepd", uid=0, title="slurmstepd: [4711.0]")
     node.run(4000, Path("/dev/null"), parent=3003)
 
 
@@ -194,7 +190,6 @@ def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int
     """A server that is not root's, of another job or step, or a script of another user says nothing about the job."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, node.write("slurm.txt", "ValueError: x\n"), title, uid)
-    shutil.rmtree(node.proc / "3001")
     node.run(3001, node.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(node.look()) == {}
 
@@ -216,7 +211,6 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> 
     node.look()
     log = node.write("daemon.log", "ValueError: x\n")
     os.chown(log, 0, 0)
-    shutil.rmtree(node.proc / "3001")
     node.run(3001, log, uid=0)
     assert counts(node.look()) == {}
 
