@@ -81,30 +81,26 @@ def status(**enqueued: int) -> dict[str, Any]:
     return {number[1:]: {"last_enqueued_collective": last} for number, last in enqueued.items()}
 
 
-def test_groups_and_their_statuses() -> None:
-    """A rank's own numbers of its groups are in the order of the groups' names where those are numbers."""
-    found = read(dump(pg_config=config("112", "6"), pg_status=status(n15=5, n2=7)))
-    assert {group.name: group.enqueued for group in found.groups} == {"6": 7, "112": 5}
-
-
 @pytest.mark.parametrize(
-    ("groups", "statuses", "entries"),
+    ("groups", "statuses", "entries", "enqueued"),
     [
-        (("112", "6"), {"n15": 5, "n2": 7, "n3": 8}, ()),
-        (("a0b1", "6"), {"n15": 5, "n2": 7}, ()),
-        (("112", "6"), {"n15": 5, "n2": 7}, (("6", 15),)),
+        (("112", "6"), {"n15": 5, "n2": 7}, (), {"112": 5, "6": 7}),
+        (("112", "6"), {"n15": 5, "n2": 7, "n3": 8}, (), {"112": None, "6": None}),
+        (("a0b1", "6"), {"n15": 5, "n2": 7}, (), {"a0b1": None, "6": None}),
+        (("112", "6"), {"n15": 5, "n2": 7}, (("6", 15),), {"112": None, "6": 5}),
     ],
-    ids=["of another number", "with another name", "against an entry"],
+    ids=["in order", "of another number", "with another name", "against an entry"],
 )
-def test_statuses_that_cannot_be_told_apart(
-    groups: tuple[str, ...], statuses: dict[str, int], entries: tuple[tuple[str, int], ...]
+def test_groups_and_their_statuses(
+    groups: tuple[str, ...],
+    statuses: dict[str, int],
+    entries: tuple[tuple[str, int], ...],
+    enqueued: dict[str, int | None],
 ) -> None:
-    """Where numbers and names do not fit together only those count that an entry names."""
+    """A rank's own numbers follow the order of the groups' names; if both do not fit, entries alone tell."""
     made = [entry(name, 5, pg_id=own) for name, own in entries]
-    found = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
-    assert {group.name: group.enqueued for group in found.groups} == dict.fromkeys(groups) | {
-        name: 5 for name, _ in entries
-    }
+    summary = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
+    assert {group.name: group.enqueued for group in summary.groups} == enqueued
 
 
 def test_json() -> None:
@@ -153,22 +149,13 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many groups are shown, those in which the rank waits first, then the largest."""
+    """So many groups are shown, those in which the rank waits first, then the largest, none of one rank."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
-    groups = config("1", "2", "3")
-    groups["2"]["ranks"] = "[0, 1, 2]"
+    groups = config("0", "1", "2", "3")
+    groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"
     found = read(dump([entry("3", pg_id=3)], pg_config=groups))
     assert [(group.name, group.size) for group in found.groups] == [("3", 2), ("2", 3)]
-
-
-def test_a_group_of_one_rank_is_not_shown() -> None:
-    """Nobody waits for another in a group of one rank."""
-    groups = config("1", "2")
-    groups["2"]["ranks"] = "[0]"
-    assert [group.name for group in read(dump([entry("2", pg_id=2)], pg_config=groups)).groups] == ["1"]
-
-
-BEGUN = {"last_enqueued_collective": 1}
+    assert [group.name for group in read(dump(pg_config=config("1") | {"2": groups["0"]})).groups] == ["1"]
 
 
 def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
