@@ -33,6 +33,11 @@ BUS_BANDWIDTH = Family(
     "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
     ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
+ALGORITHM = Family(
+    "rankwatch_collective_algorithm_info", "gauge",
+    "The algorithm and protocol of the latest operation, where its record has them; always 1.",
+    ("job_id", "comm", "collective", "size", "algorithm", "protocol"),
+    "1 per communicator, collective and size class seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
 

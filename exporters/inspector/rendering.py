@@ -11,7 +11,7 @@ import msgspec
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankLabel
 from exporters.inspector import families as shown
-from exporters.inspector.format.records import P2P_SEND, Result
+from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROTOCOLS, Result
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
@@ -63,6 +63,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
     yield _bandwidth(writers, snapshot.labels)
+    yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield from _tallies(writers, snapshot)
@@ -159,6 +160,19 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
         for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
             newest[*label, comm, name] = bus_bytes * 1_000_000 / microseconds
     return Metric(shown.BUS_BANDWIDTH, list(newest), list(newest.values()))
+
+
+def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
+    newest: dict[tuple[str, ...], tuple[str, str]] = {}
+    for writer in writers:
+        for label, key, (algorithm, protocol) in writer.labelled(writer.algorithms, labels):
+            known = algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
+            newest[label.job_id, key.comm, key.collective, key.size] = known
+    rows = shown.ALGORITHM.rows()
+    for place, chosen in newest.items():
+        rows.add((*place, *chosen), 1)
+    return rows.metric
 
 
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:

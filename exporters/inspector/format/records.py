@@ -53,6 +53,11 @@ COLLECTIVES = frozenset(
 """The names in 2.30; any other collective counts as `other`."""
 
 
+ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
+PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
+"""The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any."""
+
+
 class Result(StrEnum):
     """The result of reading one line."""
 
@@ -92,13 +97,18 @@ class Metadata(msgspec.Struct, gc=False):
 
 
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time determine them exactly."""
+    """One collective operation. The printed bandwidths are not read: size, ranks and time determine them exactly.
+
+    ``coll_algo`` and ``coll_proto`` are empty in formats before v4.2 and in P2P operations.
+    """
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
+    coll_algo: Word = ""
+    coll_proto: Word = ""
 
 
 class P2PPerf(

@@ -69,6 +69,7 @@ class Aggregate:
                 ((comm, comm_rank, name), sequence) for comm, comm_rank, name, sequence in saved.sequences
             )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
+        self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)
         self.rings = RingSizes()
         self.last_progress_us = 0
@@ -103,6 +104,8 @@ class Aggregate:
             binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
+        elif binding.series is not None and perfs[-1].coll_algo:
+            self.algorithms[binding.series] = perfs[-1].coll_algo, perfs[-1].coll_proto
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.implausible += sum(time < binding.plausible_us for time in times)
@@ -171,6 +174,7 @@ class Aggregate:
         _move(series.sequences, ended_series.sequences, comms)
         _move(series.windows, ended_series.windows, comms)
         _move(series.transfers, ended_series.transfers, comms)
+        _move(self.algorithms, ended.algorithms, comms)
         self.losses.end(comms, ended.losses)
         reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(reported)

@@ -39,7 +39,7 @@ class Binding:
 
     __slots__ = (
         "accumulator", "bus_bytes", "end", "least_us", "member", "place", "plausible_us", "result",
-        "sequence", "size_bytes", "transfer", "untimed", "window",
+        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
     )  # fmt: skip
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
@@ -51,6 +51,7 @@ class Binding:
         self.member: BoardMember | None = None
         self.end: End | None = None
         self.place = (OTHER, 0)
+        self.series: SeriesKey | None = None
         self.untimed: Tally | None = None
         self.size_bytes = self.bus_bytes = 0
         self.least_us = 1 if result is Result.ACCEPTED else 0
@@ -198,6 +199,7 @@ class WriterSeries:
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
         if key.size == OTHER:
             return
+        binding.series = key
         if collective in P2P_SERIES:
             return
         window_key = (comm, comm_rank, collective)

@@ -28,7 +28,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
     microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series.
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``: NCCL's
+    latest algorithm and protocol.
     """
 
     writer_key: WriterKey
@@ -42,6 +43,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     transfers: dict[SeriesKey, int] = {}
     gauges: int = 0
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
+    algorithms: dict[SeriesKey, tuple[str, str]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -66,6 +68,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
+            dict(aggregate.algorithms),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
