@@ -45,7 +45,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """Where Inspector's files are: directories, searched one level deep, and how often they are read.
 
     ``derived_series``: also series that PromQL can compute from others, such as message bytes and unmatched
-    operations: 8 more per rank with three communicators.
+    operations: 8 more per rank with three communicators. ``operation_histogram``: durations of collectives, in buckets.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -56,6 +56,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
         MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
     )
     derived_series: bool = False
+    operation_histogram: bool = False
     reclaim: Reclaim = Reclaim()
 
 
@@ -99,7 +100,9 @@ class InspectorExporter:
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
-            restored += await slot.open(checkpoint.sections.get(path), bound)
+            restored += await slot.open(
+                checkpoint.sections.get(path), bound, histograms=self._config.operation_histogram
+            )
         self._births = Births(restored, self._inherited.copy())
         ctx.evidence.offer(self._last_operations)
 
@@ -258,7 +261,9 @@ class InspectorExporter:
     def _checkpoint(self) -> None:
         """Publish the readers' sections, and the totals inherited from writers that are in no section any more."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
-        inherited = msgspec.Raw(msgspec.msgpack.encode(self._inherited))
+        inherited = msgspec.Raw(
+            msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}))
+        )
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 
 

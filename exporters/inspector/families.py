@@ -5,8 +5,10 @@ from __future__ import annotations
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.record_files import FileState
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS
+from exporters.inspector.totals.proxies import MAX_PEERS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
@@ -33,6 +35,11 @@ BUS_BANDWIDTH = Family(
     "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
     "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
     ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
+ALGORITHM = Family(
+    "rankwatch_collective_algorithm_info", "gauge",
+    "The algorithm and protocol of the latest operation, where its record has them; always 1.",
+    ("job_id", "comm", "collective", "size", "algorithm", "protocol"),
+    "1 per communicator, collective and size class seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
 _ARRIVALS_COST = "1 per collective and size class of a communicator that is wholly on this node"
 
@@ -147,6 +154,13 @@ SILENT_RANKS = Family(
     "no_plugin, no_dump_thread, otlp_mode (records go to an OTLP endpoint), prometheus_mode, no_interval, or a dump "
     "directory that the agent does not read (other_directory).",
     ("reason",), "1 per reason that holds", "sum")
+DURATIONS = Family(
+    "rankwatch_collective_operation_duration_seconds", "histogram",
+    "Durations of collectives of a job's ranks on this node, waiting for late ranks included; since the agent's start.",
+    ("job_id", "collective", "size", "le"),
+    f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
+    "operation_histogram",
+    "sum")
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
@@ -155,5 +169,12 @@ SLOW_PAIRS = Family(
     "ends; a late rank is not slow at its own end. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
+PROXY_SECONDS = Family(
+    "rankwatch_proxy_seconds_total", "counter",
+    "Time that steps of the network proxy took, by phase: gpu_produce (a send waits for the GPU's data), peer_credit "
+    "(a send waits for room at the peer), wire (until the data is sent or received), flush, gpu_consume (a receive "
+    "waits for the GPU). peer is a rank in the communicator. Steps overlap. Counted since the agent's start.",
+    ("job_id", "rank", "comm", "direction", "peer", "phase"),
+    f"6 per peer, rank and communicator, at most {MAX_PEERS} peers; only with NCCL_INSPECTOR_ENABLE_PROXY=1")
 # fmt: on
 FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import accumulate
 from typing import TypeAlias
 
 import msgspec
 
-from agent.sdk.metrics import Family, Metric
+from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel
 from exporters.inspector import families as shown
-from exporters.inspector.format.records import P2P_SEND, Result
+from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROTOCOLS, Result
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import Accumulator, Place
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Place
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -24,10 +25,13 @@ from exporters.inspector.totals.inheritance import (
     RankTally,
     SeriesId,
     SeriesLabels,
+    add_durations,
+    add_proxies,
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
+from exporters.inspector.totals.proxies import PHASES
 
 Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 """By the labels of a series: job_id, rank, comm, collective, size."""
@@ -63,8 +67,11 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
     yield _bandwidth(writers, snapshot.labels)
+    yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
+    yield _durations(writers, snapshot)
+    yield _proxies(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -161,6 +168,19 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
     return Metric(shown.BUS_BANDWIDTH, list(newest), list(newest.values()))
 
 
+def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+    """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
+    newest: dict[tuple[str, ...], tuple[str, str]] = {}
+    for writer in writers:
+        for label, key, (algorithm, protocol) in writer.labelled(writer.algorithms, labels):
+            known = algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
+            newest[label.job_id, key.comm, key.collective, key.size] = known
+    rows = shown.ALGORITHM.rows()
+    for place, chosen in newest.items():
+        rows.add((*place, *chosen), 1)
+    return rows.metric
+
+
 def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
     """Return the shortest transfer time (s) of this node's ranks by job, communicator, collective and size class."""
     shortest: dict[tuple[str, ...], int] = {}
@@ -179,6 +199,36 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
             sender, receiver = (rank, peer) if direction == P2P_SEND else (peer, rank)
             newest[*label, comm, shown.DIRECTIONS[direction], str(sender), str(receiver), size] = speed
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
+
+
+def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """Return the seconds that the network proxy's connections waited, by phase."""
+    sums = dict(snapshot.inherited.proxies)
+    for writer in writers:
+        add_proxies(sums, writer, snapshot.labels)
+    rows = shown.PROXY_SECONDS.rows()
+    for series, times in sums.items():
+        for phase, microseconds in zip(PHASES[series.direction], times, strict=True):
+            rows.add((*series, phase), microseconds / 1_000_000)
+    return rows.metric
+
+
+def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """Return the durations of each job's collectives here; a job is missing until all its writers are caught up."""
+    labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
+    withheld: set[str] = set()
+    for writer in writers:
+        add_durations(jobs, writer, labels)
+        if not writer.caught_up:
+            withheld.update(label.job_id for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
+    rows = shown.DURATIONS.rows()
+    for series, durations in sorted(jobs.items())[:MAX_HISTOGRAMS]:
+        if series.job_id not in withheld:
+            for bound, count in zip(BOUND_LABELS, accumulate(durations.counts), strict=True):
+                rows.add((*series, bound), count)
+            rows.add((*series, COUNT), sum(durations.counts))
+            rows.add((*series, SUM), durations.microseconds / 1_000_000)
+    return rows.metric
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:

@@ -158,7 +158,7 @@ class InspectorPromExporter:
                 if state in (MeansState.READ, MeansState.IDLE) or waits:
                     read.add(key)
                 if state is MeansState.READ and file is not None:
-                    shown.append(RankMeans(view.label, file.written_seconds, file.rows))
+                    shown.append(RankMeans(view.label, file.written_seconds, file.rows, file.counters))
         self._ctx.ranks.observe_read_otherwise(frozenset(read))
         self._shown = MeansSnapshot(tuple(shown), states)
 

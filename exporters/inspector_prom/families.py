@@ -31,6 +31,7 @@ class MeansFile(msgspec.Struct):
     read: Place | None = None
     read_at: tuple[float, float] = (float("-inf"), 0.0)
     rows: dict[MeansKind, MeansRow] = {}
+    counters: Mapping[str, float] = {}
 
     @property
     def written_seconds(self) -> float:
@@ -54,7 +55,9 @@ class MeansFile(msgspec.Struct):
         """Store the contents as of the last look; return the number of skipped parts by reason."""
         self.read, self.read_at = self.seen, self.seen_at
         self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
-        return text.skipped + Counter(series=len(text.rows) - len(self.rows))
+        self.counters = text.counters if admit(len(text.counters)) else {}
+        refused = len(text.rows) - len(self.rows) + len(text.counters) - len(self.counters)
+        return text.skipped + Counter(series=refused)
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
         """Return True when it has rows from the last STALE_INTERVALS."""
@@ -91,8 +94,13 @@ WRITTEN = Family(
     "When the plugin last wrote these means; the rank completed an operation in the interval before. Like the means, "
     "it is absent when the plugin has written none for three intervals.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
+OPERATIONS = Family(
+    "rankwatch_inspector_plugin_operations_total", "counter",
+    "Operations of the rank's GPU by the plugin's own counters (NCCL_INSPECTOR_PROM_DUMP_STATS=1): collectives, "
+    "collectives_dropped (its ring was full), p2p, p2p_dropped.",
+    ("job_id", "rank", "counter"), "4 per rank in Prometheus mode whose plugin writes them")
 # fmt: on
-FAMILIES = (BANDWIDTH, SECONDS, WRITTEN)
+FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, OPERATIONS)
 
 
 class RankMeans(msgspec.Struct, frozen=True):
@@ -101,6 +109,7 @@ class RankMeans(msgspec.Struct, frozen=True):
     label: RankLabel
     written_seconds: float
     rows: Mapping[MeansKind, MeansRow]
+    counters: Mapping[str, float] = {}
 
 
 class MeansSnapshot(msgspec.Struct, frozen=True):
@@ -112,13 +121,15 @@ class MeansSnapshot(msgspec.Struct, frozen=True):
 
 def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
-    bandwidth, seconds, written = (family.rows() for family in FAMILIES)
+    bandwidth, seconds, written, operations = (family.rows() for family in FAMILIES)
     for rank in snapshot.ranks:
         written.add(rank.label, rank.written_seconds)
+        for counter, count in rank.counters.items():
+            operations.add((*rank.label, counter), count)
         for key, row in rank.rows.items():
             labels = (*rank.label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
             if row.bytes_per_second is not None:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:
                 seconds.add(labels, row.seconds)
-    yield from (bandwidth.metric, seconds.metric, written.metric)
+    yield from (bandwidth.metric, seconds.metric, written.metric, operations.metric)

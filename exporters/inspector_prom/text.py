@@ -21,6 +21,14 @@ MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
 MAX_MICROSECONDS = 1e12  # Eleven days: no operation takes this long; a longer time is a clock error
 BANDWIDTHS = frozenset({"nccl_bus_bandwidth_gbs", "nccl_p2p_bus_bandwidth_gbs"})
 TIMES = frozenset({"nccl_collective_exec_time_microseconds", "nccl_p2p_exec_time_microseconds"})
+COUNTERS = {
+    "nccl_collectives_total": "collectives",
+    "nccl_collectives_dropped_total": "collectives_dropped",
+    "nccl_p2p_total": "p2p",
+    "nccl_p2p_dropped_total": "p2p_dropped",
+}
+"""Operations of the GPU since its process began; only with NCCL_INSPECTOR_PROM_DUMP_STATS=1 (Inspector's README)."""
+MAX_COUNT = 1 << 53  # Beyond this a float skips integers
 
 _LINE = re.compile(r"(nccl_[a-z0-9_]{1,60})\{(.*)\} (\S{1,32})", re.DOTALL)
 _LABEL = re.compile(r'(?:^|",)([a-z0-9_]{1,32})="')
@@ -62,16 +70,20 @@ class MeansRow(msgspec.Struct):
 
 
 class MeansText(msgspec.Struct):
-    """``rows``: those of the largest messages first. ``skipped``: lines left out, by reason."""
+    """``rows``: those of the largest messages first. ``skipped``: lines left out, by reason.
+
+    ``counters``: by the values of COUNTERS.
+    """
 
     rows: dict[MeansKind, MeansRow]
     skipped: Counter[str]
+    counters: dict[str, float] = {}
 
 
 def parse(raw: bytes) -> MeansText:
     """Parse a file's first MAX_TEXT_BYTES, only whole lines."""
     text = MeansText({}, Counter())
-    seen: Counter[tuple[MeansKind, str]] = Counter()
+    seen: Counter[tuple[MeansKind | None, str]] = Counter()
     if len(raw) > MAX_TEXT_BYTES:
         text.skipped["file_size"] += 1
     lines = raw[:MAX_TEXT_BYTES].split(b"\n")
@@ -86,7 +98,7 @@ def parse(raw: bytes) -> MeansText:
     return text
 
 
-def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind, str]]) -> str:
+def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
     """Add one line; return why it is left out, or ""."""
     if not line or line.startswith(b"#"):
         return ""
@@ -96,6 +108,8 @@ def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind, str]]) ->
     if match is None:
         return "malformed"
     name, value = match[1], _number(match[3])
+    if name in COUNTERS:
+        return _take_counter(COUNTERS[name], value, text, seen)
     if name not in BANDWIDTHS | TIMES:
         return ""  # a value that follows from others
     key = _key(_labels(match[2]))
@@ -110,6 +124,18 @@ def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind, str]]) ->
     if not 0 < value <= most:
         return "value"
     setattr(row, kind, value * 1e9 if name in BANDWIDTHS else value / 1e6)
+    return ""
+
+
+def _take_counter(name: str, value: float, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
+    """Add one of the GPU's counters; return why it is left out, or ""."""
+    seen[None, name] += 1
+    if seen[None, name] > 1:
+        text.counters.pop(name, None)
+        return "twice"
+    if not 0 <= value <= MAX_COUNT:
+        return "value"
+    text.counters[name] = value
     return ""
 
 

@@ -332,6 +332,18 @@ def test_bandwidth_is_that_of_the_newest_writer() -> None:
     assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
 
 
+def test_algorithms_are_a_closed_set() -> None:
+    """Of several ranks the newest one's choice is shown, once; words that NCCL does not write are ``other``."""
+    kind = SeriesKey("abc", 0, "AllReduce", "8192")
+    older, newer = (
+        msgspec.structs.replace(writer(pid, progress_us=pid), algorithms={kind: chosen})
+        for pid, chosen in ((1, ("TREE", "LL")), (2, ("RING", "my own words")))
+    )
+    values = shown(InspectorSnapshot((view(newer, older),), labelled(older, newer), Inheritance(), 0))
+    [labels] = values["rankwatch_collective_algorithm_info"]
+    assert labels == ("job", "abc", "AllReduce", "8192", "RING", "other")
+
+
 def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     """By default what PromQL makes of the others has no series; nothing else depends on the setting."""
     one = writer(1)

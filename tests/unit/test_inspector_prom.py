@@ -126,6 +126,15 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     }  # fmt: skip
 
 
+def test_the_plugins_counters_are_shown(node: Node) -> None:
+    """What the plugin counted of the rank's GPU is shown beside the means."""
+    node.add_rank()
+    path = node.write()
+    path.write_text(path.read_text() + 'nccl_collectives_total{gpu="GPU0"} 7\n')
+    node.open(path)
+    assert node.looks()["plugin_operations_total/4711/0/collectives"] == 7
+
+
 def test_nothing_is_no_data(node: Node) -> None:
     """Without a rank in this mode there is no source; one that never wrote a file is waited for."""
     with pytest.raises(NoData):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporters.inspector_prom import text as module
-from exporters.inspector_prom.text import MeansKind, MeansRow, parse
+from exporters.inspector_prom.text import MAX_COUNT, MeansKind, MeansRow, parse
 
 DUMP = Path(__file__).parents[1] / "data/inspector_prom/dump"
 KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
@@ -116,6 +116,19 @@ def test_other_lines() -> None:
     """Comments, empty lines and other sums of the plugin's are no mistake; what is no line of its at all is."""
     odd = ("# HELP x y\n", "\n", 'nccl_collective_algobw_gbs{gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
     assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
+
+
+def test_the_plugins_counters() -> None:
+    """A counter is taken once; one that stands there twice, or beyond what a float counts, is left out."""
+    gpu = 'version="v5.1",gpu="GPU0"'
+    text = "".join(
+        f"nccl_{name}_total{{{gpu}}} {value}\n"
+        for name, value in (("collectives", MAX_COUNT), ("collectives_dropped", 0), ("p2p", 5), ("p2p", 5),
+                            ("p2p_dropped", MAX_COUNT + 2))
+    )  # fmt: skip
+    found = parse(text.encode())
+    assert found.counters == {"collectives": MAX_COUNT, "collectives_dropped": 0}
+    assert found.skipped == {"twice": 1, "value": 1}
 
 
 @pytest.mark.parametrize("labels", ["", "=", 'a="1', 'x,a="1"', 'a="1"x', 'a="1",a="2"', 'comm_name="",nranks="4"'])

@@ -24,6 +24,7 @@ MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
 MAX_WORD_CHARACTERS = 64  # Of the name of a collective and of a timing source
 MAX_PID = (1 << 31) - 1
+MAX_PROXY_STEPS = 1 << 16  # Of one line: those of an operation since the last pass
 
 # A value outside of these bounds makes a line malformed, and nothing is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -51,6 +52,11 @@ COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
 )
 """The names in 2.30; any other collective counts as `other`."""
+
+
+ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
+PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
+"""The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any."""
 
 
 class Result(StrEnum):
@@ -92,13 +98,18 @@ class Metadata(msgspec.Struct, gc=False):
 
 
 class CollectivePerf(msgspec.Struct, gc=False):
-    """One collective operation. The printed bandwidths are not read: size, ranks and time determine them exactly."""
+    """One collective operation. The printed bandwidths are not read: size, ranks and time determine them exactly.
+
+    ``coll_algo`` and ``coll_proto`` are empty in formats before v4.2 and in P2P operations.
+    """
 
     coll: Word
     coll_sn: Int64
     coll_msg_size_bytes: Unsigned
     coll_exec_time_us: Unsigned
     coll_timing_source: Word
+    coll_algo: Word = ""
+    coll_proto: Word = ""
 
 
 class P2PPerf(
@@ -136,8 +147,26 @@ class DumpStats(msgspec.Struct, gc=False):
     p2p_dropped_since_last_dump: Int64 = 0
 
 
-class ProxyTrace(msgspec.Struct, gc=False):
-    """A line of the network proxy (NCCL_INSPECTOR_ENABLE_PROXY=1). It is counted; nothing in it is read."""
+class ProxyStep(msgspec.Struct, gc=False):
+    """Microseconds of a step of the network proxy by phase: the first three of a send, the last three of a receive."""
+
+    gpu_produce_us: Int64 = 0
+    peer_credit_us: Int64 = 0
+    wire_us: Int64 = 0
+    flush_us: Int64 = 0
+    gpu_consume_us: Int64 = 0
+
+
+class ProxyTrace(ProxyStep, gc=False):
+    """A step of the network proxy, or an operation with its steps (NCCL_INSPECTOR_ENABLE_PROXY=1).
+
+    ``peer``: the peer's rank in the communicator; ``direction``: send or recv.
+    """
+
+    record_type: Word = ""
+    peer: Int64 = -1
+    direction: Word = ""
+    steps: Annotated[list[ProxyStep], msgspec.Meta(max_length=MAX_PROXY_STEPS)] = []
 
 
 class InspectorRecord(msgspec.Struct, gc=False):

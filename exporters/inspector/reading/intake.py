@@ -151,6 +151,12 @@ class _Intake:
             self.context.end()
         if record.dump_stats is not None and header is not None and metadata is not None:
             result = self._begin_batch(header, metadata, record.dump_stats)
+        elif record.proxy_trace is not None and header is not None and metadata is not None:
+            aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
+            if aggregate is None:
+                result = Result.ORIGIN_LIMIT
+            elif not aggregate.note_proxy(header, record.proxy_trace):
+                result = Result.GARBAGE
         self._results[result] += 1
         return None
 

@@ -40,7 +40,9 @@ class Slot:
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(self, restored: bytes | None, gigabytes_per_second: float) -> tuple[WriterTotals, ...]:
+    async def open(
+        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False
+    ) -> tuple[WriterTotals, ...]:
         """Make the reader and return the totals of the writers that it knows from the checkpoint.
 
         ``restored``: its part of the checkpoint; ``gigabytes_per_second``: the highest plausible bandwidth.
@@ -48,7 +50,7 @@ class Slot:
         ctx, self.section = self._ctx, restored
 
         def make(section: bytes | None, *, from_beginning: bool) -> DirectoryReader:
-            shared = Shared(gigabytes_per_second)
+            shared = Shared(gigabytes_per_second, histograms=histograms)
             reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared, log=ctx.log)
             return reader(restored=section, from_beginning=from_beginning)
 

@@ -21,10 +21,11 @@ from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.bindings import Admit, Binding, RecordKey, WriterSeries
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, LossBook, RingKey, SavedLosses, Sequence, Tally
 from exporters.inspector.totals.pairs import Pairs
+from exporters.inspector.totals.proxies import ProxyConnection, ProxyTimes
 from exporters.inspector.totals.shared import Shared
 
 Place = TypeVar(
-    "Place", records.SeriesKey, tuple[str, int, str], tuple[str, int]
+    "Place", records.SeriesKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
 )  # A type of key that begins with the communicator
 T = TypeVar("T")
 
@@ -69,7 +70,9 @@ class Aggregate:
                 ((comm, comm_rank, name), sequence) for comm, comm_rank, name, sequence in saved.sequences
             )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
+        self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)
+        self.proxies = ProxyTimes(series.reserve)
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._reported = 0
@@ -103,6 +106,8 @@ class Aggregate:
             binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
+        elif binding.series is not None and perfs[-1].coll_algo:
+            self.algorithms[binding.series] = perfs[-1].coll_algo, perfs[-1].coll_proto
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.implausible += sum(time < binding.plausible_us for time in times)
@@ -149,6 +154,13 @@ class Aggregate:
             self.memberships[place] = Membership(comm, header.rank, header.n_ranks, header.comm_name or "", nodes)
         return True
 
+    def note_proxy(self, header: records.Header, trace: records.ProxyTrace) -> bool:
+        """Add a line of the network proxy; return False when it is implausible."""
+        comm = records.communicator(header.id, header.rank, header.n_ranks)
+        if comm is None or not self.series.places.claim(comm, header.rank):
+            return comm is not None
+        return self.proxies.note(comm, header.rank, header.n_ranks, trace)
+
     def ring(self, header: records.Header | Run, *, p2p: bool) -> RingKey | None:
         """Return the key of a communicator's ring; None when the header is implausible or no place is left."""
         comm = records.communicator(header.id, header.rank, header.n_ranks)
@@ -171,6 +183,9 @@ class Aggregate:
         _move(series.sequences, ended_series.sequences, comms)
         _move(series.windows, ended_series.windows, comms)
         _move(series.transfers, ended_series.transfers, comms)
+        _move(series.durations, ended_series.durations, comms)
+        _move(self.algorithms, ended.algorithms, comms)
+        _move(self.proxies.microseconds, ended.proxies.microseconds, comms)
         self.losses.end(comms, ended.losses)
         reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(reported)

@@ -11,9 +11,10 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.format.records import OTHER, SeriesKey
-from exporters.inspector.totals.accumulators import Accumulator, Place
+from exporters.inspector.totals.accumulators import Accumulator, Durations, Place
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
 
 WINDOW_SECONDS = 5.0  # Of the bus bandwidth gauge
@@ -28,7 +29,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
     microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series.
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations``: empty unless
+    enabled. ``algorithms``: NCCL's latest algorithm and protocol. ``proxies``: microseconds by phase.
     """
 
     writer_key: WriterKey
@@ -42,6 +44,9 @@ class WriterTotals(msgspec.Struct, frozen=True):
     transfers: dict[SeriesKey, int] = {}
     gauges: int = 0
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
+    durations: dict[SeriesKey, Durations] = {}
+    algorithms: dict[SeriesKey, tuple[str, str]] = {}
+    proxies: dict[ProxyConnection, tuple[int, ...]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -66,6 +71,9 @@ class WriterTotals(msgspec.Struct, frozen=True):
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
+            {key: durations.plus(Durations()) for key, durations in aggregate.series.durations.items()},
+            dict(aggregate.algorithms),
+            dict(aggregate.proxies.microseconds),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
@@ -76,11 +84,12 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 yield label, key, value
 
     def series(self) -> int:
-        """Return how many series of the budget its accumulators and gauges take."""
+        """Return how many series of the budget its accumulators, gauges and connections take."""
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )
-        return admitted + self.gauges * SERIES_PER_GAUGE
+        connections = sum(len(times) for connection, times in self.proxies.items() if connection.peer != OTHER)
+        return admitted + self.gauges * SERIES_PER_GAUGE + connections
 
 
 def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:

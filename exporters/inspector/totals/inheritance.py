@@ -14,7 +14,7 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
-from exporters.inspector.totals.accumulators import Accumulator, Place
+from exporters.inspector.totals.accumulators import Accumulator, Durations, JobSeries, Place
 from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
@@ -51,16 +51,31 @@ class CommunicatorLabel(NamedTuple):
     comm: str
 
 
-K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel)
+class ProxySeries(NamedTuple):
+    """The labels of a rank's connection."""
+
+    job_id: str
+    rank: str
+    comm: str
+    direction: str
+    peer: str
+
+
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries, ProxySeries)
 V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
-    """The totals of ended writers, by their labels. ``lost``: collective operations of a communicator."""
+    """The totals of ended writers, by their labels. ``lost``: collective operations of a communicator.
+
+    ``durations`` and ``proxies`` are in no checkpoint: they count since the agent's start.
+    """
 
     sums: dict[SeriesLabels, Accumulator] = {}
     tallies: dict[RankTally, Total] = {}
     lost: dict[CommunicatorLabel, Total] = {}
+    durations: dict[JobSeries, Durations] = {}
+    proxies: dict[ProxySeries, tuple[int, ...]] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
         """Add the totals of an ended writer."""
@@ -73,16 +88,20 @@ class Inheritance(msgspec.Struct):
         for label, (comm, _), count in writer.labelled(writer.lost, labels):
             communicator = CommunicatorLabel(label.job_id, comm)
             self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
+        add_durations(self.durations, writer, labels)
+        add_proxies(self.proxies, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
         `other` and tallies belong to a rank and stay while it has a writer. Losses belong to a communicator and stay
-        while one of its ranks has a collective series in it.
+        while one of its ranks has a collective series in it. Durations belong to a job.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
+        connections: dict[ProxySeries, tuple[int, ...]] = {}
         for writer in writers:
+            add_proxies(connections, writer, labels)
             ranks.update(label for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
             series.update(SeriesLabels.of(label, key) for label, key, _ in writer.labelled(writer.totals, labels))
         self.tallies = {key: count for key, count in self.tallies.items() if key[:2] in ranks}
@@ -91,6 +110,9 @@ class Inheritance(msgspec.Struct):
         }
         shown = communicators(series)
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
+        jobs = {job_id for job_id, _ in ranks}
+        self.durations = {key: in_writer for key, in_writer in self.durations.items() if key.job_id in jobs}
+        self.proxies = {key: times for key, times in self.proxies.items() if key in connections}
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the totals under job ids that another owner has now, and under the ids of their groups."""
@@ -101,10 +123,31 @@ class Inheritance(msgspec.Struct):
             return {k: v for k, v in by_series.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
+        self.durations, self.proxies = kept(self.durations), kept(self.proxies)
 
     def copy(self) -> Inheritance:
         """Return a copy that later changes do not reach (the values never change)."""
-        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost))
+        own = (self.sums, self.tallies, self.lost, self.durations, self.proxies)
+        return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the fields
+
+
+def add_proxies(
+    sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+) -> None:
+    """Add a writer's microseconds by phase to ``sums``."""
+    for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
+        series = ProxySeries(*label, comm, direction, peer)
+        before = sums.get(series, (0,) * len(times))
+        sums[series] = tuple(min(MAX_TOTAL, sum(both)) for both in zip(before, times, strict=True))
+
+
+def add_durations(
+    durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+) -> None:
+    """Add a writer's durations to those of its jobs; existing values are replaced, not changed."""
+    for label, key, in_writer in writer.labelled(writer.durations, labels):
+        series = JobSeries(label.job_id, key.collective, key.size)
+        durations[series] = in_writer.plus(durations.get(series, Durations()))
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:

@@ -86,13 +86,16 @@ class Places:
 class Shared:
     """The limits of places, pairs and matched operations, and the bound of plausible bandwidth.
 
-    ``implausible``: number of records above the bound.
+    ``implausible``: number of records above the bound. ``histograms``: durations are counted, too.
     """
 
-    def __init__(self, gigabytes_per_second: float = MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND) -> None:
+    def __init__(
+        self, gigabytes_per_second: float = MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, *, histograms: bool = False
+    ) -> None:
         self.room = FairBudget(MAX_PLACES_IN_ALL)
         self.pairs = FairBudget(MAX_MEASURED_IN_ALL)
         self.matching = Matching()
+        self.histograms = histograms
         self.plausible_bytes_per_us = max(1, int(gigabytes_per_second * _BYTES_PER_US_PER_GIGABYTE_PER_SECOND))
         self.implausible = 0
 

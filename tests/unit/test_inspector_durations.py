@@ -1,0 +1,152 @@
+"""The histogram of how long collectives took: where it counts, what ends it, how much of it there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inspector_records import line
+from test_inspector_exporter import Bench
+from test_inspector_formats import Sink, p2p
+
+from agent.sdk.metrics import COUNT, SUM
+from agent.sdk.ranks import RankLabel, WriterKey
+from exporters.inspector.exporter import InspectorConfig, InspectorExporter
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.accumulators import (
+    BOUND_LABELS,
+    BOUNDS_US,
+    MAX_HISTOGRAMS,
+    Durations,
+    JobSeries,
+)
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.shared import Shared
+
+FAMILY = "rankwatch_collective_operation_duration_seconds"
+SERIES = ("job", "AllReduce", "8192")
+
+
+def bench(path: Path, restored: bytes | None = None) -> Bench:
+    """An exporter that shows the histogram, and a rank 1 of a job with pid 7."""
+    (path / "here-pid7.log").touch()
+    made = Bench(path, restored=restored)
+    made.exporter = InspectorExporter(InspectorConfig(paths=[str(path)], operation_histogram=True))
+    made.ranks.labels[7] = RankLabel("job", "1")
+    made.start().look()
+    return made
+
+
+def append(path: Path, *lines: bytes) -> None:
+    """Write lines as the plugin does."""
+    with path.open("ab") as file:
+        file.write(b"".join(lines))
+
+
+def buckets(values: dict[tuple[str, ...], float], series: tuple[str, ...] = SERIES) -> dict[str, float]:
+    """A histogram's series by `le`."""
+    return {labels[-1]: value for labels, value in values.items() if labels[:-1] == series}
+
+
+def test_bounds_are_inclusive() -> None:
+    """A time that is a bound is in its bucket, one a microsecond longer in the next; every time is somewhere."""
+    durations = Durations()
+    durations.add([BOUNDS_US[0], BOUNDS_US[0] + 1, BOUNDS_US[-1], BOUNDS_US[-1] + 1, 0])
+    counts = durations.counts
+    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
+    assert BOUND_LABELS[0] == "1e-05"
+    assert BOUND_LABELS[-2:] == ("5.0", "+Inf")
+    assert [float(label) for label in BOUND_LABELS] == sorted(map(float, BOUND_LABELS))
+
+
+def test_off_by_default(tmp_path: Path) -> None:
+    """Who does not ask for it has no such series, and nothing is counted."""
+    (tmp_path / "here-pid7.log").touch()
+    plain = Bench(tmp_path).start()
+    plain.look()
+    append(tmp_path / "here-pid7.log", line(0))
+    assert FAMILY not in plain.look()
+    assert all(not writer.durations for writer in plain.exporter._writers())
+    plain.drain()
+
+
+def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
+    """A job's ranks and communicators on the node have one histogram per collective and size class."""
+    made = bench(tmp_path)
+    made.ranks.labels[9] = RankLabel("job", "9")
+    append(tmp_path / "here-pid7.log", *(line(sn, coll_exec_time_us=15) for sn in range(3)))
+    append(tmp_path / "here-pid7.log", line(0, id="0xdef", coll_exec_time_us=300), line(1, coll_exec_time_us=0))
+    append(tmp_path / "here-pid9.log", line(0, pid=9, coll_exec_time_us=7_000_000))
+    made.look()
+    found = buckets(made.look()[FAMILY])
+    made.drain()
+    assert list(found) == [*BOUND_LABELS, COUNT, SUM]
+    assert {le: found[le] for le in ("1e-05", "2e-05", "0.0002", "0.0005", "5.0", "+Inf", COUNT)} == {
+        "1e-05": 0,
+        "2e-05": 3,
+        "0.0002": 3,
+        "0.0005": 4,
+        "5.0": 4,
+        "+Inf": 5,
+        COUNT: 5,
+    }
+    assert found[SUM] == 7.000345
+
+
+def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
+    """A sum does not fall when one of its ranks, or a communicator, ends; it ends with the job's last rank."""
+    made = bench(tmp_path)
+    made.ranks.labels[9] = RankLabel("job", "9")
+    append(tmp_path / "here-pid7.log", line(0))
+    append(tmp_path / "here-pid9.log", line(0, pid=9))
+    made.look()
+    assert buckets(made.look()[FAMILY])[COUNT] == 2
+    for left, wanted in ((9, 2), (7, None)):
+        made.ranks.expired.update(one.writer_key for one in made.exporter._writers() if one.writer_key.pid == left)
+        made.look()
+        values = made.look()
+        assert buckets(values.get(FAMILY, {})).get(COUNT) == wanted
+    made.drain()
+
+
+def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
+    """Nothing of it is in the checkpoint: what was counted before is a counter reset, and nothing counts twice."""
+    first = bench(tmp_path)
+    first.ranks.labels[9] = RankLabel("job", "9")
+    append(tmp_path / "here-pid7.log", *(line(sn) for sn in range(5)))
+    append(tmp_path / "here-pid9.log", line(0, pid=9))
+    first.look(5)
+    first.look(5)
+    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
+    first.look(5)
+    assert buckets(first.look(5)[FAMILY])[COUNT] == 6
+    first.drain()
+    second = bench(tmp_path, first.state.published)
+    append(tmp_path / "here-pid7.log", line(5))
+    second.look()
+    assert buckets(second.look()[FAMILY])[COUNT] == 1
+    second.drain()
+
+
+def test_communicators_that_end_take_theirs_along() -> None:
+    """What a communicator's operations took goes with what it leaves; sends and receives have none."""
+    aggregate = Aggregate(
+        WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=Shared(histograms=True)
+    )
+    sink = Sink()
+    sink.aggregate = aggregate
+    sink.take(line(0), p2p(1))
+    assert [key.collective for key in aggregate.series.durations] == ["AllReduce"]
+    ended = aggregate.end(frozenset({"abc"}))
+    assert not aggregate.series.durations
+    assert [sum(own.counts) for own in ended.series.durations.values()] == [1]
+
+
+def test_no_more_histograms_than_the_bound() -> None:
+    """Of MAX_HISTOGRAMS + 1 the last by name is not shown."""
+    names = (f"{number:04}" for number in range(MAX_HISTOGRAMS + 1))
+    durations = {JobSeries(name, "AllReduce", "8192"): Durations() for name in names}
+    snapshot = InspectorSnapshot((), {}, Inheritance(durations=durations))
+    (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
+    assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
+    assert metric.labels[-1][0] == f"{MAX_HISTOGRAMS - 1:04}"

@@ -1,0 +1,117 @@
+"""Traces of the network proxy: which times are added up, for which connections, and how many at most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from test_inspector_aggregate import fresh
+from test_inspector_formats import PROXY_STEP, dumped, marker
+
+from agent.sdk.ranks import RankLabel
+from exporters.inspector.families import PROXY_SECONDS
+from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_TOTAL, Result, decode_lines
+from exporters.inspector.reading.intake import take
+from exporters.inspector.reading.turn import Published
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.proxies import MAX_PEERS, ProxyConnection
+
+FLAT_SEND = {"record_type": "proxy_step", "peer": 3, "direction": "send", "gpu_produce_us": 1, "peer_credit_us": 2,
+             "wire_us": 4, "total_us": 99}  # fmt: skip
+FLAT_RECV = {"record_type": "proxy_step", "peer": 2, "direction": "recv", "wire_us": 8, "flush_us": 16,
+             "gpu_consume_us": 32}  # fmt: skip
+
+
+def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple[Aggregate, Counter[Result]]:
+    """What a batch of rank 1 of 4 (communicator abc) with these traces adds up to, and what became of its lines."""
+    aggregate, results = aggregate or fresh(), Counter[Result]()
+    batch = marker(0, proxy_records=len(traces)) + b"".join(dumped(proxy_trace=trace) for trace in traces)
+    take(batch, lambda _: aggregate, results)
+    return aggregate, results - Counter({Result.DUMP_STATS: 1})
+
+
+def sums(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> dict[tuple[str, str], tuple[int, ...]]:
+    """Microseconds of the three phases, by direction and peer."""
+    times = traced(*traces, aggregate=aggregate)[0].proxies.microseconds
+    return {(key.direction, key.peer): own for key, own in times.items()}
+
+
+def test_steps_add_up_by_peer_and_phase() -> None:
+    """Steps count alone, in a segment and in the final line of their operation; lines without steps add nothing."""
+    segment = PROXY_STEP | {"record_type": "proxy_op_segment", "steps": [{"wire_us": 5}, {"wire_us": 7}]}
+    empty = PROXY_STEP | {"record_type": "proxy_op_start", "steps": []}
+    assert sums(FLAT_SEND, segment, PROXY_STEP, empty, FLAT_RECV, FLAT_RECV) == {
+        ("send", "3"): (1 + 10, 2 + 10, 4 + 5 + 7 + 10),
+        ("recv", "2"): (2 * 8, 2 * 16, 2 * 32),
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"peer": 4}, {"peer": -1}, {"direction": "up"}, {"wire_us": -1}, {"wire_us": MAX_EXEC_TIME_US + 1},
+     {"steps": [{"wire_us": -1}]}],
+)  # fmt: skip
+def test_what_cannot_be_true_is_garbage(changes: dict[str, Any]) -> None:
+    """A peer outside of the communicator, another direction, or a time out of bounds costs its line alone."""
+    aggregate, results = traced(FLAT_SEND | changes, FLAT_SEND | {"wire_us": MAX_EXEC_TIME_US})
+    assert results == {Result.GARBAGE: 1, Result.PROXY_TRACE: 1}
+    assert list(aggregate.proxies.microseconds.values()) == [(1, 2, MAX_EXEC_TIME_US)]
+
+
+def test_bounds() -> None:
+    """Peers beyond MAX_PEERS, and those that the budget refuses, share one connection; a total stops at MAX_TOTAL."""
+    aggregate = fresh()
+    for peer in range(MAX_PEERS + 2):
+        aggregate.proxies.note("abc", 1, 64, _decoded(FLAT_SEND | {"peer": peer}))
+    peers = [key.peer for key in aggregate.proxies.microseconds]
+    assert peers == [*map(str, range(MAX_PEERS)), "other"]
+    assert aggregate.proxies.microseconds[ProxyConnection("abc", 1, "send", "other")] == (2, 4, 8)
+    assert sums(FLAT_SEND, aggregate=fresh(admitted=2)) == {("send", "other"): (1, 2, 4)}
+    full = fresh()
+    full.proxies.microseconds[ProxyConnection("abc", 1, "send", "3")] = (MAX_TOTAL, MAX_TOTAL - 1, 0)
+    assert sums(FLAT_SEND, aggregate=full) == {("send", "3"): (MAX_TOTAL, MAX_TOTAL, 4)}
+
+
+def _decoded(trace: dict[str, Any]) -> Any:
+    return decode_lines(dumped(proxy_trace=trace))[0].proxy_trace
+
+
+def test_they_end_with_their_communicator() -> None:
+    """A communicator that ends takes its times along."""
+    aggregate, _ = traced(FLAT_SEND)
+    assert aggregate.end(frozenset({"abc"})).proxies.microseconds == {ProxyConnection("abc", 1, "send", "3"): (1, 2, 4)}
+    assert aggregate.proxies.microseconds == {}
+
+
+def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
+    """A rotated file's times go on while its successor has the connection, then they go; their room is counted."""
+    totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
+    writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, proxies=totals.proxies)  # noqa: FBT003
+    labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
+    inherited, key = Inheritance(), ("7", "42", "abc", "send", "3")
+    inherited.take(writer, labels)
+    inherited.take(writer, labels)
+    inherited.prune([writer], labels)
+    assert inherited.copy().proxies == {key: (2, 4, 8)}
+    inherited.prune([], labels)
+    assert inherited.proxies == {}
+    assert writer.series() == 3
+
+
+def test_what_is_shown() -> None:
+    """Seconds by rank, communicator, direction, peer and phase."""
+    aggregate, _ = traced(FLAT_RECV)
+    writer = WriterTotals.of(aggregate, caught_up=True)
+    writer = type(writer)(writer.writer_key, True, 0, frozenset({("abc", 1)}), {}, proxies=writer.proxies)  # noqa: FBT003
+    published = Published((writer,), True, {}, {}, {}, 0, 0)  # noqa: FBT003
+    labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
+    metrics = render(InspectorSnapshot((published,), labels, Inheritance()))
+    (metric,) = [metric for metric in metrics if metric.family is PROXY_SECONDS]
+    assert dict(zip(metric.labels, metric.values, strict=True)) == {
+        ("7", "42", "abc", "recv", "2", phase): pytest.approx(seconds)
+        for phase, seconds in (("wire", 8e-6), ("flush", 16e-6), ("gpu_consume", 32e-6))
+    }
