@@ -56,7 +56,6 @@ class Site:
                 await asyncio.wait({self.exporter._task})
 
     def kill(self, rank: int) -> None:
-        """Let a rank leave by SIGKILL."""
         self.ranks.observe_exit(self.keys[rank], KILLED)
 
     async def summaries(self) -> list[Summary]:
@@ -64,7 +63,6 @@ class Site:
         return await asyncio.to_thread(lambda: [summary for _, summary in folder.summaries(self.folder)])
 
     async def members(self) -> dict[str, bytes]:
-        """The files of the newest bundle."""
         return await asyncio.to_thread(self._members)
 
     def _members(self) -> dict[str, bytes]:
@@ -72,7 +70,6 @@ class Site:
             return {each.name: (archive.extractfile(each) or sys.stdin.buffer).read() for each in archive}
 
     def close(self) -> None:
-        """End the processes."""
         for process in self.processes:
             process.kill()
             process.wait()

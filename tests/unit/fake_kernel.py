@@ -34,12 +34,10 @@ class FakeKernel:
         self.open = 0
 
     def connect(self, protocol: int) -> Netlink:
-        """Open a channel."""
         self.open += 1
         return Netlink(_Channel(self, protocol))
 
     def answer(self, protocol: int, question: Message) -> list[bytes]:
-        """The datagrams that answer a question."""
         self.asked.append((protocol, question))
         return self._answer(protocol, question)
 

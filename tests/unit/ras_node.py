@@ -73,7 +73,7 @@ class Node:
         self.accepting: list[int] = []
         self.pids: list[int] = []
         self.listening: dict[int, tuple[int, int]] = {}
-        self.asked = 0
+        self.asked = self.connections = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
         self.state = StateSection("ras", None)
@@ -110,7 +110,6 @@ class Node:
         self.table.tick(20.0)
 
     def listen(self, inode: int, port: int | None = None, uid: int = 0) -> None:
-        """Add a listener, at the node's port unless another is given."""
         address = f"0100007F:{port or self.port:04X}"
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 {uid} 0 {inode} 1\n")
@@ -126,6 +125,7 @@ class Node:
         self.streams.remove(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         client = Endpoint(*writer.get_extra_info("peername"))
         if self.accepting:
             pid = self.accepting.pop(0)
@@ -158,7 +158,6 @@ class Node:
             end_writers(self.context)
 
     async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
-        """Start an exporter."""
         exporter = RasExporter(config)
         lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
         self.context = lent("ras", self.table.clock, self.tree.root.parent, **lends)

@@ -91,7 +91,6 @@ class Node:
         self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
     async def look(self, *changes: Callable[[], object]) -> None:
-        """Start, look, look again after each change, and end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
@@ -102,7 +101,6 @@ class Node:
             await self.exporter.drain()
 
     def series(self, part: str) -> dict[str, list[float]]:
-        """The values of the families whose name has ``part`` in it."""
         found: dict[str, list[float]] = {}
         for each in samples(self.exporter.families(self.exporter.snapshot())):
             if part in each.name:
@@ -110,7 +108,6 @@ class Node:
         return found
 
     def failed(self) -> set[tuple[str, str]]:
-        """The checks that have failed."""
         return {(each.subject.name, each.check) for each in failed(self.ledger)}
 
 

@@ -35,7 +35,6 @@ class Door:
         self._hanging_pid = hanging_pid
 
     def __call__(self, _proc: Path, _cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
-        """Look."""
         if pid == self._hanging_pid:
             self.begun.set()
             self.opened.wait(60)

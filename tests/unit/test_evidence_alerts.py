@@ -106,7 +106,6 @@ class Answers:
         self.answer: AlertsAnswer | Exception = AlertsAnswer()
 
     async def call(self, request: AlertsRequest, _seconds: float) -> AlertsAnswer:
-        """Answer."""
         self.asked.append(request)
         if isinstance(self.answer, Exception):
             raise self.answer

@@ -142,7 +142,6 @@ class Reader:
         self._said = said
 
     def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """The ends of the files; nothing is said by one that hangs."""
         if self._said is None:
             self.gate.wait(60)
             raise OSError("late")

@@ -42,7 +42,6 @@ class Bench:
         return found
 
     def restarted(self) -> Bench:
-        """Another agent with this one's checkpoint."""
         saved = msgspec.msgpack.encode(self.gpus.remembered)
         return Bench(msgspec.msgpack.decode(saved, type=dict[str, Remembered]))
 
@@ -158,17 +157,6 @@ def test_votes_become_levels_when_they_keep_coming() -> None:
     assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.FAILED
     bench.look(gpu(0, temperature_celsius=90, energy_millijoules=1))
     assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
-
-
-def test_a_reset_ends_what_was_held_against_a_link() -> None:
-    """Errors before the reset flag no look after it."""
-    bench = Bench()
-    for count in range(3):
-        link = Link(0, up=True, errors={"replay": count})
-        bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=9), links=(link,)))
-    assert bench.view(0).links.flagged == {0: 2 / 30}
-    bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=1), links=(Link(0, up=True, errors={"replay": 5}),)))
-    assert bench.view(0).links.flagged == {}
 
 
 def test_a_gpu_under_another_index() -> None:

@@ -3,15 +3,12 @@
 from typing import Any
 
 import msgspec
-from client_metrics import samples
 from hypothesis import given, strategies as st
 from lent import well
 
 from agent.sdk.hardware import CheckState
 from exporters.nvml import judge
-from exporters.nvml.families import NvmlSnapshot, render
 from exporters.nvml.fields import FIELDS, JUDGED, plausible
-from exporters.nvml.gpus import GpuView
 from exporters.nvml.judge import (
     FLAGGED_LOOKS,
     LOOKS,
@@ -41,24 +38,6 @@ def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
         marks = [-1, 2**64 - 1, *([2**32 - 1] if most < 2**32 else [])]
         assert [value for value in (0, most, most + 1, *marks) if plausible({name: value})] == [0, most], name
     assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
-
-
-def test_which_action_and_domain_are_shown() -> None:
-    """An action has its name, or a number while it has none; a fabric shows within a domain alone."""
-    shown = []
-    for action, cluster in ((0, ""), (2, DOMAIN), (8, "")):
-        view = GpuView(
-            "GPU-a", 0, reading=GpuReading(0, values={"recovery_action": action}, fabric=Fabric(3, 0, 7, cluster))
-        )
-        found = samples(render(NvmlSnapshot(gpus=(view,))))
-        shown.append(
-            [
-                (each.labels.get("action"), each.labels.get("clique"))
-                for each in found
-                if len(each.labels) > 2 and "pci" not in each.labels
-            ]
-        )
-    assert shown == [[], [("node_reboot", None), (None, "7")], [("unknown_8", None)]]
 
 
 # -- clocks ------------------------------------------------------------------------------------------------------------
@@ -240,17 +219,6 @@ def test_a_reset_shows() -> None:
 def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
     """A link with these errors."""
     return Link(number, up, errors)
-
-
-def test_a_link_that_was_never_up_is_no_fault() -> None:
-    """It counts from the first time it is up, also before a restart; one whose state is unknown counts for neither."""
-    nvlinks = NvLinks()
-    for up, shown, healthy in ((True, {0: True}, True), (False, {0: False}, False), (True, {0: True}, True)):
-        view = nvlinks.look([link(up), link(up=False, number=1)])
-        assert (view.up, well(nvlinks.checks(view))) == (shown, {"nvlink_down": healthy})
-    view = nvlinks.look([link(None)])
-    assert (view.up, nvlinks.checks(view)) == ({}, {})
-    assert NvLinks([1]).look([link(), link(up=False, number=1)]).up == {0: True, 1: False}
 
 
 def test_errors_of_all_links_never_fall() -> None:

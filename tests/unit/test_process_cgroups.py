@@ -65,7 +65,6 @@ class Oomd:
         monkeypatch.setattr(cgroups.os, "getxattr", self.getxattr)
 
     def getxattr(self, path: str, name: str, **_: bool) -> bytes:
-        """An attribute that was set."""
         if (path, name) not in self.attributes:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return self.attributes[path, name]

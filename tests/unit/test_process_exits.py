@@ -41,7 +41,6 @@ class InlineThread(OwnThread):
         self.calls = 0
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run ``function`` here."""
         self.calls += 1
         return function()
 
@@ -78,12 +77,10 @@ class Node:
         return keys
 
     def states(self, job: str) -> set[str]:
-        """The states of a job's ranks."""
         views = self.ranks.snapshot().ranks
         return {view.process.verdict.state for view in views if view.label.job_id == job and view.process.verdict}
 
     def learnt(self) -> int:
-        """How many exits are known with their status."""
         return sum(view.process.exit is not None for view in self.ranks.snapshot().ranks)
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, strategies as st
 from proc_tree import stat_line
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
-from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
+from agent.system.process_lines import MAX_CPU_LIST, parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
 from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
-from exporters.process.usage.waits import wait_of
+from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
 
 
 def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
@@ -25,18 +26,6 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-def test_times_of_a_stat_line() -> None:
-    """CPU time is user and system time, that of waited-for children stands apart, and nothing is taken for another."""
-    fields = stat_line(7, "x) y", "R", 3, 0, 5, 123456, 0).split(" ")
-    skipped = 1  # the name has a blank of its own
-    for number, value in ((12, 4), (14, 100), (15, 20), (16, 3000), (17, 400), (24, 77), (42, 9)):
-        fields[number - 1 + skipped] = str(value)
-    stat = parse_stat(" ".join(fields))
-    assert stat is not None
-    found = (stat.major_faults, stat.cpu_ticks, stat.waited_cpu_ticks, stat.resident_pages, stat.io_wait_ticks)
-    assert found == (4, 120, 3400, 77, 9)
-
-
 @pytest.mark.parametrize("number", [12, 14, 24, 42])
 @pytest.mark.parametrize("value", ["-1", "x", str(2**63)])
 def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
@@ -44,18 +33,6 @@ def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
     fields = stat_line(7, "x", "R", 3, 0, 5, 123456, 0).split(" ")
     fields[number - 1] = value
     assert parse_stat(" ".join(fields)) is None
-
-
-def test_swap_and_switches_of_a_status() -> None:
-    """Swapped memory is in bytes, and 0 where a zombie has none."""
-    switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
-    text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
-    status = parse_status(text)
-    assert status is not None
-    assert (status.swap_bytes, status.context_switches) == (0, 8)
-    swapped = parse_status(text + "VmSwap:\t      12 kB\n")
-    assert swapped is not None
-    assert swapped.swap_bytes == 12288
 
 
 @pytest.mark.parametrize(
@@ -122,15 +99,6 @@ class Threads:
         return self.waits.get(tid)
 
 
-def test_thread_totals_begin_at_zero_and_take_in_the_increases() -> None:
-    """What threads waited before the first look is not counted: a restarted agent adds nothing of the past."""
-    node = Threads()
-    node.waits = {1: 700, 2: 50}
-    assert node.look(thread(1, io=9), thread(2)) == (0, 0)
-    node.waits = {1: 800, 2: 60}
-    assert node.look(thread(1, 1, io=11), thread(2, 1)) == (110, 2)
-
-
 def test_quiet_threads_are_not_asked() -> None:
     """Only the main thread, what ran, what is ready and what is new is asked how long it waited; no wait is lost."""
     node = Threads()
@@ -188,19 +156,6 @@ def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     found = shares(many)
     assert len({len(each) for each in found.values()}) == 1
     assert MAX_IN_ALL // 2 < sum(map(len, found.values())) <= MAX_IN_ALL
-
-
-def test_cpu_time_of_children_goes_on_when_they_end() -> None:
-    """The sum does not change when a child ends and is waited for; its last time counts once."""
-    cpu = ChildrenCpu()
-    cpu.note(thread(1, waited=50), [])
-    assert cpu.ticks is None
-    cpu.note(thread(1, waited=50), [thread(2, 10), thread(3, 5, waited=1)])
-    assert cpu.ticks == 16
-    cpu.note(thread(1, waited=50), [thread(2, 30), thread(3, 5, waited=1)])
-    assert cpu.ticks == 36
-    cpu.note(thread(1, waited=82), [thread(3, 5, waited=1)])  # child 2 used two more ticks, then ended
-    assert cpu.ticks == 38
 
 
 def test_children_before_the_first_look_do_not_count() -> None:
@@ -319,3 +274,44 @@ def test_what_was_not_told_before_begins_to_count() -> None:
     assert jobs.waited == {"7": GroupTotals(throttled=1)}
     jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
     assert jobs.waited == {"7": GroupTotals(1, throttled=1)}
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("0-3,8", {0, 1, 2, 3, 8}),
+    ("5", {5}),
+    (f"{MAX_CPUS - 1}-{MAX_CPUS + 7}", {MAX_CPUS - 1}),
+    (f"{MAX_CPUS}", set()),
+    ("", set()),
+    ("3-", set()),
+    ("all", set()),
+])  # fmt: skip
+def test_lists_of_cpus(text: str, expected: set[int]) -> None:
+    """A list gives CPUs up to the greatest number that a CPU can have; any other text gives none."""
+    assert parse_cpus(text) == expected
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_read(text: str) -> None:
+    """No text raises an error."""
+    parse_cpus(text)
+
+
+def test_nodes(tmp_path: Path) -> None:
+    """CPUs give the memory nodes that have some of them; without the kernel's folder none."""
+    for node, cpus in ((0, "0-15,32-47"), (1, "16-31"), (10, "")):
+        (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
+        (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")
+    (tmp_path / "devices/system/node/online").write_text("0-1\n")
+    nodes = read_nodes(tmp_path)
+    assert [nodes_of(parse_cpus(text), nodes) for text in ("0-3", "15-16", "64", "")] == ["0", "0,1", "", ""]
+    assert read_nodes(tmp_path / "elsewhere") == {}
+
+
+@pytest.mark.parametrize(("length", "is_shown"), [(MAX_CPU_LIST, True), (MAX_CPU_LIST + 1, False)])
+def test_a_list_too_long_for_a_label_is_left_out(length: int, is_shown: bool) -> None:
+    """A list longer than MAX_CPU_LIST gives no CPUs."""
+    text = Path("/proc/self/status").read_text()
+    own = next(line for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
+    found = parse_status(text.replace(own, f"Cpus_allowed_list:\t{'1' * length}"))
+    assert found is not None
+    assert bool(found.cpus) == is_shown

@@ -27,7 +27,6 @@ class Directory:
         self.asked: list[int] = []
 
     def getpwuid(self, uid: int) -> object:
-        """As of pwd."""
         self.threads.add(threading.current_thread().name)
         self.asked.append(uid)
         self.answers.wait()

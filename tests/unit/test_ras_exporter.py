@@ -26,17 +26,9 @@ LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    """A node of its own for each test."""
-    node = Node(tmp_path)
-    with node.listener:
-        yield node
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Node]:
-    """A node with another address than the reports name."""
-    node = Node(tmp_path, address="10.0.0.2")
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node, by default with the address that the reports name."""
+    node = Node(tmp_path, address=getattr(request, "param", "10.0.0.1"))
     with node.listener:
         yield node
 
@@ -268,14 +260,6 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
     assert saved != node.state.published == msgspec.msgpack.encode([])
 
 
-async def test_a_report_without_room_is_counted(node: Node) -> None:
-    """Where the agent's budget of series is spent, the report is left out."""
-    node.admission = Admission(in_all=4)
-    async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (found.queries, found.reports) == (1, {})
-
-
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
     caplog.set_level("INFO")
@@ -291,6 +275,7 @@ async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: p
         "RAS reports on job {job_id}: {ranks} ranks",
         "no series are left for RAS's reports on job {job_id}",
     ]
+    assert exporter.snapshot().reports == {}
 
 
 async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -342,8 +327,7 @@ async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
     assert (found.heard.up, node.asked) == ({}, 0)
 
 
-@pytest.mark.parametrize("event", ["PEER_DEAD", "PEER_UNRESPONSIVE"])
-async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) -> None:
+async def test_an_alarm_wakes_the_standby_for_a_while(last: Node) -> None:
     """The standby, which would ask after 28 s, asks soon, and goes on at the reporter's pace for five minutes."""
     async with last.exporter() as exporter:
         await last.first_query(exporter)
@@ -353,7 +337,7 @@ async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) ->
         await last.tell(exporter, "PEER_RECOVERED")
         await last.look(exporter, WOKEN_SECONDS)
         assert last.asked == 1
-        await last.tell(exporter, event)
+        await last.tell(exporter, "PEER_DEAD")
         await last.look(exporter, 0.0)
         await last.look(exporter, WOKEN_SECONDS)
         assert last.asked == 2
@@ -365,22 +349,6 @@ async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) ->
             assert last.asked == asked
         await last.look(exporter, 3 * LONGEST_INTERVAL_SECONDS)
         assert last.asked == 41
-
-
-async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed(last: Node) -> None:
-    """Its process has ended: the standby asks soon, listens to another, and asks once more for what it missed."""
-    async with last.exporter() as exporter:
-        await last.first_query(exporter)
-        stream = await last.listened_to(exporter)
-        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
-        stream.close()
-        await last.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
-        await last.look(exporter, 0.0)
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 2
-        assert await last.listened_to(exporter) is not stream
-        assert len(last.streams) == 1
-        await last.tell(exporter, "PEER_DEAD")
 
 
 def held_up(node: Node) -> asyncio.Event:
@@ -509,8 +477,9 @@ def test_localhost_is_both_loopbacks() -> None:
     assert RasConfig().oldest() == (2, 29, 2)
 
 
-async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node) -> None:
-    """The process of rank 1 is missed by two reports over 15 s: its rank is unresponsive, until RAS is not asked."""
+@pytest.mark.parametrize(("node", "state"), [("10.0.0.1", "unresponsive"), ("10.0.0.2", "alive")], indirect=["node"])
+async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, state: str) -> None:
+    """A rank that reports miss for 15 s is unresponsive until RAS is not asked; a pid of another host is not meant."""
     node.replies = [report(1, size=2)]
     node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:
@@ -519,18 +488,24 @@ async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node)
         for _ in range(2):
             await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.table.tick()
-        assert node.table.states() == {"0": "alive", "1": "unresponsive"}
+        assert node.table.states() == {"0": "alive", "1": state}
     node.table.tick()
     assert node.table.states() == {"0": "alive", "1": "alive"}
 
 
-async def test_a_process_of_another_host_with_the_same_pid_is_not_meant(elsewhere: Node) -> None:
-    """The address of the missed process is none of this node's: its namesake here is alive."""
-    node = elsewhere
-    node.replies = [report(1, size=2)]
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        for _ in range(3):
-            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        node.table.tick()
-        assert node.table.states() == {"0": "alive", "1": "alive"}
+async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node) -> None:
+    """After the last rank has left, nothing connects to the listener that its child still holds."""
+    async with node.exporter("monitor") as exporter:
+        await node.look(exporter, 1.0)
+        stream = await node.listened_to(exporter)
+        for pid in (11, 12):
+            node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
+        await asyncio.to_thread(node.listen, 13)
+        before = node.connections
+        stream.close()
+        await node.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
+        for _ in range(8):
+            with pytest.raises(NoData):
+                await node.look(exporter, 1.0)
+            await asyncio.sleep(0.02)  # a connection would come now
+    assert node.connections == before

@@ -129,11 +129,9 @@ class Wanting(ListenerSearch):
         self.told: dict[ProcessKey, FileFacts] = {}
 
     def wanted(self) -> dict[ProcessKey, FileRequest]:
-        """All that is not noted."""
         return {key: request for key, request in self.wants.items() if key not in self.told}
 
     def note(self, _asked: object, found: object) -> None:
-        """Remember it."""
         self.told.update(found)  # type: ignore[call-overload]
 
 

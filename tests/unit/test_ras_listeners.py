@@ -101,13 +101,6 @@ def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -
     assert look(tree, *keys) == {V4: Site(dict.fromkeys(keys, Server((2, 30, 7), 1.0)), 0)}
 
 
-def test_a_listener_that_no_rank_holds_is_unowned(tree: ProcTree) -> None:
-    """A child that outlived its rank holds the listener still: it is no rank's."""
-    key = add(tree, 10, 71)
-    add(tree, 30, 72, threads={})
-    assert look(tree, key) == {V4: Site({key: Server((2, 30, 7), 1.0)}, 1)}
-
-
 @pytest.mark.parametrize(
     ("threads", "owned"),
     [({12: "NCCL RAS", 13: "NCCL Service"}, True), ({13: "NCCL Service"}, False), ({12: "python3"}, True), ({}, False)],
@@ -195,17 +188,21 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
         version_of(library(tmp_path / "cut", good, sections=4))
 
 
-def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) -> None:
-    """Where the name has no version the file is read as the process has it; a FIFO in its place holds up nobody."""
+@pytest.mark.parametrize(("name", "text", "server"), [
+    ("libnccl.so.2", b"NCCL version 2.31.2+cuda13.3\0", Server((2, 31, 2), 1.0)),
+    ("librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0", Server((2, 28, 3), 1.0, "rccl")),
+])  # fmt: skip
+def test_the_version_of_an_unnumbered_library_is_read_from_it(
+    tree: ProcTree, name: str, text: bytes, server: Server
+) -> None:
+    """If a library's name has no version, as RCCL's, its file has it; a FIFO in its place holds up nobody."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
-    (tree.root / "10/maps").write_text(
-        NAMED.replace("/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7", "/opt/libnccl.so.2")
-    )
-    library(inside / "libnccl.so.2", b"NCCL version 2.31.2+cuda13.3\0")
-    assert look(tree, key)[V4].servers[key].version == (2, 31, 2)
-    (inside / "libnccl.so.2").unlink()
-    os.mkfifo(inside / "libnccl.so.2")
+    (tree.root / "10/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /opt/{name}\n")
+    library(inside / name, text)
+    assert look(tree, key)[V4].servers[key] == server
+    (inside / name).unlink()
+    os.mkfifo(inside / name)
     assert look(tree, key)[V4].servers[key].version is None
     (tree.root / "10/maps").unlink()
     assert look(tree, key)[V4].servers[key].version is None
@@ -325,15 +322,6 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     assert look(tree, key)[V4].servers[key].version is None
 
 
-def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
-    """RCCL's library is named after ROCm's version: its own is read from its text."""
-    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
-    inside.mkdir(parents=True)
-    (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
-    library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
-    assert look(tree, key)[V4].servers[key] == Server((2, 28, 3), 1.0, "rccl")
-
-
 def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None:
     """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
     first, second = add(tree, 10, 71), add(tree, 11, 72)
@@ -391,25 +379,18 @@ def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTre
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row is found where it ends at the bound, and one byte beyond it is not."""
+    """A row that ends at the bound counts, one a byte beyond it does not; tcp6 has those to a listener of both."""
     server, client = V4, Endpoint("127.0.0.1", 40001)
-    found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
-    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
+    line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)
     expected = sockets_module.Socket(server, client, 0, 99)
     size = (tree.root / "net/tcp").stat().st_size
     monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
     assert sockets_module.connection(tree.root / "net", server, client) == expected
     monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
     assert sockets_module.connection(tree.root / "net", server, client) is None
-
-
-def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
-    """The kernel has IPv4's connections to it among those of IPv6."""
-    mapped = "0000000000000000FFFF0000"
-    line = f"1: {mapped}0100007F:6D7C {mapped}0100007F:9C41 01 0:0 0:0 0 0 0 99 1\n"
-    (tree.root / "net/tcp6").write_text(HEAD + line)
-    client = Endpoint("127.0.0.1", 40001)
-    assert sockets_module.connection(tree.root / "net", V4, client) == sockets_module.Socket(V4, client, 0, 99)
+    (tree.root / "net/tcp6").write_text(line.replace("0100007F", "0000000000000000FFFF00000100007F"))
+    assert sockets_module.connection(tree.root / "net", server, client) == expected
 
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:

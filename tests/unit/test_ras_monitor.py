@@ -55,7 +55,6 @@ class Station:
         return self.monitors.snapshot()
 
     async def follow(self, servers: frozenset[ProcessKey] = SERVERS) -> None:
-        """Listen to the one address."""
         await self.monitors.follow({self.endpoint: servers})
 
     async def begin(self) -> asyncio.StreamWriter:

@@ -3,8 +3,8 @@
 import itertools
 import math
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.ranks.rank.environment import Claim
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, PublishedProcess, RankLabel
@@ -85,6 +85,9 @@ def plan_of(found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules =
     (process(5, age=121), {HERE: site(5, server=Server((2, 27, 3), 1.0))}, Rules("auto", (2, 27, 3), once=False), None),
     (process(5, age=0), {HERE: site(5)}, AUTO, None),
     (process(5), {HERE: site(5)}, Rules("reporter", (2, 29, 2), once=True), None),
+    (process(5), {HERE: site(5)}, replace(AUTO, max_ranks=4), None),
+    (process(5), {HERE: site(5)}, replace(AUTO, max_ranks=3), "too_large"),
+    (replace(process(5), slots=[RankLabel("a", "2"), RankLabel("a", "3")]), {HERE: site(5)}, AUTO, None),
 ])  # fmt: skip
 def test_why_a_job_is_not_asked(
     found: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
@@ -216,21 +219,6 @@ def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
         assert shown == expected
         assert known.interval_seconds == pytest.approx(known.next_interval_seconds("reporter", 0.5))
     assert Schedule(least_seconds=60.0).next_interval_seconds("reporter", 0.5) == pytest.approx(60.0)
-
-
-@pytest.mark.parametrize(("max_ranks", "why"), [(4, None), (3, "too_large"), (None, None)])
-def test_a_job_beyond_the_site_s_limit_is_not_asked(max_ranks: int | None, why: str | None) -> None:
-    """A job of as many ranks as the limit is asked, one of one more is not."""
-    rules = msgspec.structs.replace(AUTO, max_ranks=max_ranks)
-    (plan,) = query_plans([process(5, rank=0)], {HERE: site(5)}, rules, NOW)
-    assert plan.refusal == why
-
-
-def test_all_ranks_of_a_process_count_for_its_role() -> None:
-    """A process of several ranks that holds the last one, though not as its first, stands by."""
-    labels = tuple(RankLabel("4711", str(rank)) for rank in (2, 3))
-    (plan,) = query_plans([msgspec.structs.replace(process(5), slots=list(labels))], {HERE: site(5)}, AUTO, NOW)
-    assert plan.role == "standby"
 
 
 @pytest.mark.parametrize(("missing", "isolated"), [(0, False), (4, False), (5, True), (8, True)])

@@ -45,7 +45,6 @@ class Always(ListenerSearch):
         self._bench = bench
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The one that the bench has."""
         return self._bench.reached
 
 
@@ -199,7 +198,6 @@ class Reached(ListenerSearch):
         self.servers = list(servers)
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The next."""
         return self.servers.pop(0) if self.servers else None
 
 

@@ -42,13 +42,6 @@ def report(*communicators: dict[str, object], **changed: object) -> bytes:
 GOOD = communicator(hash="0xcd")
 
 
-def test_a_good_communicator() -> None:
-    """The made-up communicator is taken as it is: what the others change is what is refused."""
-    found = read_json(report(communicator()))
-    assert [(each.hash, each.responding, each.missing) for each in found.communicators] == [("0xab", 1, 1)]
-    assert found.skipped == {}
-
-
 @pytest.mark.parametrize(("changed", "reason"), [
     ({"size": 0, "ranks": [], "missing_ranks": []}, "phantom"),
     ({"size": -1}, "unreadable"),
@@ -184,23 +177,15 @@ def place(number: int, host: str = "10.0.0.1") -> str:
     return f"  Rank {number} -- GPU 1 managed by process 77 on node {host}"
 
 
-@pytest.mark.parametrize("number", [-406962632, 8, 10**10])
-def test_text_with_a_rank_outside_its_communicator_is_garbage(number: int) -> None:
-    """Versions that walk off their data give ranks that cannot be: no series comes of it."""
-    found = text(paragraph(0, 0xAB, place(number)))
-    assert [rank for each in found.communicators for rank in each.named] == []
-
-
-def test_text_hosts_are_addresses_or_nothing() -> None:
-    """What is no address becomes no label."""
-    found = text(paragraph(0, 0xAB, place(1, 'x"}'), place(2)))
-    assert [each.place.host for each in found.communicators[0].named] == ["", "10.0.0.1"]
-
-
-def test_text_names_the_nvml_index_where_it_differs() -> None:
-    """The GPU is the physical one: the NVML index where the text gives it, else CUDA's, which is then the same."""
-    found = text(paragraph(0, 0xAB, place(1).replace("GPU 1", "GPU 1 (NVML 5)"), place(2)))
-    assert [each.place.gpu for each in found.communicators[0].named] == [5, 1]
+@pytest.mark.parametrize(("line", "named"), [
+    (place(-406962632), []), (place(8), []), (place(10**10), []),  # old versions walk off their data
+    (place(1, 'x"}'), [("", 77, 1)]),
+    (place(1), [("10.0.0.1", 77, 1)]),
+    (place(1).replace("GPU 1", "GPU 1 (NVML 5)"), [("10.0.0.1", 77, 5)]),
+])  # fmt: skip
+def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int, int]]) -> None:
+    """A rank outside its communicator is garbage, no host but an address is a label, and NVML's index comes first."""
+    assert [rank.place for each in text(paragraph(0, 0xAB, line)).communicators for rank in each.named] == named
 
 
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:

@@ -17,7 +17,6 @@ from exporters.ras.report.text_report import read_text
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 TABLE = DATA / "transcripts.tsv"
-NEWEST = "2.32.3"
 STAGES = ("initializing", "finalizing", "aborted")
 LOST_BY_TEXT = {"2.28.9/crash/comm_initialising_sorted_first_one_rank", "2.28.9/crash/missing_in_many_comms"}
 """The library's text walks off its data and loses a communicator."""
@@ -183,41 +182,3 @@ def assert_tells_no_other(name: str, text: Communicator, structured: Communicato
 def unranked(rank: MissingRank | TroubledRank) -> tuple[object, ...]:
     """As a text tells it, which names no global ranks."""
     return msgspec.structs.astuple(msgspec.structs.replace(rank, rank=None))
-
-
-def test_text_of_old_versions_tells_what_new_ones_tell_in_json() -> None:
-    """Where a step was played with an old and a new version, the old text counts the missing as the new JSON does."""
-    compared = 0
-    for name, body in ALL.items():
-        version, scenario, step = name.split("/")
-        if version >= "2.28.9" or scenario in ("crash", "sigstop") or not step.endswith(".verbose.txt"):
-            continue
-        newer = ALL.get(f"{NEWEST}/{scenario}/{step.replace('.verbose.', '.json.')}", b"")
-        if not newer.startswith(b"{"):
-            continue
-        old, new = read(body), read(newer)
-        assert isinstance(old, Report), name
-        assert isinstance(new, Report), name
-        counts = {
-            communicator.hash: (communicator.size, communicator.responding)
-            for communicator in old.communicators
-            if communicator.missing
-        }
-        if counts:
-            assert counts == {
-                communicator.hash: (communicator.size, communicator.responding)
-                for communicator in new.communicators
-                if communicator.missing
-            }, name
-            compared += 1
-    assert compared > 30
-
-
-def test_rccl_differs_in_its_banner_alone() -> None:
-    """A text report under RCCL's banner is read as NCCL's."""
-    body = ALL["2.28.3/missing/04_NOCOMM_and_incomplete.verbose.txt"]
-    banner = (
-        b'RCCL version 2.28.3 compiled with ROCm "7.0.2.0"\nHIP runtime version 70051831, amdgpu driver version 0\n'
-    )
-    report = read_text(banner + b"\n".join(body.split(b"\n")[2:]))
-    assert (report, report.version) == (read_text(body), "2.28.3")

@@ -243,7 +243,6 @@ class Node:
 
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[RdmaExporter]:
-        """The exporter from its start and first look to its end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
@@ -252,7 +251,6 @@ class Node:
             await self.exporter.drain()
 
     def failed(self) -> set[tuple[str, str]]:
-        """The checks that have failed."""
         return {(each.subject.name, each.check) for each in failed(self.ledger)}
 
     def told(self) -> set[str]:
@@ -260,11 +258,9 @@ class Node:
         return {entry.subject.name for entry in self.ledger.entries()}
 
     def nics(self) -> list[str]:
-        """The devices that may be near a GPU."""
         return [nic.device for nic in self.hardware.nics()]
 
     def series(self, family: str) -> dict[str, float]:
-        """The series of a family by device."""
         rendered = self.exporter.families(self.exporter.snapshot())
         return {
             sample.labels["device"]: sample.value

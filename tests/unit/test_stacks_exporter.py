@@ -48,7 +48,6 @@ class Asked:
         self.error: Exception | None = None
 
     async def call(self, request: StackRequest, _deadline_seconds: float) -> StackAnswer:
-        """Answer as the helper does."""
         self.pids.append(request.pid)
         if self.error is not None:
             raise self.error
@@ -68,7 +67,6 @@ class Node:
         self.keys: dict[int, ProcessKey] = {}
 
     async def start(self) -> None:
-        """Start the exporter."""
         lend: Any = lambda _spec: self.asked  # noqa: E731  # what a context has in this place
         more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
         await self.exporter.start(lent("stacks", self.clock, **more))
@@ -81,7 +79,6 @@ class Node:
         self.progress(pid, rank, job)
 
     def progress(self, pid: int, rank: int, job: str = "7") -> None:
-        """Let a rank complete an operation now."""
         member = Membership(f"{WORLD[:-1]}{job}", rank, 64, "world")
         self.ranks.observe_records(writer_key(pid), [member], self.clock.time())
         self.ranks.link(writer_key(pid), self.keys[pid])

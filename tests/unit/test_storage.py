@@ -129,7 +129,6 @@ class Node:
 
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[StorageExporter]:
-        """The exporter from its start to its end."""
         await self.exporter.start(self.context)
         try:
             yield self.exporter
@@ -138,13 +137,11 @@ class Node:
             await stop_all(self.helpers)
 
     async def look(self) -> tuple[Probe, ...]:
-        """Start, look once and end."""
         async with self.under_way() as exporter:
             await exporter.update()
         return self.exporter.snapshot()
 
     def checks(self) -> dict[str, bool]:
-        """What was told."""
         return {entry.check: entry.finding.state is CheckState.OK for entry in self.ledger.entries()}
 
 
