@@ -154,17 +154,23 @@ async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) ->
     assert [each.trigger for each in await site.summaries()] == ["asked", "dead"]
 
 
-async def test_a_full_disk_costs_the_bundle(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no bundle can be written that is counted, and the exporter goes on."""
+@pytest.mark.parametrize(("error", "failures"), [
+    (OSError(28, "No space left on device"), {"bundle": 1}),
+    (module.bundle.NoPlaceError("other users' bundles of open pages"), {"bundle": 0, "places": 1}),
+])  # fmt: skip
+async def test_a_bundle_that_cannot_be_written_is_counted(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, failures: dict[str, int]
+) -> None:
+    """A full disk, or no place among other users' bundles, costs the bundle, and the exporter goes on."""
 
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
+    def fail(*_: object) -> str:
+        raise error
 
-    monkeypatch.setattr(module.bundle, "write", full)
+    monkeypatch.setattr(module.bundle, "write", fail)
     await site.start()
     site.kill(1)
     await site.look(30)
-    assert site.exporter.snapshot() == {"bundle": 1}
+    assert site.exporter.snapshot() == failures
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
@@ -182,19 +188,6 @@ async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -
     tried = module.MAX_WAITING * (module.MAX_WAITING_PER_USER + 1)
     assert site.exporter.snapshot() == {"bundle": 0, "places": tried - len(first)}
     assert set(first) == site.exporter._begun.keys()
-
-
-async def test_a_bundle_without_a_place_is_counted(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle that finds no place among those of open pages of other users is counted, and the exporter goes on."""
-
-    def full(*_: object) -> str:
-        raise module.bundle.NoPlaceError("none")
-
-    monkeypatch.setattr(module.bundle, "write", full)
-    await site.start()
-    site.kill(1)
-    await site.look(30)
-    assert site.exporter.snapshot() == {"bundle": 0, "places": 1}
 
 
 async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> None:

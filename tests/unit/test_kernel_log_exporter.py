@@ -166,16 +166,12 @@ async def test_the_agents_log_has_each_kind_of_event_once(log: Path, caplog: pyt
     node.write("python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]")
     node.write(*[f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, name=x" for number in range(MAX_LOGGED)])
     await node.look()
-    lines = [(record.getMessage(), record.fields) for record in caplog.records]  # type: ignore[attr-defined]
+    lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert len(lines) == MAX_LOGGED
-    assert lines[0] == (
-        "the kernel's log reports a recovery: {category}",
+    assert lines[:2] == [
         {"category": "filesystem_mount_done", "part": "sda1", "count": 7},
-    )
-    assert lines[1] == (
-        "the kernel's log reports {category} for rank {rank} of job {job_id}, pid {pid}",
         {"category": "nccl_segfault", "pid": "4711", "job_id": "4711", "rank": "3", "count": 1},
-    )
+    ]
 
 
 OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1234kB, anon-rss:1234kB"

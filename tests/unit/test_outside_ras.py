@@ -10,7 +10,7 @@ import ras_reports
 from hypothesis import given, settings, strategies as st
 from lent import Admission
 from odd_values import damaged, shown
-from test_ras_events import TEXT
+from test_ras_client import TEXT
 from test_ras_transcripts import transcripts
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess

@@ -8,6 +8,7 @@ import pytest
 from client_metrics import samples
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
+from agent.sdk.evidence import EvidenceBoard
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.query import reports as saved_module
 from exporters.ras.query.jobs import OwnedJob
@@ -31,6 +32,7 @@ from exporters.ras.report.hangs import (
 )
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
+from exporters.ras.show import evidence
 from exporters.ras.show.families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -443,3 +445,43 @@ def test_a_clock_that_was_set_back_delays_no_hang() -> None:
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
     watches = watch(watch({}, still, 5000.0), still, 1400.0)
     assert (watches["0xa0"].since_seconds, watch(watches, still, 1700.0)["0xa0"].still_seconds) == (1400.0, 300.0)
+
+
+HELD_UP = read(reduced(1, {0: 8, 1: 7}))
+
+
+def report_of_stall(report_seconds: list[float]) -> JobReport:
+    """The last of equal reports of a job of which one rank has launched less."""
+    watches: dict[str, Watch] = {}
+    for seconds in report_seconds:
+        watches = watch(watches, HELD_UP.communicators, seconds)
+    blamed = suspects(HELD_UP.communicators, watches)
+    return JobReport(ProcessKey(1, 1), HELD_UP, 0.0, 2, watches, report_seconds[-1], suspects=blamed)
+
+
+def test_a_job_stood_still_until_its_last_report() -> None:
+    """A job is report_of_stall of with the time between equal reports, however long ago."""
+    assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
+    assert evidence.stalls({"7": report_of_stall([1000.0, 1030.0])}) == {"7": 30.0}
+
+
+def test_a_suspect_without_a_number_is_not_named() -> None:
+    """A bundle names the suspects whose rank in the job is known; without a report it has nothing."""
+    report = report_of_stall([1000.0, 1030.0])
+    assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
+    for suspect in (one for ranks in report.suspects.values() for one in ranks):
+        suspect.rank.rank = None
+    part = evidence.bundle_part(report)
+    assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
+    assert evidence.bundle_part(None).files == {}
+
+
+def test_the_longer_of_two_stalls_counts() -> None:
+    """Of two exporters that tell of a job the longer time counts, until that one has ended."""
+    board = EvidenceBoard()
+    ras, other = board.of("ras"), board.of("other")
+    ras.tell_stalls(lambda: {"7": 10.0})
+    other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
+    assert ras.stalls() == {"7": 15.0, "8": 20.0}
+    other.close()
+    assert ras.stalls() == {"7": 10.0}

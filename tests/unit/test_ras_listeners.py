@@ -1,14 +1,22 @@
 """Who listens where RAS does, and which library it runs, over a made-up /proc."""
 
+import asyncio
 import os
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from proc_tree import ProcTree
 
+from agent.helper.by_user import ByUser
+from agent.helper.client import Helpers
+from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
+from agent.system import inside
+from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
 from exporters.ras.local import job_files, listeners, sockets as sockets_module
 from exporters.ras.local.job_files import (
     MAX_LINE,
@@ -18,12 +26,15 @@ from exporters.ras.local.job_files import (
     files_of,
     parse,
     read_conf,
+    read_files,
     read_one,
     version_in,
 )
 from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query import runner as runner_module
+from exporters.ras.query.runner import FILE_READER, JobFiles
 
 V4 = Endpoint("127.0.0.1", 28028)
 V6 = Endpoint("::1", 28028)
@@ -400,3 +411,140 @@ def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> N
     with (tree.root / "net/tcp").open("a") as table:
         table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
     assert search.server_of(site, V4, Endpoint("127.0.0.1", 40001)) is None
+
+
+SETTING = "NCCL_RAS_TIMEOUT_FACTOR=7\n"
+FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)
+
+
+@pytest.fixture
+def job_root(tmp_path: Path) -> Path:
+    """A process' root directory, with a file, beside which lies another that is not the job's."""
+    job_root = tmp_path / "proc/10/root"
+    (job_root / "etc/deep").mkdir(parents=True)
+    (job_root / "etc/nccl.conf").write_text(SETTING)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/nccl.conf").write_text("not the job's")
+    return job_root
+
+
+def text_of(job_root: Path, path: str) -> str:
+    """What the file says; the name of the error where it cannot be opened."""
+    try:
+        fd = open_inside(str(job_root), path)
+    except OSError as error:
+        return type(error).__name__
+    try:
+        return os.read(fd, 100).decode()
+    finally:
+        os.close(fd)
+
+
+def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:
+    """Absolute links and any number of .. are the job's, in a directory on the way as well as in the last name."""
+    outside = job_root.parents[2] / "outside"
+    for name, target in {"dir": outside, "up": "../../../outside", "file": outside / "nccl.conf"}.items():
+        (job_root / name).symlink_to(target)
+    for path in ("/dir/nccl.conf", "/up/nccl.conf", "/file", "/../../../outside/nccl.conf"):
+        assert text_of(job_root, path) == "FileNotFoundError"
+    (job_root / "own").symlink_to("/etc")
+    (job_root / "etc/deep/conf").symlink_to("../nccl.conf")
+    for path in ("/own/nccl.conf", "/own/deep/conf", "/../etc//./deep/../nccl.conf", "/own/deep/../../etc/nccl.conf"):
+        assert text_of(job_root, path) == SETTING
+
+
+def test_nothing_but_a_regular_file_is_opened(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO, a directory, a socket's place are not opened at all; a name below a file is none."""
+    os.mkfifo(job_root / "fifo")
+    opened = []
+    monkeypatch.setattr(inside, "open_regular", lambda fd: opened.append(fd) or inside_regular(fd))
+    assert [text_of(job_root, path) for path in ("/fifo", "/etc", "/", "/etc/nccl.conf/x")] == ["OSError"] * 3 + [
+        "NotADirectoryError"
+    ]
+    assert len(opened) == 3
+
+
+inside_regular = inside.open_regular
+
+
+def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
+    """So many links, directories and bytes are followed, and not one more; no descriptor is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    (job_root / "l0").symlink_to("etc/nccl.conf")
+    for number in range(1, MAX_LINKS + 1):
+        (job_root / f"l{number}").symlink_to(f"l{number - 1}")
+    assert (text_of(job_root, f"/l{MAX_LINKS - 1}"), text_of(job_root, f"/l{MAX_LINKS}")) == (SETTING, "OSError")
+    place = job_root
+    for _ in range(MAX_NAMES - 1):
+        place /= "d"
+    place.mkdir(parents=True)
+    (place / "f").write_text(SETTING)
+    assert text_of(job_root, "/d" * (MAX_NAMES - 1) + "/f") == SETTING
+    (place / "d").mkdir()
+    (place / "d/f").write_text(SETTING)
+    assert text_of(job_root, "/d" * MAX_NAMES + "/f") == "OSError"
+    path = "/etc/nccl.conf"
+    assert text_of(job_root, "/" * (MAX_PATH_BYTES - len(path)) + path) == SETTING
+    assert text_of(job_root, "/" * (MAX_PATH_BYTES - len(path) + 1) + path) == "OSError"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
+    """One that says it is empty may have effects when it is read: kmsg takes messages from others."""
+    proc = str(job_root.parents[1])
+    (job_root / "empty").write_text("")
+    os.truncate(job_root / "empty", 0)
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/etc/nccl.conf",))) == FOUND
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile."""
+    gate = threading.Event()
+
+    def read_or_hang(request: FileRequest) -> FileFacts:
+        if request.uid:
+            gate.wait()
+        return job_files.read_one(request)
+
+    monkeypatch.setattr(job_files, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(job_files, "_readers", ByUser(read_or_hang))
+    both = [FileRequest(str(job_root.parents[1]), 10, uid, ("/etc/nccl.conf",)) for uid in (100, 0)]
+    assert read_files(both, b"") == [None, FOUND]
+    gate.set()
+
+
+class Wanting(ListenerSearch):
+    """Wants these files, and notes what it is told."""
+
+    def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
+        self.wants = wanted
+        self.told: dict[ProcessKey, FileFacts] = {}
+
+    def wanted(self) -> dict[ProcessKey, FileRequest]:
+        return {key: request for key, request in self.wants.items() if key not in self.told}
+
+    def note(self, _asked: object, found: object) -> None:
+        self.told.update(found)  # type: ignore[call-overload]
+
+
+async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request more than the bound waits for the next time; a helper that fails is asked again."""
+    monkeypatch.setattr(runner_module, "MAX_REQUESTS", 2)
+    helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
+    request = FileRequest(str(job_root.parents[1]), 10, 0, ("/etc/nccl.conf",))
+    search = Wanting({ProcessKey(pid, 1): request for pid in (1, 2, 3)})
+    reader = JobFiles(helper, thread, Logger("ras"))
+    for expected in (2, 3):
+        assert await reader.read_for(search)
+        assert search.told == {ProcessKey(pid, 1): FOUND for pid in range(1, expected + 1)}
+    assert not await reader.read_for(search)
+    search.told.clear()
+    process = helper._process
+    assert process is not None
+    process.kill()
+    async with asyncio.timeout(10.0):
+        while not await reader.read_for(search):
+            pass
+    await helper.stop()
+    thread.stop()

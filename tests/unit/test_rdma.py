@@ -1,8 +1,9 @@
 """RDMA devices: what is read of them, what is expected, and what is told of those that fall short."""
 
 import asyncio
-import os
+import errno
 import shutil
+import struct
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,19 @@ import msgspec
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
+from fake_kernel import FakeKernel, done, refuse, reply
+from hypothesis import given, strategies as st
 from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
+from agent.system import netlink
+from agent.system.netlink import Message, attribute
 from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
+from exporters.rdma.families import MAX_COUNT, TELLING, TELLING_OF_DRIVER, RdmaSnapshot, read_resources, render, summary
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
@@ -178,20 +183,6 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
     (tmp_path / "class/infiniband/mlx5_99/device").symlink_to(function)
     found = read_devices(tmp_path)
     assert (len(found), found[0].name) == (module.MAX_DEVICES, "mlx5_99")
-
-
-def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
-    """Of the made-up ConnectX one counter is refused: it is absent, all others are there."""
-    (found,) = [device for device in read_devices(DATA / "sys") if device.name == "mlx5_0"]
-    folder = DATA / "sys/class/infiniband/mlx5_0/ports/1/hw_counters"
-    expected = {
-        name: int((folder / name).read_text())
-        for name in os.listdir(folder)
-        if name not in ("lifespan", "rx_dct_connect")
-    }
-    assert found.ports[0].hardware_counters == expected
-    assert found.pci_path[0] == "pci0000:15"
-    assert (found.pci, found.numa, found.driver) == ("0000:18:00.0", 0, "mlx5_core")
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,3 +380,49 @@ def test_version_of_a_driver(tmp_path: Path) -> None:
         assert {each.driver_version for each in found} == {expected}
     path.unlink()
     assert {device.driver_version for device in read_devices(tmp_path / "sys")} == {""}
+
+
+RES_GET = 5 << 10 | 9
+
+
+def entry(kind: bytes, count: int) -> bytes:
+    """A line of the summary."""
+    told = attribute(17, kind + b"\0") + attribute(18, struct.pack("=Q", count))
+    return attribute(16, told, nested=True)
+
+
+def told_of(name: str, *entries: bytes) -> bytes:
+    """What the kernel says of a device."""
+    inside = attribute(15, b"".join(entries), nested=True)
+    return attribute(1, struct.pack("=I", 3)) + attribute(2, name.encode() + b"\0") + inside
+
+
+MLX5 = told_of("mlx5_0", entry(b"qp", 42), entry(b"mr", 7), entry(b"unheard_of", 1), entry(b"cq", MAX_COUNT + 1))
+BNXT = told_of("bnxt_re0", entry(b"pd", MAX_COUNT))
+
+
+def test_what_is_asked_and_understood() -> None:
+    """One dump of summaries gives the known kinds by device; numbers beyond a float's are left out."""
+    kernel = FakeKernel(lambda _, question: [reply(question, MLX5, BNXT), done(question)])
+    assert read_resources(kernel.connect) == {"mlx5_0": {"qp": 42, "mr": 7}, "bnxt_re0": {"pd": MAX_COUNT}}
+    ((protocol, question),) = kernel.asked
+    assert (protocol, question.kind, question.flags & netlink.DUMP) == (netlink.RDMA, RES_GET, netlink.DUMP)
+    assert kernel.open == 0
+
+
+def test_a_kernel_that_refuses() -> None:
+    """A refusal is the caller's, and the socket is closed."""
+
+    def answer(_: int, question: Message) -> list[bytes]:
+        return [refuse(question, errno.EPERM)]
+
+    kernel = FakeKernel(answer)
+    with pytest.raises(PermissionError):
+        read_resources(kernel.connect)
+    assert kernel.open == 0
+
+
+@given(st.binary(max_size=200))
+def test_any_answer_is_read(raw: bytes) -> None:
+    """Nothing that a kernel could send is an error."""
+    summary(raw)
