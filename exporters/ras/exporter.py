@@ -122,7 +122,6 @@ class RasExporter:
                 for query, schedule in schedules
                 if query.job.job_id and schedule.interval_seconds is not None
             },
-            duration_seconds=self._runner.duration_seconds,
             queries=self._runner.queries,
             errors=Counter(self._runner.errors),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},

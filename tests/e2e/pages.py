@@ -67,8 +67,6 @@ rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="finalizing"} 0
 rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="aborted"} 0
 rankwatch_communicator_rank_missing{comm="aa01",comm_rank="7",gpu="3",host="n1",job_id="JOB",rank="7",reason="unresponsive"} 1
 rankwatch_communicator_rank_missing{comm="bb01",comm_rank="1",gpu="1",host="n1",job_id="JOB",rank="5",reason="no_communicator"} 1
-rankwatch_communicator_launched_min{collective="AllReduce",comm="aa01",job_id="JOB"} 40
-rankwatch_communicator_launched_min{collective="AllReduce",comm="bb01",job_id="JOB"} 50
 rankwatch_communicator_launched_max{collective="AllReduce",comm="aa01",job_id="JOB"} 50
 rankwatch_communicator_launched_max{collective="AllReduce",comm="bb01",job_id="JOB"} 50
 rankwatch_communicator_last_launch_timestamp_seconds{comm="aa01",job_id="JOB"} NOW

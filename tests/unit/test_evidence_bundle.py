@@ -14,8 +14,7 @@ from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from exporters.evidence import bundle
-from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
-from exporters.evidence.places import MOST_TIMES, Held, evicted, most_kept
+from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_name, evicted, fitted, most_kept, write
 
 
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:

@@ -52,9 +52,9 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
     now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
     assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
     assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
-    assert len(active_reasons(GpuReading(0, reasons=0))) == 9
-    chosen = {"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clock_setting"}
-    for seconds, hidden in ((0.0, chosen), (1.0, {"gpu_idle"})):
+    assert len(active_reasons(GpuReading(0, reasons=0))) == 8
+    chosen = {"applications_clocks_setting", "sync_boost", "display_clock_setting"}
+    for seconds, hidden in ((0.0, chosen), (1.0, set())):
         assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
 
 

@@ -263,7 +263,7 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
     caplog.set_level("INFO")
-    node.admission = Admission(in_all=11)  # without launches it takes ten
+    node.admission = Admission(in_all=10)  # with launches it takes eleven
     node.replies = [report(), report(), report(launched=5)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)
@@ -292,7 +292,6 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
     assert [record.fields["left_out"] for record in caplog.records if "RAS reports" in record.message] == ["1 phantom"]
     assert (series["rankwatch_ras_queries_total",], series["rankwatch_ras_reporter", "4711", "reporter"]) == (1, 1)
-    assert series["rankwatch_ras_query_duration_seconds",] >= 0
     endpoint = f"127.0.0.1:{node.port}"
     assert (series["rankwatch_library_info", "4711", "nccl", "2.30.7"], series["rankwatch_ras_up", endpoint]) == (1, 1)
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
