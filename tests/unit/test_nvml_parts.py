@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from hypothesis import given, strategies as st
 from lent import well
 
 from agent.sdk.hardware import CheckState, fault_table
@@ -15,12 +14,10 @@ from exporters.nvml.fields import FIELDS, JUDGED, plausible
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.judge import (
     FLAGGED_LOOKS,
-    LOOKS,
     MAX_ELAPSED_SECONDS,
     REASONS,
     NvLinks,
     ReasonSeconds,
-    Windows,
     active_reasons,
     is_fabric_healthy,
     is_shown,
@@ -58,17 +55,6 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
         assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
 
 
-def test_seconds_are_the_drivers_where_it_counts() -> None:
-    """The driver's nanoseconds are taken as they are, others are summed from look to look."""
-    seconds = ReasonSeconds()
-    now = GpuReading(
-        0, reasons=0x8 | 0x40, supported_reasons=0x48, reason_nanoseconds={"hw_thermal_slowdown": 2_500_000_000}
-    )
-    assert seconds.add(now, 0.0) == {"hw_thermal_slowdown": 2.5, "hw_slowdown": 0.0}
-    assert seconds.add(now, 10.0) == {"hw_thermal_slowdown": 2.5, "hw_slowdown": 10.0}
-    assert seconds.add(msgspec.structs.replace(now, reasons=0), 10.0)["hw_slowdown"] == 10.0
-
-
 def test_the_source_of_seconds_never_changes() -> None:
     """A reason that was summed at first stays so, and one that the driver counts is absent when it fails to."""
     seconds = ReasonSeconds()
@@ -90,17 +76,6 @@ def test_a_long_gap_is_not_counted() -> None:
 
 
 # -- windows -----------------------------------------------------------------------------------------------------------
-
-
-@given(st.lists(st.booleans(), max_size=100))
-def test_window_is_the_last_looks(flags: list[bool]) -> None:
-    """The ratio is that of flagged looks among the last 30, and more than 15 are too many."""
-    windows: Windows[str] = Windows()
-    for flag in flags:
-        windows.add("key", flag)
-    flagged = sum(flags[-LOOKS:])
-    assert windows.ratio("key") == (flagged / 30 if flags else None)
-    assert well(windows.levels()) == ({"key": flagged <= 15} if flags else {})
 
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
@@ -314,19 +289,6 @@ def test_a_reset_while_the_agent_was_down() -> None:
     again.look(gpu(0, energy_millijoules=600))
     assert again.verdicts["GPU-0"].recovered == ()
     assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
-
-
-def test_an_unchanged_node_is_not_written_again() -> None:
-    """Only what must be remembered counts as a change."""
-    bench = Bench()
-    bench.look(gpu(0, energy_millijoules=1))
-    assert bench.gpus.changed
-    bench.gpus.changed = False
-    bench.look(gpu(0, energy_millijoules=2))
-    assert not bench.gpus.changed
-    bench.look(msgspec.structs.replace(gpu(0, energy_millijoules=3), links=(Link(4, up=True),)))
-    assert bench.gpus.changed
-    assert bench.restarted().gpus.remembered["GPU-0"].links == {4}
 
 
 def test_which_xids_fail_a_check() -> None:

@@ -183,26 +183,6 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     await node.exits.stop()
 
 
-@pytest.mark.parametrize(("status", "text"), [
-    (KILLED, "rank {rank} of job {job_id} killed (SIGKILL), pid {pid}"),
-    (FAILED, "rank {rank} of job {job_id} exited with status 3, pid {pid}"),
-    (None, "rank {rank} of job {job_id} exited, status unknown, pid {pid}"),
-])  # fmt: skip
-async def test_the_log_names_the_rank(
-    node: Node, caplog: pytest.LogCaptureFixture, status: ExitStatus | None, text: str
-) -> None:
-    """A line on an exit names rank, job, cause, pid and the user by whom its repeats are counted."""
-    caplog.set_level("INFO")
-    [key] = node.add(range(361, 362), "4711", status)
-    node.exits.note_exit(key)
-    await until(lambda: bool(caplog.records))
-    [record] = caplog.records
-    fields = record.fields  # type: ignore[attr-defined]  # Logger adds them
-    assert record.msg == text
-    assert (fields["rank"], fields["job_id"], fields["pid"], fields["user"]) == ("0", "4711", 361, "alice")
-    await node.exits.stop()
-
-
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
     """A process that waits for its standard input to end."""

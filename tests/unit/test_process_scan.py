@@ -229,17 +229,6 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     assert group.is_oom(10)
 
 
-def test_kill_of_a_process_that_takes_long_to_die(group: Group) -> None:
-    """An OOM kill counted long before SIGKILL came is no cause of the exit."""
-    group.add(10)
-    group.look()
-    group.kills(1)
-    group.look(3)
-    group.add(10, pending=1 << 8)
-    group.look(5)
-    assert not group.is_oom(10)
-
-
 def test_pending_kill_is_not_taken_back(group: Group) -> None:
     """Once SIGKILL was pending the process counts as dying, also while the signal is being handled."""
     group.add(10, pending=1 << 8)
@@ -343,16 +332,6 @@ def test_group_that_could_not_be_read_before(node: Node) -> None:
     assert not OomLedger().assign(before, oom_now(before))
 
 
-def test_recording_settings_and_directory(node: Node) -> None:
-    """Of a rank's environment the variables that an exporter needs are kept too, and the directory it works in."""
-    settings = {"NCCL_INSPECTOR_ENABLE": "1", "RANK": "0"}
-    node.variables |= {"NCCL_INSPECTOR_ENABLE"}
-    node.proc.add(10, threads={11: "NCCL RAS"}, environment={**settings, "TOKEN": "t"})
-    (node.proc.root / "10/cwd").symlink_to("/home/u")
-    [facts] = node.look().new
-    assert (facts.environment, facts.directory) == (settings, "/home/u")
-
-
 def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:
     """Where descriptors may not be read, a process is taken for the writer of a file of its own user's alone."""
     _, writer_key = node.log(10)
@@ -446,14 +425,8 @@ def test_blocked_thread(node: Node) -> None:
     assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == since
     node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", 43)})
     assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == node.now
-    node.proc.add(10, threads={11: "NCCL Progress 0"})
+    node.proc.add(10, threads={11: "NCCL Progress 0", 12: "writer"}, thread_states={12: ("D", 1)})  # a data thread
     assert node.look(after=THREADS_SECONDS).standing[key].blocked_since is None
-
-
-def test_other_thread_may_block(node: Node) -> None:
-    """A data thread in D (a checkpoint to a slow file system) says nothing about NCCL."""
-    node.proc.add(10, threads={11: "NCCL RAS", 12: "writer"}, thread_states={12: ("D", 1)})
-    assert node.look().standing[ProcessKey(10, 5000)].blocked_since is None
 
 
 def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
