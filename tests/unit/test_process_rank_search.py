@@ -1,7 +1,6 @@
 """Which processes are ranks."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import rank_search
 from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, SETTLED_SECONDS, YOUNG_SECONDS
-from exporters.process.scan import ScanResult
 
 
 @pytest.fixture
@@ -97,24 +95,6 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     node.look(after=YOUNG_SECONDS)
     node.proc.add(10, threads={11: "NCCL RAS"})
     assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
-
-
-def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
-    """What can be read of no process until a file system answers is left out; a rank in that state has not left."""
-    for pid in (10, 30):
-        node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0"})
-    assert node.evidence().keys() == {10, 30}
-    node.proc.add(20)
-    for pid in (20, 30):
-        home = node.proc.root / str(pid)
-        (home / "stat").unlink()
-        os.mkfifo(home / "stat")  # who opens it waits
-        (home / "statm").write_text("1 1 0 0 0 1 0\n")
-    found: list[ScanResult] = []
-    look = threading.Thread(target=lambda: found.append(node.look()), daemon=True)
-    look.start()
-    look.join(20)
-    assert ([each.gone for each in found], [key.pid for key in found[0].standing]) == ([()], [10])
 
 
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:

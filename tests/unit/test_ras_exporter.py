@@ -297,9 +297,6 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
 
 
-WOKEN_SECONDS = 3.0  # From a wake to the query, at the most
-
-
 @pytest.fixture
 def last(tmp_path: Path) -> Iterator[Node]:
     """The node of the last rank of a job so large that the standby asks less often than the reporter."""
@@ -324,30 +321,6 @@ async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
     async with node.exporter(once=True) as exporter:
         found = await node.first_query(exporter)
     assert (found.heard.up, node.asked) == ({}, 0)
-
-
-async def test_an_alarm_wakes_the_standby_for_a_while(last: Node) -> None:
-    """The standby, which would ask after 28 s, asks soon, and goes on at the reporter's pace for five minutes."""
-    async with last.exporter() as exporter:
-        await last.first_query(exporter)
-        await last.listened_to(exporter)
-        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
-        assert last.asked == 1
-        await last.tell(exporter, "PEER_RECOVERED")
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 1
-        await last.tell(exporter, "PEER_DEAD")
-        await last.look(exporter, 0.0)
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 2
-        for asked in range(3, 40):  # 285 s
-            await last.look(exporter, LONGEST_INTERVAL_SECONDS)
-            assert last.asked == asked
-        for asked in (40, 41):
-            await last.look(exporter, 4 * LONGEST_INTERVAL_SECONDS)
-            assert last.asked == asked
-        await last.look(exporter, 3 * LONGEST_INTERVAL_SECONDS)
-        assert last.asked == 41
 
 
 def held_up(node: Node) -> asyncio.Event:

@@ -4,10 +4,8 @@ The program is a script here that prints what py-spy printed once; tests/e2e/tes
 """
 
 import json
-import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +30,6 @@ from exporters.stacks.frames import MAX_FRAMES, MAX_NAME, MAX_TEXT, MAX_THREADS,
 
 RECORDED = Path(__file__).parents[1] / "data/stacks/py-spy.json"
 SILENCE = 180.0
-START_SECONDS = 20.0
 
 
 def script(path: Path, text: str) -> Path:
@@ -290,20 +287,6 @@ async def test_in_a_helper_process(asleep: StackRequest, made: Node) -> None:
     helper = helpers.lend(module.TAKER)
     assert (await helper.call(with_program(asleep, made.program), 20.0)).result == "read"
     await stop_all(helpers)
-
-
-def test_the_real_program_reads_a_stack(asleep: StackRequest) -> None:
-    """py-spy itself reads the stack of a sleeping Python process."""
-    request = with_program(asleep, Path(sys.executable).with_name("py-spy"))
-
-    label, deadline = "", time.monotonic() + START_SECONDS
-    while not label.startswith("(module) ((string)) #"):  # it starts up at first
-        assert time.monotonic() < deadline, label
-        answer = take_stack(request, b"")
-        if answer.result == "not_permitted":
-            assert os.geteuid() != 0
-            return
-        label = answer.stack.label if answer.stack else answer.error
 
 
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
