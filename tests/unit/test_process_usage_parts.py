@@ -246,34 +246,31 @@ def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
     assert list(reader.read(wanted[:1])) == [str(groups[0])]
 
 
-def test_totals_of_a_job() -> None:
-    """A job's total grows by what each of its groups waited since the last look, each once; it begins at 0."""
-    jobs = JobTotals()
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)})
-    assert jobs.waited == {"7": GroupTotals()}
-    jobs.note({"7": ["a", "b"], "8": ["b"]}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)})
-    assert jobs.waited == {"7": GroupTotals(13, 0, 2, 0), "8": GroupTotals()}
+Readings = dict[str, GroupTotals]
 
 
-def test_groups_that_come_and_go_take_nothing_back() -> None:
-    """A group's end leaves the total, a group made anew under its name counts from 0, a new one from then on."""
+@pytest.mark.parametrize(("looks", "waited"), [
+    pytest.param([{"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)}], GroupTotals(), id="begins at 0"),
+    pytest.param([
+        {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)},
+    ], GroupTotals(13, 0, 2, 0), id="the increase of each group"),
+    pytest.param([
+        {"a": GroupTotals(100), "b": GroupTotals(50)}, {"a": GroupTotals(103), "b": GroupTotals(50)},
+        {"b": GroupTotals(2), "c": GroupTotals(9000)},
+    ], GroupTotals(5), id="one that ends, one made anew, a new one"),
+    pytest.param([
+        {"a": GroupTotals(throttled=7)}, {"a": GroupTotals(9000, 9000, 9000, 8)}, {"a": GroupTotals()},
+        {"a": GroupTotals(9003, 9000)}, {"a": GroupTotals(9004, 9000, 9000, 9)},
+    ], GroupTotals(1, throttled=1), id="no past of what could not be read"),
+])  # fmt: skip
+def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
+    """A job's total grows by what its groups waited since the last look, and never falls; other jobs are forgotten."""
     jobs = JobTotals()
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100), "b": GroupTotals(50)})
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(103), "b": GroupTotals(50)})
-    jobs.note({"7": ["b", "c"]}, {"b": GroupTotals(2), "c": GroupTotals(9000)})
-    assert jobs.waited == {"7": GroupTotals(5)}
+    for reading in looks:
+        jobs.note({"7": list(reading), "8": []}, reading)
+    assert jobs.waited == {"7": waited, "8": GroupTotals()}
     jobs.note({}, {})
     assert jobs.waited == {}
-
-
-def test_what_was_not_told_before_begins_to_count() -> None:
-    """The past of a group whose files could not be read, or whose pressure nobody asked for, is no wait of now."""
-    jobs = JobTotals()
-    for told in (GroupTotals(throttled=7), GroupTotals(9000, 9000, 9000, 8), GroupTotals(), GroupTotals(9003, 9000)):
-        jobs.note({"7": ["a"]}, {"a": told})
-    assert jobs.waited == {"7": GroupTotals(throttled=1)}
-    jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
-    assert jobs.waited == {"7": GroupTotals(1, throttled=1)}
 
 
 @pytest.mark.parametrize(("text", "expected"), [

@@ -106,10 +106,19 @@ def test_a_table_gives_its_listening_sockets() -> None:
     assert listening == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
 
 
-def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -> None:
-    """Each listener is served by the process that holds it, with its library's version."""
-    keys = add(tree, 10, 71), add(tree, 20, 72, 73)
-    assert look(tree, *keys) == {V4: Site(dict.fromkeys(keys, Server((2, 30, 7), 1.0)), 0)}
+def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unowned once its rank left, gave it away, or holds it under a descriptor beyond the bound."""
+    first, second = add(tree, 10, 71), add(tree, 20, 72, 73)
+    search = Search(tree.root, (V4,))
+    assert search.look([first, second]) == {V4: Site(dict.fromkeys((first, second), Server((2, 30, 7), 1.0)), 0)}
+    assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
+    (tree.root / "20/fd/40").unlink()
+    assert search.look([first, second])[V4].unowned == 1
+    (tree.root / "10/fd/50").symlink_to("socket:[72]")
+    assert search.look([first, second])[V4] == Site({first: Server((2, 30, 7), 1.0)}, 0)
+    for bound, unowned in ((2, 0), (1, 1)):
+        monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", bound)
+        assert look(tree, first)[V4].unowned == unowned
 
 
 @pytest.mark.parametrize(
@@ -120,14 +129,6 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
     """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""
     key = add(tree, 10, 71, 72, threads=threads)
     assert look(tree, key)[V4].unowned == (0 if owned else 2)
-
-
-def test_a_listener_is_unowned_once_its_rank_left(tree: ProcTree) -> None:
-    """What was found of a process is forgotten when it is no rank process any more."""
-    first, second = add(tree, 10, 71), add(tree, 20, 72)
-    search = Search(tree.root, (V4,))
-    assert search.look([first, second])[V4].unowned == 0
-    assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
 
 
 def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
@@ -311,15 +312,6 @@ def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatc
     assert look(tree)[V4].unowned == 1
 
 
-def test_descriptors_beyond_the_bound_are_not_looked_at(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with more descriptors than the bound owns what is found among the first: the rest is nobody's."""
-    key = add(tree, 10, 71, 72)
-    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 2)
-    assert look(tree, key)[V4].unowned == 0
-    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 1)
-    assert look(tree, key)[V4].unowned == 1
-
-
 def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
@@ -376,17 +368,6 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
     with (tree.root / "net/tcp6").open("a") as table:
         table.write(row("0000000000000000FFFF00000100007F:6D7C", 74))
     assert look(tree, key)[V4].unowned == 1
-
-
-def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTree) -> None:
-    """The process that held a listener at the last look must still hold it, under the same descriptor."""
-    first, second = add(tree, 10, 71, 72), add(tree, 11)
-    search = Search(tree.root, (V4,))
-    assert list(search.look([first, second])[V4].servers) == [first]
-    (tree.root / "10/fd/40").unlink()
-    assert search.look([first, second])[V4].unowned == 1
-    (tree.root / "11/fd/50").symlink_to("socket:[71]")
-    assert list(search.look([first, second])[V4].servers) == [first, second]
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:

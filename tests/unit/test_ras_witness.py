@@ -4,6 +4,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rank_table import Table
 
 from agent.sdk.exporter import OwnThread
@@ -28,26 +29,29 @@ def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str =
     return Report("2.30.7", (found,), frozenset((host, pid) for pid in heard), 0, {})
 
 
-def test_a_missed_process_is_counted_on() -> None:
-    """Report after report misses process 2: since the first of them, so often; heard again, nothing is left."""
-    found = silences({}, report((1,), {2: "unresponsive"}), [], NAMES, (10.0, 1010.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 1)}
-    found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 2)}
+MISSED = RasSilence(10.0, 1010.0, 1)
+
+
+@pytest.mark.parametrize(("missed", "others", "present", "silent"), [
+    pytest.param({2: "unresponsive"}, [], {}, {B: MISSED}, id="missed"),
+    pytest.param({2: "no_communicator"}, [], {}, {}, id="makes another communicator"),
+    pytest.param({1: "dead", 2: "dead"}, [], {B}, {A: MISSED, B: replace(MISSED, contradicted=True)}, id="greeted"),
+    pytest.param({2: "dead"}, [report((2,), {1: "dead"})], {}, {B: replace(MISSED, contradicted=True)},
+     id="dead to all others after a minute's stop, it answers for itself"),
+])  # fmt: skip
+def test_who_is_silent(
+    missed: dict[int, MissingReason],
+    others: list[Report],
+    present: set[ProcessKey],
+    silent: dict[ProcessKey, RasSilence],
+) -> None:
+    """A silence counts on from the first report that misses the process; an answer contradicts it, and ends none."""
+    heard = tuple({1, 2} - missed.keys())
+    found = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
+    assert found == silent
+    found = silences(found, report(heard, missed), [], NAMES, (20.0, 1020.0))
+    assert found == {key: replace(known, reports=2) for key, known in silent.items()}
     assert silences(found, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
-
-
-def test_a_process_that_makes_another_communicator_is_not_missed() -> None:
-    """A rank that answers and is not in the communicator is no silence."""
-    assert silences({}, report((1,), {2: "no_communicator"}), [], NAMES, (10.0, 1010.0)) == {}
-
-
-def test_a_process_that_answers_a_greeting_contradicts() -> None:
-    """Missed by a report, it answers when it is greeted: that is remembered, and of another it says nothing."""
-    missed: dict[int, MissingReason] = {1: "dead", 2: "dead"}
-    found = silences({}, report((), missed), [], NAMES, (10.0, 1010.0), {B})
-    assert found == {A: RasSilence(10.0, 1010.0, 1), B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
-    assert silences(found, report((), missed), [], NAMES, (20.0, 1020.0))[B].contradicted
 
 
 @pytest.fixture
@@ -76,15 +80,6 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
         )
     thread.stop()
     assert greeted == [{A, B}, {A}]
-
-
-def test_a_process_that_answers_for_itself_contradicts() -> None:
-    """Dead to all others for ever after a minute's stop, it answers once for itself: that is remembered."""
-    alone = report((2,), {1: "dead"})
-    found = silences({}, report((1,), {2: "dead"}), [alone], NAMES, (10.0, 1010.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
-    found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 2, contradicted=True)}
 
 
 @pytest.mark.parametrize(("found", "expected"), [

@@ -79,24 +79,34 @@ def test_a_port_slower_than_its_best_is_degraded() -> None:
     assert fall_short(baseline, device(state=None)) == set()
 
 
-def test_a_device_or_port_that_vanishes_is_missed() -> None:
-    """A device that was there is missing until it is back; a port that is gone is down."""
-    baseline = Baseline()
-    assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    for _ in range(2):
-        assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
-    assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
-    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "rdma_port_down")}
+MISSING = {("mlx5_1", "rdma_device_missing")}
+PORT_DOWN = {("mlx5_0", "rdma_port_down")}
+RENAMED = device("rocep24s0", rate=2.5e10, pci=PCI)
+KNOWN, OTHER = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
+MADE = [
+    device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""), ("mlx5_3", PCI))
+]
 
 
-def test_a_renamed_device_is_the_same() -> None:
-    """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
+@pytest.mark.parametrize("looks", [
+    pytest.param([
+        ([device(), device("mlx5_1")], set()), ([device()], MISSING), ([device()], MISSING),
+        ([device(), device("mlx5_1")], set()), ([device()], MISSING), ([device(number=2), device("mlx5_1")], PORT_DOWN),
+    ], id="a device is missing until it is back, a port that is gone is down"),
+    pytest.param([
+        ([device(pci=PCI)], set()), ([RENAMED], {("rocep24s0", "rdma_rate_degraded")}),
+        ([], {("rocep24s0", "rdma_device_missing")}),
+    ], id="a renamed device is the same, with what its port was at its best"),
+    pytest.param([([device(pci=PCI), *MADE], set()), ([device(pci=PCI, state=1)], PORT_DOWN)],
+     id="what software made it may take away"),
+    pytest.param([([KNOWN], set()), ([OTHER, KNOWN], set()), ([KNOWN, OTHER], set()), ([OTHER], PORT_DOWN)],
+     id="of two devices of one function the first stands for it"),
+])  # fmt: skip
+def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str]]]]) -> None:
+    """Look after look those devices fall short of what their function was at its best."""
     baseline = Baseline()
-    assert fall_short(baseline, device("mlx5_0", pci=PCI)) == set()
-    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci=PCI)) == {("rocep24s0", "rdma_rate_degraded")}
-    assert fall_short(baseline) == {("rocep24s0", "rdma_device_missing")}
-    assert list(baseline.functions) == [PCI]
+    for devices, failing in looks:
+        assert fall_short(baseline, *devices) == failing
 
 
 def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
@@ -108,25 +118,6 @@ def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> Non
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
     assert fall_short(baseline, moved_up) == {("0000:18:00.0", "rdma_device_missing"), ("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, first, second) == set()
-
-
-def test_what_software_made_it_may_take_away() -> None:
-    """Virtual functions and software devices are not expected, whatever becomes of them; their function's device is."""
-    baseline = Baseline()
-    made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
-    subfunction = device("mlx5_3", pci=PCI, physical=False)
-    assert fall_short(baseline, device(pci=PCI), *made, subfunction) == set()
-    assert fall_short(baseline, device(pci=PCI, state=1)) == {("mlx5_0", "rdma_port_down")}
-    assert list(baseline.functions) == [PCI]
-
-
-def test_two_devices_of_one_function() -> None:
-    """The one that was there first stands for the function, wherever the other's name comes."""
-    baseline = Baseline()
-    known, other = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
-    assert fall_short(baseline, known) == set()
-    assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
-    assert fall_short(baseline, other) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
