@@ -30,7 +30,7 @@ class FakeKernel:
 
     def __init__(self, answer: Callable[[int, Message], list[bytes]]) -> None:
         self._answer = answer
-        self.asked: list[tuple[int, Message]] = []
+        self.questions: list[tuple[int, Message]] = []
         self.open = 0
 
     def connect(self, protocol: int) -> Netlink:
@@ -38,7 +38,7 @@ class FakeKernel:
         return Netlink(_Channel(self, protocol))
 
     def answer(self, protocol: int, question: Message) -> list[bytes]:
-        self.asked.append((protocol, question))
+        self.questions.append((protocol, question))
         return self._answer(protocol, question)
 
 

@@ -105,4 +105,4 @@ class Node:
         }
 
     def failed(self) -> set[tuple[str, str]]:
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(entry.subject.name, entry.check) for entry in failed(self.ledger)}

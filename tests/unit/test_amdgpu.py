@@ -95,14 +95,14 @@ class Node:
             await self.exporter.drain()
 
     def series(self, part: str) -> dict[str, list[float]]:
-        found: dict[str, list[float]] = {}
-        for each in samples(self.exporter.families(self.exporter.snapshot())):
-            if part in each.name:
-                found.setdefault(each.name, []).append(each.value)
-        return found
+        numbers: dict[str, list[float]] = {}
+        for entry in samples(self.exporter.families(self.exporter.snapshot())):
+            if part in entry.name:
+                numbers.setdefault(entry.name, []).append(entry.value)
+        return numbers
 
     def failed(self) -> set[tuple[str, str]]:
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(entry.subject.name, entry.check) for entry in failed(self.ledger)}
 
 
 @pytest.fixture
@@ -183,8 +183,8 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
         errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}, "gfx": {"ue": 9}}
         seen.look([msgspec.structs.replace(WELL, errors=errors)], seconds)
-    told = [(each.fault.meaning, each.last_seconds) for each in seen.faults[WELL.pci]]
-    assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
+    meanings = [(entry.fault.meaning, entry.last_seconds) for entry in seen.faults[WELL.pci]]
+    assert sorted(meanings) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
     seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
     assert seen.faults[WELL.pci] == []
 
@@ -193,13 +193,13 @@ def test_versions(tmp_path: Path) -> None:
     """The driver has a version unless it is the kernel's own; ROCm has one in either place; other text is none."""
     assert read_versions(DATA / "sys", DATA / "opt/rocm") == ("6.10.5", "6.4.1-83")
     assert read_versions(tmp_path, tmp_path) == ("", "")
-    for number, place in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
-        (tmp_path / place).parent.mkdir(parents=True)
+    for number, location in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
+        (tmp_path / location).parent.mkdir(parents=True)
         for text in ("6 (odd)", "6" * 65, f"{number}" * 64):
-            (tmp_path / place).write_text(f"{text}\n")
-            found = read_versions(tmp_path, tmp_path)[min(number, 1)]
-            assert found == (text if len(text) == 64 else ""), (place, text)
-        (tmp_path / place).write_text("")
+            (tmp_path / location).write_text(f"{text}\n")
+            numbers = read_versions(tmp_path, tmp_path)[min(number, 1)]
+            assert numbers == (text if len(text) == 64 else ""), (location, text)
+        (tmp_path / location).write_text("")
 
 
 ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
@@ -270,8 +270,8 @@ def test_how_long_the_clocks_were_lowered() -> None:
     ]
     for tables, seconds in cases:
         lowered = LoweredSeconds()
-        for number, each in enumerate(tables):
-            lowered.add(each, 1000.0 + 10.0 * number)
+        for number, entry in enumerate(tables):
+            lowered.add(entry, 1000.0 + 10.0 * number)
         assert lowered.seconds == pytest.approx(seconds)
 
 

@@ -29,14 +29,17 @@ def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
 
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
-    place = tmp_path / "evidence"
-    name = write(place, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    packed = place / "7-20231114T221320Z-n1.tar.gz"
-    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}) == ("7-20231114T221320Z-n1", {0o600})
+    directory = tmp_path / "evidence"
+    name = write(directory, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    packed = directory / "7-20231114T221320Z-n1.tar.gz"
+    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}) == (
+        "7-20231114T221320Z-n1",
+        {0o600},
+    )
     with tarfile.open(packed) as archive:
         assert archive.getnames() == ["ranks/3/status", "summary.json"]
-    assert folder.read_summary(place, "7-20231114T221320Z-n1") == summary()
+    assert folder.read_summary(directory, "7-20231114T221320Z-n1") == summary()
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -96,10 +99,10 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     """A link under the draft's name is replaced, and what it leads to is not touched."""
     target = tmp_path / "target"
     target.write_text("mine")
-    place = tmp_path / "evidence"
-    place.mkdir()
-    (place / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
-    write(place, "7-20231114T221320Z-n1", {}, summary(), 10)
+    directory = tmp_path / "evidence"
+    directory.mkdir()
+    (directory / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
+    write(directory, "7-20231114T221320Z-n1", {}, summary(), 10)
     assert target.read_text() == "mine"
 
 
@@ -160,7 +163,7 @@ def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder, "MAX_SUMMARY_BYTES", (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").stat().st_size
     )
     (tmp_path / f"{bundle_name('2', 1.7e9, 'n1')}.json").write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
-    assert [each.job_id for _, each in folder.summaries(tmp_path)] == ["3"]
+    assert [entry.job_id for _, entry in folder.summaries(tmp_path)] == ["3"]
     (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").write_bytes(b'{"odd":' + b"[" * 2000)
     assert list(folder.summaries(tmp_path)) == []
 
@@ -230,9 +233,9 @@ def test_nothing_in_a_summary_steers_a_terminal() -> None:
 MOMENT = 1.7e9
 
 
-def job_of(place: Path, name: str) -> str:
+def job_of(directory: Path, name: str) -> str:
     """The job that a bundle is of."""
-    return folder.read_summary(place, name).job_id
+    return folder.read_summary(directory, name).job_id
 
 
 @pytest.mark.parametrize("other", ["a/b", "a_b"])
@@ -325,7 +328,7 @@ def test_a_flood_is_bounded_and_costs_no_user_with_one_what_others_have_more_of(
         now.append(newcomer)
         while (number := evicted(now, keep)) is not None:
             gone = now.pop(number)
-            left = [each.user for each in now]
-            if gone.user not in left and gone is not newcomer:
-                assert len(set(left)) == len(left)
+            users_left = [entry.user for entry in now]
+            if gone.user not in users_left and gone is not newcomer:
+                assert len(set(users_left)) == len(users_left)
         assert len(now) <= most_kept(keep)

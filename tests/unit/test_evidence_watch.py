@@ -36,11 +36,11 @@ def test_a_death_is_an_occasion_once() -> None:
 def test_who_does_not_respond_is_an_occasion_each_time() -> None:
     """A rank that stops responding, goes on and stops again is one occasion for each time."""
     watch = TroubleWatch(SILENCE)
-    found = [
+    looks = [
         watch.look([view(0, state=state, reason="stopped")], float(at)).occasions
         for at, state in enumerate(("alive", "unresponsive", "unresponsive", "alive", "unresponsive"))
     ]
-    assert [len(each) for each in found] == [0, 1, 0, 0, 1]
+    assert [len(occasions) for occasions in looks] == [0, 1, 0, 0, 1]
 
 
 def test_ends_in_order_are_none() -> None:
@@ -55,9 +55,9 @@ def test_a_first_abnormal_exit_is_told_at_once() -> None:
     """A job is failing when a rank leaves by a signal or with a code, before any verdict; not when one ends well."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
-    left, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
-    assert watch.look([left, well], 2.0).failing == {"7"}
-    assert watch.look([left, well], 3.0).failing == frozenset()
+    leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
+    assert watch.look([leaver, well], 2.0).failing == {"7"}
+    assert watch.look([leaver, well], 3.0).failing == frozenset()
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
@@ -73,8 +73,8 @@ def test_silence_longer_than_ever_is_an_occasion_once() -> None:
 
 def test_who_is_never_silent() -> None:
     """A rank without records, one that has left, and one with progress in the future (a changed clock) are not."""
-    left = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
-    assert TroubleWatch(SILENCE).look([view(0), left, view(2, progress_seconds=2e6)], 1e6).occasions == ()
+    leaver = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
+    assert TroubleWatch(SILENCE).look([view(0), leaver, view(2, progress_seconds=2e6)], 1e6).occasions == ()
 
 
 def test_changes_are_bounded() -> None:

@@ -21,16 +21,16 @@ NVSWITCH = "nvswitch_fatal"
 
 def test_every_category_has_examples_forgeries_and_known_checks() -> None:
     """Each example is of its category and names its hardware, each pattern has one, and no forged line is an event."""
-    for name, each in categories().items():
-        assert {*([each.check] if each.check else ()), *each.heals} <= set(CHECKS)
-        assert all(any(pattern.match(text) for text in each.examples) for pattern in patterns(name)), name
-        for text in each.examples:
+    for name, entry in categories().items():
+        assert {*([entry.check] if entry.check else ()), *entry.heals} <= set(CHECKS)
+        assert all(any(pattern.match(text) for text in entry.examples) for pattern in patterns(name)), name
+        for text in entry.examples:
             event = classify(text)
             assert event is not None, text
-            assert (event.category, bool(event.pci) or each.subject == "node") == (name, True), text
-        words = [each.contains] if isinstance(each.contains, str) else each.contains
-        assert each.forged, name
-        for text in each.forged:
+            assert (event.category, bool(event.pci) or entry.subject == "node") == (name, True), text
+        words = [entry.contains] if isinstance(entry.contains, str) else entry.contains
+        assert entry.forged, name
+        for text in entry.forged:
             assert any(word.lower() in text.lower() for word in words), text
             assert classify(text) is None, text
 
@@ -191,8 +191,14 @@ def test_what_is_mounted_and_how() -> None:
     """A file system is read-only by its own options, not a mount's; btrfs is known by its device's path alone."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
-    asked = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
-    assert mounted_devices(MOUNTINFO, asked) == {"sda1": False, "sdb1": True, "dm-0": False, "dm-1": True, "sdc1": True}
+    devices = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
+    assert mounted_devices(MOUNTINFO, devices) == {
+        "sda1": False,
+        "sdb1": True,
+        "dm-0": False,
+        "dm-1": True,
+        "sdc1": True,
+    }
 
 
 def test_when_a_file_system_is_well_again() -> None:
@@ -245,8 +251,8 @@ def test_real_lines() -> None:
         error = judged(event)
         assert error is not None, line
         fault = error.fault
-        found = [fault.code, fault.unit, fault.link, fault.severity, fault.hurts, fault.role, error.check]
-        assert [each or "-" for each in found] == expected, line
+        values = [fault.code, fault.unit, fault.link, fault.severity, fault.hurts, fault.role, error.check]
+        assert [entry or "-" for entry in values] == expected, line
         assert fails(event, 7000.0) == error.check, line
 
 
@@ -273,8 +279,8 @@ def test_what_a_line_says() -> None:
         ("154", f"{ACTION}0x8 (News)", Told("154")),
         ("154", ACTION.replace("0x0 (None)", "0x1 (GPU Reset Required)") + "0x0 (None)", None),
     ]
-    for code, rest, told in cases:
-        assert read_xid(code, rest) == told, rest
+    for code, rest, meaning in cases:
+        assert read_xid(code, rest) == meaning, rest
 
 
 NAMES = [
@@ -296,14 +302,14 @@ def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
 def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
     """Cut anywhere, a line names the severity and link that it has whole, or none."""
     for length in range(len(f", {DOWN}") + 1):
-        told = read_xid("149", f", {DOWN}"[:length])
-        assert told in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
+        meaning = read_xid("149", f", {DOWN}"[:length])
+        assert meaning in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
 
 
 def test_a_name_is_no_longer_than_a_process_has() -> None:
     """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
-    for name, told in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
-        assert read_xid("149", f", pid=17, name={name}, {DOWN}") == told
+    for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
+        assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
 
 
 def as_the_kernel_shows(name: bytes) -> str:

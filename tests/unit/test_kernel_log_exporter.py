@@ -105,8 +105,8 @@ async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
         await node.look_again()
         node.clock.advance(90.0 * 86400.0)
         node.write(XID, seconds=7041.0)
-        found = await node.look_again()
-        assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
+        series = await node.look_again()
+        assert series["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
         assert node.failed() == {("GPU-a", "gpu_xid")}
 
 
@@ -120,8 +120,8 @@ async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
     await asyncio.to_thread(first.change)
     first.clock.now = 20_001.0
     again = Node(log, first)
-    found = await again.look()
-    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == again.clock.time() - 12_001.0
+    series = await again.look()
+    assert series["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == again.clock.time() - 12_001.0
     assert again.failed() == {("GPU-a", "gpu_xid")}
 
 
@@ -178,7 +178,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
 
 
 @pytest.mark.parametrize(
-    ("seen", "seconds", "status", "told"),
+    ("seen", "seconds", "status", "expected"),
     [
         (KILLED, 2.0, KILLED, OOM),
         (None, 2.0, KILLED, OOM),
@@ -188,7 +188,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
     ],
 )
 async def test_the_log_tells_of_a_death_for_want_of_memory(
-    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, told: ExitStatus
+    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
     """A rank that the log names as the OOM killer's victim, so long after it left at most, is that."""
     node = Node(log)
@@ -205,9 +205,9 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
         node.ranks.observe_exit(ProcessKey(4711, 5000), status)
         node.ranks.tick()
         [view] = node.ranks.snapshot().ranks
-        assert view.process.exit == told
+        assert view.process.exit == expected
         assert view.process.verdict is not None
-        assert (view.process.verdict.reason == "oom_killed") == (told == OOM)
+        assert (view.process.verdict.reason == "oom_killed") == (expected == OOM)
 
 
 async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
@@ -302,9 +302,9 @@ async def test_each_nfs_server_answers_for_itself(log: Path) -> None:
     node.write("nfs: server a not responding, still trying", "nfs: server b not responding, still trying")
     node.write("nfs: server c not responding, timed out", "nfs: server a OK")
     async with node.running():
-        found = await node.look_again()
+        series = await node.look_again()
         assert node.failed() == {("", "nfs_not_responding")}
-        assert found["kernel_events_total", "nfs_timed_out", ""] == 1
+        assert series["kernel_events_total", "nfs_timed_out", ""] == 1
         node.write("nfs: server b OK")
         await node.look_again()
         assert node.failed() == set()
@@ -373,8 +373,8 @@ async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:
     """Clean-up on all GPUs of a job, after an error of one or for no reason told, fails nothing."""
     node = Node(log)
     node.write(CLEAN_UP.format("3b", ""), CLEAN_UP.format("18", " caused by previous Xid 31"), XID_31)
-    found = await node.look()
-    assert (found["kernel_events_total", "gpu_xid", "45"], node.failed()) == (2, set())
+    series = await node.look()
+    assert (series["kernel_events_total", "gpu_xid", "45"], node.failed()) == (2, set())
     assert shown(node) == {
         ("GPU-a", "45"): "clean-up after another error",
         ("GPU-a", "31"): "GPU memory page fault",
@@ -401,8 +401,8 @@ async def test_a_storm_is_one_counter(log: Path, caplog: pytest.LogCaptureFixtur
     caplog.set_level("INFO")
     node = Node(log)
     node.write(*[XID_31] * 60, XID_79, *[XID_31] * 30)
-    found = await node.look()
-    assert found["kernel_events_total", "gpu_xid", "31"] == 90
+    series = await node.look()
+    assert series["kernel_events_total", "gpu_xid", "31"] == 90
     assert node.failed() == {("GPU-a", "gpu_xid")}
     counts = [record.fields["count"] for record in caplog.records]  # type: ignore[attr-defined]
     assert counts == [90, 1]
@@ -413,13 +413,13 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
     xid, load = classify(XID_79), classify("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
     assert xid is not None
     assert load is not None
-    told = [EventGroup(each, float(at), False, 1) for at, each in enumerate([xid, xid, load, load, xid])]  # noqa: FBT003
-    assert [(each.event, each.seconds, each.times) for each in grouped(told)] == [
+    expected = [EventGroup(entry, float(at), False, 1) for at, entry in enumerate([xid, xid, load, load, xid])]  # noqa: FBT003
+    assert [(entry.event, entry.seconds, entry.times) for entry in grouped(expected)] == [
         (xid, 1.0, 2),
         (load, 3.0, 2),
         (xid, 4.0, 1),
     ]
-    assert grouped([told[0], told[1]._replace(is_old=True)]) == [told[0], told[1]._replace(is_old=True)]
+    assert grouped([expected[0], expected[1]._replace(is_old=True)]) == [expected[0], expected[1]._replace(is_old=True)]
 
 
 async def test_one_place_that_fails_several_users_programs(log: Path) -> None:

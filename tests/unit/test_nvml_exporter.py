@@ -86,9 +86,9 @@ class Bench:
         }
 
     def value(self, name: str, **labels: str) -> float | None:
-        found = list(self.series(name, **labels).values())
-        assert len(found) <= 1
-        return found[0] if found else None
+        matches = list(self.series(name, **labels).values())
+        assert len(matches) <= 1
+        return matches[0] if matches else None
 
     def failed(self) -> set[tuple[str, str]]:
         """What the ledger has against whom: (the end of the subject's name, check)."""
@@ -136,13 +136,13 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
     async with start(changes, looks=2) as bench:
-        whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
+        whole = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
         lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
         costly = 0
         for line in lines:
             await bench.change({line.replace("*", "3"): "!3"})
             await bench.look()
-            now = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
+            now = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
             lost = sum(whole.values()) - sum(now.values())
             assert 0 <= lost <= 9, line
@@ -323,7 +323,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
         for _ in range(4):  # the last one finds the helper's next start put off
             await bench.look(after_seconds=0.0)
             assert list(samples(render(bench.exporter.snapshot()))) == []
-            assert [(each.subject, each.check) for each in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
+            assert [(item.subject, item.check) for item in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
             assert len(await asyncio.to_thread(children)) <= 1
         assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
         assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs
@@ -361,7 +361,7 @@ async def test_mig(start: Start) -> None:
         }
     ) as bench:
         assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
-        assert [each.index for each in bench.hardware.gpus_of(4802)] == [5]
+        assert [item.index for item in bench.hardware.gpus_of(4802)] == [5]
         assert 4802 not in bench.hardware.gpu_users()  # nobody shares it
         assert bench.hardware.gpu_users()[4713] == {UUID.format(2)}
         assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
@@ -536,9 +536,9 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
     event = SimpleNamespace(device=None, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait", lambda *_: event)
     monkeypatch.setattr(library, "_address", lambda _: 0)
-    found = library.NvmlLibrary()
-    found._events = object()
-    return found
+    matches = library.NvmlLibrary()
+    matches._events = object()
+    return matches
 
 
 def test_a_storm_is_bounded(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:

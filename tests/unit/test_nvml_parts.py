@@ -99,10 +99,10 @@ def test_fabric_mask() -> None:
     for mask, healthy in masks.items():
         assert tuple(is_fabric_healthy(Fabric(3, 0, 0, cluster, WELL ^ mask)) for cluster in (DOMAIN, "")) == healthy
     for health in (None, 0, WELL):
-        found = [
+        states = [
             is_fabric_healthy(Fabric(state, status, 0, DOMAIN, health)) for state, status in ((3, 0), (2, 0), (3, 9))
         ]
-        assert found == [True, False, False]
+        assert states == [True, False, False]
 
 
 def test_imex_is_wanted_in_a_domain_alone() -> None:
@@ -117,8 +117,8 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
         (0, "", True),
     ):
         joined = None if cluster is None else Fabric(3, 0, 0, cluster)
-        found = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
-        assert (found["gpu_recovery_action"] is CheckState.OK) == healthy
+        states = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
+        assert (states["gpu_recovery_action"] is CheckState.OK) == healthy
 
 
 # -- health ------------------------------------------------------------------------------------------------------------
@@ -249,11 +249,11 @@ class Bench:
     def look(self, *readings: GpuReading, events: Iterable[XidEvent] = (), error: str = "") -> None:
         answer = LookAnswer(error, gpus=readings, events=tuple(events))
         self.now += STEP_SECONDS
-        self.verdicts = {each.subject: each for each in self.gpus.observe(answer, STEP_SECONDS, self.now)}
+        self.verdicts = {entry.subject: entry for entry in self.gpus.observe(answer, STEP_SECONDS, self.now)}
 
     def view(self, index: int) -> GpuView:
-        (found,) = [view for view in self.gpus.views if view.index == index]
-        return found
+        (states,) = [view for view in self.gpus.views if view.index == index]
+        return states
 
     def restarted(self) -> Bench:
         saved = msgspec.msgpack.encode(self.gpus.remembered)
@@ -305,7 +305,7 @@ def test_what_the_xids_of_a_gpu_mean() -> None:
     """Each number with its meaning, by the GPU's address, until it is too old; what is no Xid has none."""
     bench = Bench()
     bench.look(gpu(0), gpu(1), events=(*xid(0, 79, 0), *xid(1, 94)))
-    meanings = {pci: [each.fault.meaning for each in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
+    meanings = {pci: [entry.fault.meaning for entry in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
     assert meanings == {"0000:00:00.0": ["GPU has fallen off the bus"], "0000:01:00.0": ["contained memory error"]}
     assert bench.gpus.faults(bench.now + fault_table.MAX_AGE_SECONDS + 1) == {"0000:00:00.0": [], "0000:01:00.0": []}
 

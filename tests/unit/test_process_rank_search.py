@@ -126,8 +126,8 @@ def gloo_job(node: Node) -> None:
 def test_ranks_of_gloo_are_counted(node: Node) -> None:
     """Each rank without NCCL counts once: no launcher, no shell, no child that inherits its environment."""
     gloo_job(node)
-    found = node.look()
-    assert (found.new, found.without_nccl) == ((), 2)
+    scan = node.look()
+    assert (scan.new, scan.without_nccl) == ((), 2)
 
 
 def test_what_names_no_rank(node: Node) -> None:

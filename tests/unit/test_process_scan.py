@@ -48,9 +48,9 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
     for pid in (10, 20, 30):
         node.proc.add(pid, threads={pid + 1: "NCCL RAS"})
     for _ in range(2):
-        found = node.look()
-        assert {key.pid for key in found.standing} - {20} == {10, 30}
-        assert found.gone == ()
+        scan = node.look()
+        assert {key.pid for key in scan.standing} - {20} == {10, 30}
+        assert scan.gone == ()
     assert node.guard.skipped > 0
 
 
@@ -61,8 +61,8 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
         assert (node.look().gone, node.known) == ((), [ProcessKey(10, 5000)])
-    found = node.look()
-    assert (found.new, found.gone, [key.pid for key in found.standing]) == ((), (), [10])
+    scan = node.look()
+    assert (scan.new, scan.gone, [key.pid for key in scan.standing]) == ((), (), [10])
 
 
 def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
@@ -80,9 +80,9 @@ def test_reused_pid(node: Node) -> None:
     node.proc.add(10, threads={11: "NCCL RAS"})
     node.look()
     node.proc.add(10, threads={11: "NCCL RAS"}, start=9000)
-    found = node.look()
-    assert found.gone == (ProcessKey(10, 5000),)
-    assert [facts.key for facts in found.new] == [ProcessKey(10, 9000)]
+    scan = node.look()
+    assert scan.gone == (ProcessKey(10, 5000),)
+    assert [facts.key for facts in scan.new] == [ProcessKey(10, 9000)]
 
 
 def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
@@ -101,10 +101,10 @@ def test_writer_in_another_pid_namespace(node: Node) -> None:
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
     node.proc.add(200, namespace_pids=(200, 7), files={3: second})
-    found = node.look(writer_key)
-    assert ([facts.key.pid for facts in found.new], found.new[0].namespace_pid) == ([100], 7)
-    assert found.links == ((writer_key, ProcessKey(100, 5000)),)
-    assert found.held == {(writer_key.device, writer_key.inode): str(first)}
+    scan = node.look(writer_key)
+    assert ([facts.key.pid for facts in scan.new], scan.new[0].namespace_pid) == ([100], 7)
+    assert scan.links == ((writer_key, ProcessKey(100, 5000)),)
+    assert scan.held == {(writer_key.device, writer_key.inode): str(first)}
 
 
 def test_descriptors_unreadable(node: Node) -> None:
@@ -115,10 +115,10 @@ def test_descriptors_unreadable(node: Node) -> None:
     node.proc.add(200, namespace_pids=(200, 7))
     for pid in (100, 200):
         (node.proc.root / f"{pid}/fd").rmdir()
-    found = node.look(outside, inside)
-    assert [facts.key.pid for facts in found.new] == [100]
-    assert found.links == ((outside, ProcessKey(100, 5000)),)
-    assert found.unreadable == 1
+    scan = node.look(outside, inside)
+    assert [facts.key.pid for facts in scan.new] == [100]
+    assert scan.links == ((outside, ProcessKey(100, 5000)),)
+    assert scan.unreadable == 1
 
 
 def test_zombie_has_left(node: Node) -> None:
@@ -177,7 +177,7 @@ class Group:
     def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.found = self.node.look()
-            self.ledger.keep(each.oom for each in self.found.standing.values())
+            self.ledger.keep(known.oom for known in self.found.standing.values())
 
     def is_oom(self, pid: int) -> bool:
         """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
@@ -340,9 +340,9 @@ def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> No
     node.file_uid = 1001
     assert node.evidence(writer_key) == {}
     node.file_uid = 1000
-    found = node.look(writer_key)
-    assert [facts.evidence for facts in found.new] == ["records"]
-    assert found.links == ((writer_key, ProcessKey(10, 5000)),)
+    scan = node.look(writer_key)
+    assert [facts.evidence for facts in scan.new] == ["records"]
+    assert scan.links == ((writer_key, ProcessKey(10, 5000)),)
 
 
 @pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
@@ -469,10 +469,10 @@ def test_counters_of_both_versions(tmp_path: Path) -> None:
 def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
     """Of a deep tree the nearest groups count, MAX_GROUPS of them; a Slurm task's are all there."""
     deep = [f"g{number}" for number in range(MAX_GROUPS + 1)]
-    found = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
-    assert [Path(each).name for each in found] == deep[::-1][:MAX_GROUPS]
-    found = unified_groups({"": STEP}, tmp_path)
-    assert [Path(each).name for each in found] == STEP[1:].split("/")[::-1]
+    scan = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
+    assert [Path(known).name for known in scan] == deep[::-1][:MAX_GROUPS]
+    scan = unified_groups({"": STEP}, tmp_path)
+    assert [Path(known).name for known in scan] == STEP[1:].split("/")[::-1]
 
 
 @pytest.mark.parametrize(("text", "kills"), [

@@ -18,9 +18,9 @@ from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_n
 
 def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
     """A thread's, or a process', line."""
-    found = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
-    assert found is not None
-    return msgspec.structs.replace(found, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
+    result = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
+    assert result is not None
+    return msgspec.structs.replace(result, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
 
 
 # -- lines ---------------------------------------------------------------------------------------------------------
@@ -86,16 +86,16 @@ class Threads:
     def __init__(self) -> None:
         self.totals = ThreadTotals()
         self.waits: dict[int, int | None] = {}
-        self.asked: list[int] = []
+        self.reads: list[int] = []
 
     def look(self, *threads: Stat) -> tuple[int, int]:
         """Look, and return the totals: run queue, input and output."""
-        self.asked = []
+        self.reads = []
         self.totals.note(threads, 1, self._wait)
         return self.totals.run_queue_ns, self.totals.io_wait_ticks
 
     def _wait(self, tid: int) -> int | None:
-        self.asked.append(tid)
+        self.reads.append(tid)
         return self.waits.get(tid)
 
 
@@ -104,10 +104,10 @@ def test_quiet_threads_are_not_asked() -> None:
     node = Threads()
     node.waits = dict.fromkeys(range(1, 6), 10)
     node.look(thread(1), thread(2), thread(3), thread(4))
-    assert node.asked == [1, 2, 3, 4]
+    assert node.reads == [1, 2, 3, 4]
     node.waits = dict.fromkeys(range(1, 6), 20)
     assert node.look(thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)) == (50, 0)
-    assert node.asked == [1, 3, 4, 5]
+    assert node.reads == [1, 3, 4, 5]
     assert node.look(thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5))[0] == 60
 
 
@@ -141,8 +141,8 @@ def test_kernel_that_does_not_count_waits() -> None:
 def test_shares_of_children() -> None:
     """A rank's oldest MAX_PER_RANK children are looked at; one with 10,000 takes none of another's."""
     many = [ProcessKey(20_000 - number, number) for number in range(10_000)]
-    found = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
-    assert found == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
+    result = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
+    assert result == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
     assert len(shares({ProcessKey(1, 1): many[: MAX_PER_RANK + 1]})[ProcessKey(1, 1)]) == MAX_PER_RANK
 
 
@@ -153,9 +153,9 @@ def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     many = {
         ProcessKey(rank, 1): [ProcessKey(rank, child) for child in range(MAX_PER_RANK + 1)] for rank in range(ranks)
     }
-    found = shares(many)
-    assert len({len(each) for each in found.values()}) == 1
-    assert MAX_IN_ALL // 2 < sum(map(len, found.values())) <= MAX_IN_ALL
+    result = shares(many)
+    assert len({len(entry) for entry in result.values()}) == 1
+    assert MAX_IN_ALL // 2 < sum(map(len, result.values())) <= MAX_IN_ALL
 
 
 def test_children_before_the_first_look_do_not_count() -> None:
@@ -204,8 +204,8 @@ def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
 def test_so_many_levels_count(tmp_path: Path) -> None:
     """Of a deep tree the nearest MAX_LEVELS groups are read."""
     deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
-    found = group_paths({"": "/" + "/".join(deep)}, tmp_path)
-    assert [Path(each).name for each in found.throttling] == deep[::-1][:MAX_LEVELS]
+    result = group_paths({"": "/" + "/".join(deep)}, tmp_path)
+    assert [Path(entry).name for entry in result.throttling] == deep[::-1][:MAX_LEVELS]
 
 
 def test_totals_of_both_versions(tmp_path: Path) -> None:
@@ -215,8 +215,8 @@ def test_totals_of_both_versions(tmp_path: Path) -> None:
     write_group(above, cpu=500, throttled="throttled_usec 7\n")
     write_group(old, throttled="nr_periods 1\nnr_throttled 1\nthrottled_time 9000\nwait_sum 7\n")
     reader = GroupReader()
-    found = reader.read([GroupPaths(str(own), (str(own), str(above), str(old)))])
-    assert found == {
+    result = reader.read([GroupPaths(str(own), (str(own), str(above), str(old)))])
+    assert result == {
         str(own): GroupTotals(10, 20, 30, 3),
         str(above): GroupTotals(throttled=7),
         str(old): GroupTotals(throttled=9),
@@ -309,6 +309,6 @@ def test_a_list_too_long_for_a_label_is_left_out(length: int, is_shown: bool) ->
     """A list longer than MAX_CPU_LIST gives no CPUs."""
     text = Path("/proc/self/status").read_text()
     own = next(line for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
-    found = parse_status(text.replace(own, f"Cpus_allowed_list:\t{'1' * length}"))
-    assert found is not None
-    assert bool(found.cpus) == is_shown
+    result = parse_status(text.replace(own, f"Cpus_allowed_list:\t{'1' * length}"))
+    assert result is not None
+    assert bool(result.cpus) == is_shown

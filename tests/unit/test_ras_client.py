@@ -139,8 +139,8 @@ async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 ])  # fmt: skip
 async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str, seconds: float) -> None:
     """Each misbehaviour ends the query at its own stage, within the time that stage has."""
-    found, took = await failure(serve)
-    assert found == stage
+    split_events, took = await failure(serve)
+    assert split_events == stage
     assert took < seconds + 1.0
 
 
@@ -196,8 +196,8 @@ ALL = recordings()
 def split(*pieces: bytes) -> tuple[list[str], int]:
     """The events of a stream that ends after ``pieces``, and how many lines of it are none."""
     splitter = EventSplitter()
-    found = [event for piece in pieces for event in splitter.feed(piece)]
-    return found, splitter.unread
+    split_events = [event for piece in pieces for event in splitter.feed(piece)]
+    return split_events, splitter.unread
 
 
 def test_every_recording_gives_its_events() -> None:

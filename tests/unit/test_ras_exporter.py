@@ -47,12 +47,12 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
 async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
     """Nobody is asked twice within an interval, and somebody is asked in each."""
     async with node.exporter() as exporter:
-        assert node.asked == 0
+        assert node.queries == 0
         assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
         await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 1
+        assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 2
+        assert node.queries == 2
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def unnamed(tmp_path: Path) -> Iterator[Node]:
 async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Node) -> None:
     """Where no environment tells, the node of the last rank of the largest communicator stands by."""
     async with unnamed.exporter() as exporter:
-        found = await unnamed.look(exporter, 1.0)
-    assert [(job.role, job.refusal) for job in found.jobs] == [("standby", None)]
+        published = await unnamed.look(exporter, 1.0)
+    assert [(job.role, job.refusal) for job in published.jobs] == [("standby", None)]
 
 
 @pytest.fixture
@@ -88,8 +88,8 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         assert ((await node.look(exporter, LABELS_WAIT_SECONDS - 2.0)).queries, node.table.labels()) == (0, {})
-        found = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
-        assert found.queries == 1
+        published = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
+        assert published.queries == 1
         node.table.tick()
         assert node.table.labels() == {
             RankLabel("4711", "0"): 11,
@@ -98,9 +98,9 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
             RankLabel("4711", "3"): 12,
         }
         for _ in range(2):
-            found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-        assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", None)]
-        assert found.queries == 2
+            published = await node.look(exporter, MIN_INTERVAL_SECONDS)
+        assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [("4711", "reporter", None)]
+        assert published.queries == 2
 
 
 async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
@@ -109,7 +109,7 @@ async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
         for _ in range(2):
             with pytest.raises(NoData):
                 await node.look(exporter, MAX_INTERVAL_SECONDS)
-    assert node.asked == 0
+    assert node.queries == 0
 
 
 @pytest.fixture
@@ -131,18 +131,20 @@ async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) ->
     """While a listener is nobody's, nobody is asked; the snapshot says why."""
     node = orphaned
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert node.asked == 0
-    assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", "unowned_listener")]
-    assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
+        published = await node.first_query(exporter)
+    assert node.queries == 0
+    assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [
+        ("4711", "reporter", "unowned_listener")
+    ]
+    assert (list(published.listeners.values()), published.up) == ([(2, 1)], {})
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
     """When every answer says so, most of the job is missing."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (node.asked, shown(found)) == (3, {"4711": [("0xab", 1, 3)]})
+        published = await node.first_query(exporter)
+    assert (node.queries, shown(published)) == (3, {"4711": [("0xab", 1, 3)]})
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
@@ -184,9 +186,9 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
     node.replies = [report(launched=5), *[None] * 6, report(launched=5)]
     async with node.exporter() as exporter:
         began = still_since(await node.first_query(exporter))
-        while node.asked < 8:
-            found = await node.look(exporter, MAX_INTERVAL_SECONDS)
-        assert still_since(found) == began
+        while node.queries < 8:
+            published = await node.look(exporter, MAX_INTERVAL_SECONDS)
+        assert still_since(published) == began
         await exporter.drain()
         node.state = StateSection("ras", node.state.published)
         after = await node.start(msgspec.convert({"addresses": [f"127.0.0.1:{node.port}"]}, RasConfig))
@@ -202,11 +204,11 @@ async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) 
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
+        published = await node.first_query(exporter)
         for _ in range(4):  # when each is asked is spread at random
-            if len(shown(found)) < 2:
-                found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
+            if len(shown(published)) < 2:
+                published = await node.look(exporter, MIN_INTERVAL_SECONDS)
+    assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
 
 
 async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
@@ -224,8 +226,8 @@ async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> No
         node.table.tick(MIN_INTERVAL_SECONDS)
         await exporter.update()
         await exporter.settle()
-        found = exporter.snapshot()
-    assert (found.queries, found.reports) == (1, {})
+        published = exporter.snapshot()
+    assert (published.queries, published.reports) == (1, {})
 
 
 async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +240,9 @@ async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, m
     node.accepting = [11, 21, 12, 11, 21, 12, 22]
     node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
-    assert (node.asked, node.accepting, found.queries) == (2, [], 2)
+        published = await node.first_query(exporter)
+    assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
+    assert (node.queries, node.accepting, published.queries) == (2, [], 2)
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:
@@ -269,7 +271,7 @@ async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: p
         await node.first_query(exporter)
         for _ in range(4):
             await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-    assert node.asked == 5
+    assert node.queries == 5
     words = [record.message for record in caplog.records if "report" in record.message]
     assert words == [
         "RAS reports on job {job_id}: {ranks} ranks",
@@ -285,8 +287,8 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     whole["communicators"].append({"hash": "0x0", "size": 0, "ranks": [], "missing_ranks": []})
     node.replies = [json.dumps(whole).encode()]
     async with node.exporter() as exporter:
-        found = list(exporter.families(await node.first_query(exporter)))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(await node.first_query(exporter)))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
@@ -311,16 +313,16 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
         await node.look(exporter, 1.0)
         await node.listened_to(exporter)
         await node.tell(exporter, "PEER_DEAD")
-        found = await node.first_query(exporter)
-    assert (node.asked, found.heard.events) == (0, {"PEER_DEAD": 1})
-    assert [(job.role, job.refusal) for job in found.jobs] == [("none", "not_elected")]
+        published = await node.first_query(exporter)
+    assert (node.queries, published.heard.events) == (0, {"PEER_DEAD": 1})
+    assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
 async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
     """A single pass opens no stream."""
     async with node.exporter(once=True) as exporter:
-        found = await node.first_query(exporter)
-    assert (found.heard.up, node.asked) == ({}, 0)
+        published = await node.first_query(exporter)
+    assert (published.heard.up, node.queries) == ({}, 0)
 
 
 def held_up(node: Node) -> asyncio.Event:
@@ -350,7 +352,7 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
         assert not drain.done()
         gate.set()
         await drain
-        assert (node.asked, exporter.snapshot().queries, exporter.snapshot().errors) == (1, 1, {})
+        assert (node.queries, exporter.snapshot().queries, exporter.snapshot().errors) == (1, 1, {})
 
 
 async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
@@ -391,8 +393,8 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.replies = [b"garbage"]
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
     assert series["rankwatch_ras_failures", "4711"] == 1
     doubled = 2 * MIN_INTERVAL_SECONDS
@@ -415,8 +417,8 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
         await node.look(exporter, 1.0)
         (await node.listened_to(exporter)).write(b"garbage\n")
         await node.tell(exporter, "PEER_NEW", times=3)
-        found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1

@@ -79,14 +79,14 @@ def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | Non
     watches: dict[str, Watch] = {}
     for _ in range(polls):
         watches = watch(watches, report.communicators, 1000.0)
-    return told(report, watches)
+    return suspects_of(report, watches)
 
 
-def told(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
+def suspects_of(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
     """By communicator: suspects (rank there, rank in the whole job, reason) of a report that is watched already."""
     return {
-        name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in found]
-        for name, found in suspects(report.communicators, watches).items()
+        name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in result]
+        for name, result in suspects(report.communicators, watches).items()
     }
 
 
@@ -173,7 +173,7 @@ def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int,
     """Who is told when this is what two more reports say."""
     for when in (1100.0, 1110.0):
         watches = watch(watches, report.communicators, when)
-    return told(report, watches)
+    return suspects_of(report, watches)
 
 
 def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
@@ -193,30 +193,33 @@ def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
     assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
 
 
-def left(number: int, process: int) -> dict[str, Any]:
+def departed(number: int, process: int) -> dict[str, Any]:
     """A rank whose process answers and is not in the communicator any more."""
-    found = silent(number, process)
-    found["status"]["unresponsive"] = False
-    return found
+    result = silent(number, process)
+    result["status"]["unresponsive"] = False
+    return result
 
 
 def after(report: Report, seconds: float) -> list[tuple[int, str]]:
     """The suspects of a report that is seen again after so long: rank there, reason."""
     watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
-    return [(number, reason) for found in told(report, watches).values() for number, _, reason in found]
+    return [(number, reason) for result in suspects_of(report, watches).values() for number, _, reason in result]
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
     """A rank that has aborted or left the communicator while the others are equally far is named, not sooner."""
-    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (left(2, 2),)))
+    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (departed(2, 2),)))
     assert (after(report, LEFT_SECONDS - 1.0), after(report, LEFT_SECONDS)) == ([], [(2, "left")])
 
 
 def test_a_communicator_that_half_have_left_waits_for_nobody() -> None:
     """Where half of the ranks have left, the communicator is being torn down."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
-    assert after(read(group(WORLD, three, (left(3, 3), left(4, 4)))), LEFT_SECONDS) == [(3, "left"), (4, "left")]
-    assert after(read(group(WORLD, three[:2], (left(3, 3), left(2, 2)))), LEFT_SECONDS) == []
+    assert after(read(group(WORLD, three, (departed(3, 3), departed(4, 4)))), LEFT_SECONDS) == [
+        (3, "left"),
+        (4, "left"),
+    ]
+    assert after(read(group(WORLD, three[:2], (departed(3, 3), departed(2, 2)))), LEFT_SECONDS) == []
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
@@ -263,11 +266,11 @@ def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) 
     watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
     both = read(reduced(TP0, {0: 1, 1: 1}), reduced(TP1, {4: 1, 5: 1})).communicators
     watches = watch(watches, both, 1010.0)
-    room = sum(each.size_bytes for each in watches.values())
+    room = sum(entry.size_bytes for entry in watches.values())
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
-    assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
+    assert [[entry.hash for entry in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
 
 
 def test_damaged_marks_are_not_restored() -> None:
@@ -289,18 +292,18 @@ def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPat
     """One more than may be named over a whole report: those of the largest communicator are named first."""
     monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 2)
     small = reduced(TP0, {0: 9, 1: 9, 2: 8})
-    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [[rank.comm_rank for rank in each.launches.behind] for each in found if each.launches] == [[], [5, 6]]
+    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [[rank.comm_rank for rank in entry.launches.behind] for entry in result if entry.launches] == [[], [5, 6]]
     monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 3)
-    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [len(each.launches.behind) for each in found if each.launches] == [1, 2]
+    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [len(entry.launches.behind) for entry in result if entry.launches] == [1, 2]
 
 
 def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
     """One more than may be named."""
     ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
-    for each in ranks:
-        each["status"]["async_error"] = 6
+    for entry in ranks:
+        entry["status"]["async_error"] = 6
     assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
 
 
@@ -332,19 +335,19 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
 def test_a_stalled_communicator_as_series() -> None:
     """Launches, the last one's time, the suspect and its lag are shown, and are fewer series than were admitted."""
     report = read(reduced(WORLD, everybody(50) | {5: 48}))
-    found = series(report, 8)
-    assert found["launched_max", "a0", "AllReduce"] == 50
-    assert (found["last_launch_timestamp_seconds", "a0"], found["stalled", "a0"]) == (1000.0, 1)
-    assert found["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
-    assert found["rank_lag", "a0", "5", "5", "AllReduce"] == 2
+    result = series(report, 8)
+    assert result["launched_max", "a0", "AllReduce"] == 50
+    assert (result["last_launch_timestamp_seconds", "a0"], result["stalled", "a0"]) == (1000.0, 1)
+    assert result["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
+    assert result["rank_lag", "a0", "5", "5", "AllReduce"] == 2
     watches = watch(watch({}, report.communicators, 1.0), report.communicators, 2.0)
-    assert len(found) <= series_of(report.communicators[0], watches)
+    assert len(result) <= series_of(report.communicators[0], watches)
 
 
 def test_a_running_communicator_as_series() -> None:
     """A lag of the moment is not shown: every report would make other series of it."""
-    found = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
-    assert (found["stalled", "a0"], [key for key in found if key[0] in ("rank_lag", "suspect")]) == (0, [])
+    result = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
+    assert (result["stalled", "a0"], [key for key in result if key[0] in ("rank_lag", "suspect")]) == (0, [])
 
 
 def test_global_ranks_are_those_of_the_whole_job_only() -> None:
@@ -370,12 +373,12 @@ def test_errors_and_aborts_as_series() -> None:
         ]
     ):
         ranks[number]["status"][key] = value
-    found = series(read(group(WORLD, ranks)), 7)
-    assert found["async_error", "a0", "0", "0", "remote_error"] == 1
-    assert found["async_error", "a0", "2", "2", "code_9"] == 1
-    assert (found["init_error", "a0", "4", "4", "system_error"], found["aborted", "a0", "5", "5"]) == (1, 1)
-    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in found) == 4
-    stages = {key[2]: value for key, value in found.items() if key[0] == "ranks"}
+    result = series(read(group(WORLD, ranks)), 7)
+    assert result["async_error", "a0", "0", "0", "remote_error"] == 1
+    assert result["async_error", "a0", "2", "2", "code_9"] == 1
+    assert (result["init_error", "a0", "4", "4", "system_error"], result["aborted", "a0", "5", "5"]) == (1, 1)
+    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in result) == 4
+    stages = {key[2]: value for key, value in result.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
 
 
@@ -400,7 +403,7 @@ def test_an_abort_is_shown_for_a_minute() -> None:
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more than the limit, those seen first are shown."""
     monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
-    assert [each.comm_rank for each in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
+    assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
@@ -408,11 +411,11 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
     bare = [
         {key: value for key, value in rank(n, n).items() if key not in ("status", "collective_counts")} for n in (0, 1)
     ]
-    found = series(read(group(WORLD, bare)), 2)
-    assert {key[2] for key in found if key[0] == "ranks"} == {
+    result = series(read(group(WORLD, bare)), 2)
+    assert {key[2] for key in result if key[0] == "ranks"} == {
         "expected", "responding", "missing", "unresponsive", "dead",
     }  # fmt: skip
-    assert {key[0] for key in found} == {"ranks"}
+    assert {key[0] for key in result} == {"ranks"}
 
 
 @pytest.mark.slow
@@ -428,7 +431,7 @@ def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPa
     small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
     saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
-    assert [(job.job_id, [each.hash for each in job.watches]) for job in saved] == [("2", ["0xb0"])]
+    assert [(job.job_id, [entry.hash for entry in job.watches]) for job in saved] == [("2", ["0xb0"])]
 
 
 def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.MonkeyPatch) -> None:

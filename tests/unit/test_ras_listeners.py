@@ -73,11 +73,11 @@ class Search(ListenerSearch):
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """Look until nothing is left to be read."""
-        found = super().look(processes)
-        while asked := self.wanted():
-            self.note(asked, {key: read_one(request) for key, request in asked.items()})
-            found = super().look(processes)
-        return found
+        sites = super().look(processes)
+        while requests := self.wanted():
+            self.note(requests, {key: read_one(request) for key, request in requests.items()})
+            sites = super().look(processes)
+        return sites
 
 
 def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
@@ -455,14 +455,14 @@ def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
     for number in range(1, MAX_LINKS + 1):
         (job_root / f"l{number}").symlink_to(f"l{number - 1}")
     assert (text_of(job_root, f"/l{MAX_LINKS - 1}"), text_of(job_root, f"/l{MAX_LINKS}")) == (SETTING, "OSError")
-    place = job_root
+    level = job_root
     for _ in range(MAX_NAMES - 1):
-        place /= "d"
-    place.mkdir(parents=True)
-    (place / "f").write_text(SETTING)
+        level /= "d"
+    level.mkdir(parents=True)
+    (level / "f").write_text(SETTING)
     assert text_of(job_root, "/d" * (MAX_NAMES - 1) + "/f") == SETTING
-    (place / "d").mkdir()
-    (place / "d/f").write_text(SETTING)
+    (level / "d").mkdir()
+    (level / "d/f").write_text(SETTING)
     assert text_of(job_root, "/d" * MAX_NAMES + "/f") == "OSError"
     path = "/etc/nccl.conf"
     assert text_of(job_root, "/" * (MAX_PATH_BYTES - len(path)) + path) == SETTING
@@ -500,13 +500,13 @@ class Wanting(ListenerSearch):
 
     def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
         self.wants = wanted
-        self.told: dict[ProcessKey, FileFacts] = {}
+        self.answers: dict[ProcessKey, FileFacts] = {}
 
     def wanted(self) -> dict[ProcessKey, FileRequest]:
-        return {key: request for key, request in self.wants.items() if key not in self.told}
+        return {key: request for key, request in self.wants.items() if key not in self.answers}
 
-    def note(self, _asked: object, found: object) -> None:
-        self.told.update(found)  # type: ignore[call-overload]
+    def note(self, _asked: object, sites: object) -> None:
+        self.answers.update(sites)  # type: ignore[call-overload]
 
 
 async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -518,9 +518,9 @@ async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.Mo
     reader = JobFiles(helper, thread, Logger("ras"))
     for expected in (2, 3):
         assert await reader.read_for(search)
-        assert search.told == {ProcessKey(pid, 1): FOUND for pid in range(1, expected + 1)}
+        assert search.answers == {ProcessKey(pid, 1): FOUND for pid in range(1, expected + 1)}
     assert not await reader.read_for(search)
-    search.told.clear()
+    search.answers.clear()
     process = helper._process
     assert process is not None
     process.kill()

@@ -210,19 +210,19 @@ async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[Quer
     thread.stop()
 
 
-@pytest.mark.parametrize(("accepting", "present", "left"), [
+@pytest.mark.parametrize(("accepting", "present", "unused"), [
     ([SECOND, FIRST, FIRST, THIRD, FIRST], frozenset({FIRST, THIRD}), 1),
     ([SECOND, FIRST], frozenset({FIRST}), 0),
     ([SECOND] * MAX_ATTEMPTS + [FIRST], frozenset(), 1),
 ], ids=["all", "some", "beyond the attempts"])  # fmt: skip
 async def test_processes_that_answer_a_greeting(
-    accepting: list[ProcessKey], present: frozenset[ProcessKey], left: int
+    accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
     """Connections are made until all the wanted have answered, or as many as are allowed; nothing else is said."""
     heard: list[bytes] = []
     async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
-        found = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
-    assert (found, len(search.servers), set(heard) - {b""}) == (present, left, {b"CLIENT PROTOCOL 2\n"})
+        received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
+    assert (received, len(search.servers), set(heard) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
     assert runner.queries == 0
 
 
@@ -255,6 +255,6 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
 
     accepting = [FIRST, *[fourth] * 15, SECOND]
     async with runner_of(accepting) as (runner, _), served(conversing(reply, nobody)) as endpoint:
-        found = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
-    assert [answer.server for answer in found] == [FIRST, SECOND]
+        received = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
+    assert [answer.server for answer in received] == [FIRST, SECOND]
     assert not runner.errors

@@ -25,8 +25,8 @@ def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str =
     """A report of one communicator of processes on one host, by their pids."""
     named = tuple(MissingRank(pid, Place(host, pid, 0), reason=reason) for pid, reason in missed.items())
     size = len(heard) + len(missed)
-    found = Communicator("0xab", size, len(heard), len(missed), None, None, named)
-    return Report("2.30.7", (found,), frozenset((host, pid) for pid in heard), 0, {})
+    result = Communicator("0xab", size, len(heard), len(missed), None, None, named)
+    return Report("2.30.7", (result,), frozenset((host, pid) for pid in heard), 0, {})
 
 
 MISSED = RasSilence(10.0, 1010.0, 1)
@@ -47,11 +47,11 @@ def test_who_is_silent(
 ) -> None:
     """A silence counts on from the first report that misses the process; an answer contradicts it, and ends none."""
     heard = tuple({1, 2} - missed.keys())
-    found = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
-    assert found == silent
-    found = silences(found, report(heard, missed), [], NAMES, (20.0, 1020.0))
-    assert found == {key: replace(known, reports=2) for key, known in silent.items()}
-    assert silences(found, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
+    result = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
+    assert result == silent
+    result = silences(result, report(heard, missed), [], NAMES, (20.0, 1020.0))
+    assert result == {key: replace(known, reports=2) for key, known in silent.items()}
+    assert silences(result, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
 
 
 @pytest.fixture
@@ -82,51 +82,51 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
     assert greeted == [{A, B}, {A}]
 
 
-@pytest.mark.parametrize(("found", "expected"), [
+@pytest.mark.parametrize(("result", "expected"), [
     ([(A, (HERE, 1)), (B, (HERE, 2))], {A: (HERE, 1), B: (HERE, 2)}),
     ([(A, (HERE, 7)), (B, (HERE, 7))], {}),
     ([(A, (HERE, 7)), (A, ("10.0.0.9", 7))], {}),
     ([], {}),
 ])  # fmt: skip
 def test_only_names_of_one_process_count(
-    found: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
+    result: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
 ) -> None:
     """Two processes of one name, or two names for one process: nobody can tell who is meant."""
-    assert unambiguous(found) == expected
+    assert unambiguous(result) == expected
 
 
 def test_addresses_beyond_the_limit_are_left_out() -> None:
     """One more than a namespace may have: the first are known."""
     table = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
-    found = Addresses(parse_fib_trie(table), [])
-    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in found
-    assert f"10.1.{MAX_ADDRESSES // 256}.{MAX_ADDRESSES % 256}" not in found
+    result = Addresses(parse_fib_trie(table), [])
+    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in result
+    assert f"10.1.{MAX_ADDRESSES // 256}.{MAX_ADDRESSES % 256}" not in result
 
 
 def transcripts(scenario: str) -> list[tuple[str, Report]]:
     """The JSON reports of a recorded scenario in order."""
     with tarfile.open(DATA / "transcripts.tar.xz") as archive:
-        found = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
-    return [(name, read_json(found[name])) for name in sorted(found) if scenario in name and ".json." in name]
+        result = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
+    return [(name, read_json(result[name])) for name in sorted(result) if scenario in name and ".json." in name]
 
 
 def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
     """NCCL 2.32.3, a process stopped for 87 s: missed in every report from the first on, and never heard again."""
     name = {A: ("127.0.102.4", 30589)}
-    found: dict[ProcessKey, RasSilence] = {}
-    for number, (_, each) in enumerate(transcripts("2.32.3/sigstop")):
-        found = silences(found, each, [], name, (float(number), 1000.0 + number))
-    assert found == {A: RasSilence(1.0, 1001.0, 13)}
+    result: dict[ProcessKey, RasSilence] = {}
+    for number, (_, entry) in enumerate(transcripts("2.32.3/sigstop")):
+        result = silences(result, entry, [], name, (float(number), 1000.0 + number))
+    assert result == {A: RasSilence(1.0, 1001.0, 13)}
 
 
 def test_of_a_lost_node_all_processes_are_missed() -> None:
     """NCCL 2.32.3 declares but half of a lost node's eight processes dead: the other half is missed all the same."""
-    reports = [each for _, each in transcripts("2.32.3/nodekill8")]
+    reports = [entry for _, entry in transcripts("2.32.3/nodekill8")]
     pids = sorted(pid for host, pid in unheard(reports[0]) if host == "127.0.242.4")
     names = {ProcessKey(pid, 1): ("127.0.242.4", pid) for pid in pids}
     assert len(names) == 8
-    found: dict[ProcessKey, RasSilence] = {}
-    for each in reports:
-        found = silences(found, each, [], names, (0.0, 0.0))
-    assert {key: each.reports for key, each in found.items()} == dict.fromkeys(names, 16)
+    result: dict[ProcessKey, RasSilence] = {}
+    for entry in reports:
+        result = silences(result, entry, [], names, (0.0, 0.0))
+    assert {key: entry.reports for key, entry in result.items()} == dict.fromkeys(names, 16)
     assert sum(rank.reason == "dead" for rank in reports[-1].communicators[0].named) == 4

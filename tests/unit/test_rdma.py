@@ -51,9 +51,9 @@ def device(
 
 def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
-    before = {pci for pci, each in baseline.functions.items() if each.missing}
+    before = {pci for pci, item in baseline.functions.items() if item.missing}
     vanished = learn(baseline, devices, hidden)
-    missing = {pci for pci, each in baseline.functions.items() if each.missing}
+    missing = {pci for pci, item in baseline.functions.items() if item.missing}
     assert vanished == (len(missing - before) > 0)
     states = levels(baseline, devices)
     return {(subject.name, check) for (subject, check), state in states.items() if state is CheckState.FAILED}
@@ -143,8 +143,8 @@ def test_what_sysfs_may_hide(tmp_path: Path) -> None:
         if mode:
             parameters.mkdir(parents=True)
             (parameters / "netns_mode").write_text(f"{mode}\n")
-        found = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
-        assert found == ({PCI} if name == "exclusive" else set()), name
+        values = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
+        assert values == ({PCI} if name == "exclusive" else set()), name
 
 
 def test_which_devices_are_physical(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
     for number in range(module.MAX_DEVICES + 1):
         (tmp_path / f"class/infiniband/mlx5_{number}").mkdir(parents=True)
     (tmp_path / "class/infiniband/mlx5_99/device").symlink_to(function)
-    found = read_devices(tmp_path)
-    assert (len(found), found[0].name) == (module.MAX_DEVICES, "mlx5_99")
+    values = read_devices(tmp_path)
+    assert (len(values), values[0].name) == (module.MAX_DEVICES, "mlx5_99")
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,9 +184,9 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
             counters.mkdir(parents=True)
             for counter in ("one", "two", "three!"):
                 (counters / counter).write_text("1\n")
-    found = read_devices(tmp_path)
-    assert [(each.name, [port.number for port in each.ports]) for each in found] == [("a", [1, 2]), ("b", [1, 2])]
-    assert found[0].ports[0].counters == {"one": 1, "two": 1}
+    values = read_devices(tmp_path)
+    assert [(item.name, [port.number for port in item.ports]) for item in values] == [("a", [1, 2]), ("b", [1, 2])]
+    assert values[0].ports[0].counters == {"one": 1, "two": 1}
     for limit in ("MAX_DEVICES", "MAX_PORTS", "MAX_COUNTERS"):
         monkeypatch.setattr(module, limit, 1)
     (only,) = read_devices(tmp_path)
@@ -206,8 +206,8 @@ def test_states_and_rates(tmp_path: Path) -> None:
     ):
         (port / "state").write_text(state)
         (port / "rate").write_text(rate)
-        found = read_devices(tmp_path)[0].ports[0]
-        assert (found.state, found.rate) == expected
+        values = read_devices(tmp_path)[0].ports[0]
+        assert (values.state, values.rate) == expected
 
 
 class Node:
@@ -233,9 +233,9 @@ class Node:
             await self.exporter.drain()
 
     def failed(self) -> set[tuple[str, str]]:
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(item.subject.name, item.check) for item in failed(self.ledger)}
 
-    def told(self) -> set[str]:
+    def judged(self) -> set[str]:
         """The devices of which anything is told."""
         return {entry.subject.name for entry in self.ledger.entries()}
 
@@ -279,9 +279,9 @@ async def test_ignored_devices(root: Path) -> None:
     await asyncio.to_thread((root / "sys/class/infiniband/mlx5_0").unlink)
     node = Node(root, first.state.published, ["mlx5_0", "rdmap160s27"])
     async with node.under_way():
-        left = {"bnxt_re0", "mlx5_1"}
-        assert set(node.series("device_info")) == left
-        assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
+        others = {"bnxt_re0", "mlx5_1"}
+        assert set(node.series("device_info")) == others
+        assert (node.judged(), set(node.nics()), node.failed()) == (others, others, set())
 
 
 async def test_which_counters_are_shown(root: Path) -> None:
@@ -291,10 +291,10 @@ async def test_which_counters_are_shown(root: Path) -> None:
         async with node.under_way():
             shown = samples(node.exporter.families(node.exporter.snapshot()))
         port, of_driver = (
-            {(each.labels["device"], each.labels["counter"]) for each in shown if each.name == f"rankwatch_rdma_{kind}"}
+            {(item.labels["device"], item.labels["counter"]) for item in shown if item.name == f"rankwatch_rdma_{kind}"}
             for kind in ("port_counter_total", "hardware_counter_total")
         )
-        ports, drivers = ({counter for _, counter in found} for found in (port, of_driver))
+        ports, drivers = ({counter for _, counter in values} for values in (port, of_driver))
         assert ports >= TELLING
         assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= drivers
         assert (ports == TELLING, drivers <= TELLING_OF_DRIVER) == (not all_counters,) * 2
@@ -312,12 +312,12 @@ def test_bytes_of_ionic() -> None:
     read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
-    found = {
+    values = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
         for sample in samples(render(RdmaSnapshot((ionic,))))
         if sample.value in read.values()
     }
-    assert found == {
+    assert values == {
         ("received_bytes_total", None): 7,
         ("transmitted_bytes_total", None): 8,
         ("hardware_counter_total", "tx_rdma_ack_timeout"): 9,
@@ -367,8 +367,8 @@ def test_version_of_a_driver(tmp_path: Path) -> None:
     path = tmp_path / "sys/module/mlx5_core/version"
     for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):
         path.write_text(f"{text}\n")
-        found = [device for device in read_devices(tmp_path / "sys") if device.driver == "mlx5_core"]
-        assert {each.driver_version for each in found} == {expected}
+        values = [device for device in read_devices(tmp_path / "sys") if device.driver == "mlx5_core"]
+        assert {item.driver_version for item in values} == {expected}
     path.unlink()
     assert {device.driver_version for device in read_devices(tmp_path / "sys")} == {""}
 
@@ -378,8 +378,8 @@ RES_GET = 5 << 10 | 9
 
 def entry(kind: bytes, count: int) -> bytes:
     """A line of the summary."""
-    told = attribute(17, kind + b"\0") + attribute(18, struct.pack("=Q", count))
-    return attribute(16, told, nested=True)
+    judged = attribute(17, kind + b"\0") + attribute(18, struct.pack("=Q", count))
+    return attribute(16, judged, nested=True)
 
 
 def told_of(name: str, *entries: bytes) -> bytes:
@@ -396,7 +396,7 @@ def test_what_is_asked_and_understood() -> None:
     """One dump of summaries gives the known kinds by device; numbers beyond a float's are left out."""
     kernel = FakeKernel(lambda _, question: [reply(question, MLX5, BNXT), done(question)])
     assert read_resources(kernel.connect) == {"mlx5_0": {"qp": 42, "mr": 7}, "bnxt_re0": {"pd": MAX_COUNT}}
-    ((protocol, question),) = kernel.asked
+    ((protocol, question),) = kernel.questions
     assert (protocol, question.kind, question.flags & netlink.DUMP) == (netlink.RDMA, RES_GET, netlink.DUMP)
     assert kernel.open == 0
 

@@ -43,8 +43,8 @@ def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["mlx5_0,1,leaf-1,1", "mlx5_1,1", f"mlx5_2,1,{'x' * (MAX_NAME + 1)},1", "mlx5_3,1,a\x07,1", "mlx5_4,1,l,1"]
     assert read_wiring((HEAD + "\n".join(lines)).encode(), "a").bad_lines == (3, 4, 5)
     monkeypatch.setattr(module, "MAX_ROWS", 2)
-    found = read_wiring((HEAD + "\n".join([*lines, "mlx5_5,1,l,2"])).encode(), "a")
-    assert (len(found.switches), found.bad_lines) == (2, (3, 4, 5, 7))
+    ports = read_wiring((HEAD + "\n".join([*lines, "mlx5_5,1,l,2"])).encode(), "a")
+    assert (len(ports.switches), ports.bad_lines) == (2, (3, 4, 5, 7))
 
 
 def test_a_file_of_another_form_is_refused() -> None:
@@ -99,8 +99,8 @@ def write(path: Path, content: str | None) -> None:
 
 def shown(exporter: RdmaExporter) -> list[dict[str, str]]:
     """The labels of the ports that are connected."""
-    found = samples(exporter.families(exporter.snapshot()))
-    return [each.labels for each in found if each.name == "rankwatch_rdma_switch_info"]
+    ports = samples(exporter.families(exporter.snapshot()))
+    return [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
 
 
 def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: str = "LLDP", **more: object) -> object:
@@ -134,7 +134,7 @@ def test_a_switch_without_names() -> None:
     nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]
     by_address = {"id": [{"type": "mac", "value": "aa:bb"}], "descr": [{"value": "Gi1/0/4"}]}
     bare = {"id": [{"type": "mac", "value": "aa:bb"}]}
-    found = read_neighbours(
+    ports = read_neighbours(
         heard(
             neighbour("a", chassis=nameless, port=[by_address]),
             neighbour("b", port=[bare]),
@@ -142,12 +142,12 @@ def test_a_switch_without_names() -> None:
             neighbour("d", chassis=[]),
         )
     )
-    assert found == {"a": ("00:11:22:33:44:55", "Gi1/0/4"), "b": ("leaf-1", "aa:bb"), "c": ("leaf-1", "")}
+    assert ports == {"a": ("00:11:22:33:44:55", "Gi1/0/4"), "b": ("leaf-1", "aa:bb"), "c": ("leaf-1", "")}
 
 
 def test_odd_neighbours() -> None:
     """Of several on one cable the first counts, other protocols do not, and texts are printable and bounded."""
-    found = read_neighbours(
+    ports = read_neighbours(
         heard(
             neighbour("a", via="CDPv2"),
             neighbour("a"),
@@ -155,7 +155,7 @@ def test_odd_neighbours() -> None:
             neighbour("b", "s" * (MAX_NAME + 1), "x\x07"),
         )
     )
-    assert found == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
+    assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
     path, clock = tmp_path / "lldp.json", FakeClock()
     exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path)))
 
-    def told(age_seconds: float | None) -> bool:
+    def is_told(age_seconds: float | None) -> bool:
         path.unlink(missing_ok=True)
         if age_seconds is not None:
             path.write_bytes(heard(neighbour("ens1f0np0", "heard")))
@@ -206,11 +206,11 @@ def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
 
     with asyncio.Runner() as runner:
         runner.run(exporter.start(lent("rdma", clock, tmp_path)))
-        assert [told(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
+        assert [is_told(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
 
 
 def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:
     """The switch and its port by device and port."""
-    found = samples(exporter.families(exporter.snapshot()))
-    labels = [each.labels for each in found if each.name == "rankwatch_rdma_switch_info"]
+    ports = samples(exporter.families(exporter.snapshot()))
+    labels = [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
     return {(label["device"], label["port"]): (label["switch"], label["switch_port"]) for label in labels}

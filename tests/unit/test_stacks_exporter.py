@@ -57,17 +57,17 @@ class Asked:
 class Node:
     """A node with ranks that have completed an operation at the beginning, and the exporter."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.board = EvidenceBoard()
-        self.asked = Asked()
-        self.program = script(place / "py-spy", f"cat {RECORDED}")
+        self.reader = Asked()
+        self.program = script(folder / "py-spy", f"cat {RECORDED}")
         self.exporter = StacksExporter(StacksConfig(enabled=True, py_spy=str(self.program)))
         self.keys: dict[int, ProcessKey] = {}
 
     async def start(self) -> None:
-        lend: Any = lambda _spec: self.asked  # noqa: E731  # what a context has in this place
+        lend: Any = lambda _spec: self.reader  # noqa: E731  # what a context has in this place
         more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
         await self.exporter.start(lent("stacks", self.clock, **more))
 
@@ -90,8 +90,8 @@ class Node:
         self.ranks.tick()
         await self.exporter.update()
         families = self.exporter.families(self.exporter.snapshot())
-        found = [sample for sample in samples(families) if sample.name == "rankwatch_rank_stack_info"]
-        return {sample.labels["rank"]: sample.labels["stack"] for sample in found}
+        outcome = [sample for sample in samples(families) if sample.name == "rankwatch_rank_stack_info"]
+        return {sample.labels["rank"]: sample.labels["stack"] for sample in outcome}
 
 
 @pytest.fixture
@@ -111,12 +111,12 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
     """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
     for rank in range(2):
         node.add(100 + rank, rank)
-    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
+    assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
     assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
     assert await node.look(AGAIN_SECONDS - 1.0) != {}
-    assert node.asked.pids == [100, 101]
+    assert node.reader.pids == [100, 101]
     await node.look(2.0)
-    assert node.asked.pids == [100, 101, 100, 101]
+    assert node.reader.pids == [100, 101, 100, 101]
 
 
 async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
@@ -138,11 +138,11 @@ async def test_a_long_pause_is_no_silence_later(node: Node) -> None:
     node.clock.advance(300.0)
     node.progress(100, 0)
     await node.look(1.0)
-    node.asked.pids.clear()
+    node.reader.pids.clear()
     await node.look(400.0)
-    assert node.asked.pids == []
+    assert node.reader.pids == []
     await node.look(100.0)
-    assert node.asked.pids == [100]
+    assert node.reader.pids == [100]
 
 
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
@@ -150,9 +150,9 @@ async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
     ras, stalls = node.board.of("ras"), {"9": SILENCE}
     ras.tell_stalls(lambda: stalls)
-    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
+    assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
     stalls["9"] = SILENCE + 1.0
-    assert (await node.look(1.0), node.asked.pids) == ({"0": "all_reduce #1"}, [30])
+    assert (await node.look(1.0), node.reader.pids) == ({"0": "all_reduce #1"}, [30])
     ras.close()
     assert await node.look(5.0) == {}
 
@@ -174,7 +174,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
         node.add(200 + rank, rank, "8", uid=2)
     await node.look(1.0)
     await node.look(SILENCE)
-    assert (node.asked.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
+    assert (node.reader.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
     assert MAX_RANKS == 128
 
 
@@ -183,11 +183,11 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
     for rank in range(2):
         node.add(100 + rank, rank)
     await node.look(1.0)
-    node.asked.error = HelperHung("no answer")
+    node.reader.error = HelperHung("no answer")
     with pytest.raises(HelperHung):
         await node.look(SILENCE)
-    node.asked.error = None
-    assert (await node.look(AGAIN_SECONDS - 1.0), node.asked.pids) == ({}, [100])
+    node.reader.error = None
+    assert (await node.look(AGAIN_SECONDS - 1.0), node.reader.pids) == ({}, [100])
     assert node.exporter.snapshot().counts["unanswered"] == 1
     assert len(await node.look(2.0)) == 2
 
@@ -198,15 +198,15 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
         node.add(100 + rank, rank)
     await node.look(1.0)
     part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
-    found = await part(Wanted("7", pids, ("4",)))
-    assert (node.asked.pids[0], len(found.files)) == (104, 1 + WAITING)
-    node.asked.labels[105] = "next_batch #2"
+    outcome = await part(Wanted("7", pids, ("4",)))
+    assert (node.reader.pids[0], len(outcome.files)) == (104, 1 + WAITING)
+    node.reader.labels[105] = "next_batch #2"
     every = await part(Wanted("7", pids, ()))
     assert sorted(every.files) == [f"rank-{rank}.txt" for rank in range(6)]
     assert [(word.rank, word.says) for word in every.words if word.blames] == [
         ("5", "its Python code is in next_batch #2")
     ]
-    assert sorted(node.asked.pids) == [100 + rank for rank in range(6)]
+    assert sorted(node.reader.pids) == [100 + rank for rank in range(6)]
 
 
 @pytest.fixture
@@ -274,9 +274,9 @@ def test_another_process_of_the_number(asleep: StackRequest) -> None:
 def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
     """With one thread in uninterruptible sleep a process is not looked at; a stopped one is."""
     task = tmp_path / "proc/5/task"
-    for place, each in ((task.parent, "S"), (task / "5", "S"), (task / "6", state)):
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "stat").write_text(f"5 (a) b) {each} " + " ".join(["0"] * 18) + " 77 0\n")
+    for folder, state_of in ((task.parent, "S"), (task / "5", "S"), (task / "6", state)):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "stat").write_text(f"5 (a) b) {state_of} " + " ".join(["0"] * 18) + " 77 0\n")
     request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
     assert take_stack(request, b"").result == result
 
@@ -301,7 +301,7 @@ async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> 
             raise HelperHung("no answer")
         return StackAnswer("read", Stack("wait #1", "text\n"))
 
-    node.asked.call = call  # type: ignore[method-assign]  # the test's own helper
+    node.reader.call = call  # type: ignore[method-assign]  # the test's own helper
     assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == [
         "rank-0.txt",
         "rank-1.txt",
@@ -329,18 +329,18 @@ def thread(*frames: dict[str, Any], number: int = PID, name: str = "MainThread")
 
 def stack(text: bytes) -> Stack:
     """The stack in an answer that has one."""
-    found = stack_of(text, {PID})
-    assert found is not None
-    return found
+    outcome = stack_of(text, {PID})
+    assert outcome is not None
+    return outcome
 
 
 def test_a_recorded_stack() -> None:
     """Of a recorded answer the main thread gives the label, though another one comes first; the text has both."""
-    found = stack_of(ANSWER, {PID})
-    assert found is not None
-    assert found.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
-    assert found.text.splitlines()[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
-    assert "Thread-1 (stay)" in found.text
+    outcome = stack_of(ANSWER, {PID})
+    assert outcome is not None
+    assert outcome.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
+    assert outcome.text.splitlines()[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
+    assert "Thread-1 (stay)" in outcome.text
 
 
 def test_lines_do_not_tell_stacks_apart() -> None:

@@ -50,15 +50,15 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
-    found = probe(ProbeRequest(paths), b"")
-    assert [each.ok for each in found] == [True, True, True, False]
-    room, expected = found[0].room, os.statvfs(tmp_path)
+    states = probe(ProbeRequest(paths), b"")
+    assert [item.ok for item in states] == [True, True, True, False]
+    room, expected = states[0].room, os.statvfs(tmp_path)
     assert room is not None
     assert (room.size_bytes, room.inodes) == (expected.f_blocks * expected.f_frsize, expected.f_files)
     assert 0 < room.available_bytes <= room.size_bytes
-    assert found[3].room is None
+    assert states[3].room is None
     for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
-        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
+        assert [item.path for item in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
@@ -82,8 +82,8 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, bool]]:
-        found = probe(ProbeRequest([], [str(path)]), b"")
-        return [(each.ok, each.under_way_seconds > 0) for each in found]
+        states = probe(ProbeRequest([], [str(path)]), b"")
+        return [(item.ok, item.under_way_seconds > 0) for item in states]
 
     gate.set()
     assert looked() == []
@@ -106,10 +106,10 @@ def test_series_of_paths() -> None:
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
         Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, room=ROOM),
     )
-    found: dict[str, dict[str, float]] = {}
+    states: dict[str, dict[str, float]] = {}
     for sample in samples(StorageExporter(StorageConfig()).families(probes)):
-        found.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
-    assert found == {
+        states.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
+    assert states == {
         "probe_success": {"/a": 1, "/c": 0},
         "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
         "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
@@ -156,8 +156,8 @@ def lustre(tmp_path: Path) -> Path:
 async def test_a_real_helper_probes(lustre: Path) -> None:
     """Paths that answer are well, one that is missing fails; a dump directory nobody made is no fault."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
-    found = await node.look()
-    assert [(each.path, each.ok) for each in found] == [(str(lustre), True)]
+    states = await node.look()
+    assert [(item.path, item.ok) for item in states] == [(str(lustre), True)]
     assert node.checks() == {"storage_failed": True, "dump_disk_full": True, "lustre_unhealthy": False}
     missing = Node(lustre, paths=[str(lustre / "none")], full_ratio=1.0, dump_paths=[str(lustre)])
     await missing.look()
@@ -203,7 +203,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
         (helper,) = node.helpers.all()
         for _ in range(2):  # in between the helper ends, and what it said stays
             await exporter.update()
-            assert (helper.calls["ok"], [each.path for each in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
+            assert (helper.calls["ok"], [item.path for item in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
             while helper._process is not None and not helper._process.is_gone:
@@ -228,8 +228,8 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
 
     for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
-    found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
-    assert ([(each.path, each.ok) for each in found], touched) == ([(path + "/none", False), (path, True)], [])
+    states = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
+    assert ([(item.path, item.ok) for item in states], touched) == ([(path + "/none", False), (path, True)], [])
 
 
 def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: FreeSpace | None = None) -> Probe:
@@ -242,16 +242,16 @@ def test_one_check_is_told_of_several_paths() -> None:
     config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
     well = [probed("/a", ok=True, room=ROOM), probed("/d", ok=True, room=ROOM)]
 
-    def told(*probes: Probe) -> dict[str, bool]:
+    def judged(*probes: Probe) -> dict[str, bool]:
         return {check: state is CheckState.OK for (_, check), state in levels(config, probes, None).items()}
 
-    assert told(*well) == {"storage_failed": True, "dump_disk_full": True}
+    assert judged(*well) == {"storage_failed": True, "dump_disk_full": True}
     for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
-        assert told(*well, bad) == told(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
+        assert judged(*well, bad) == judged(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
     for room in (FreeSpace(1000, 49, 100, 50), FreeSpace(1000, 500, 100, 4)):
         full = probed("/e", ok=True, room=room)
-        assert told(*well, full) == told(full, *well) == {"storage_failed": True, "dump_disk_full": False}
-    assert told(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
+        assert judged(*well, full) == judged(full, *well) == {"storage_failed": True, "dump_disk_full": False}
+    assert judged(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
 
 
 def test_a_configuration_that_is_none_is_refused() -> None:
