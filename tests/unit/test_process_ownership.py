@@ -59,19 +59,24 @@ POD_PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", POD_PATHS)
-def test_pods(path: str, node: Node) -> None:
-    """Kubelet's control groups name pod and container, with either driver and below a node made of a container."""
-    assert node.owner_in(path) == (Owner("pod", POD), CONTAINER)
-
-
-@pytest.mark.parametrize("path", [
+BESIDE = (
     f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
     f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope", f"/../../../pod{POD}/{CONTAINER}",
+)  # fmt: skip
+CONTAINER_PATHS = (
+    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
+    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "owner", "made"), [
+    *((path, Owner("pod", POD), True) for path in POD_PATHS),
+    *((path, Owner("pod", POD), False) for path in BESIDE),
+    *((path, Owner("container", CONTAINER), True) for path in CONTAINER_PATHS),
 ])  # fmt: skip
-def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
-    """An agent in a control group namespace sees other pods by a path upwards from its own group."""
-    assert node.owner_in(path, made=False) == (Owner("pod", POD), CONTAINER)
+def test_pods_and_containers(path: str, owner: Owner, made: bool, node: Node) -> None:
+    """Groups of kubelet, Docker, Podman and containerd name pod and container, also by a path upwards."""
+    assert node.owner_in(path, made=made) == (owner, CONTAINER)
 
 
 @pytest.mark.parametrize(("path", "hierarchy", "expected"), [
@@ -88,15 +93,6 @@ def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) 
     scheduler, job_id = expected
     job = Owner("job", f"{scheduler}/{job_id}", scheduler=scheduler, job_id=job_id, proof="cgroup")
     assert node.owner_in(path, hierarchy=hierarchy) == (job, "")
-
-
-@pytest.mark.parametrize("path", [
-    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
-    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
-])  # fmt: skip
-def test_containers(path: str, node: Node) -> None:
-    """Control groups of Docker, Podman and containerd name the container."""
-    assert node.owner_in(path) == (Owner("container", CONTAINER), CONTAINER)
 
 
 LOGIN = "/user.slice/user-1000.slice/user@1000.service"

@@ -185,20 +185,17 @@ def test_blocked_threads(node: Node) -> None:
     assert rank_usage.blocked == (("disk", 1), ("nfs", 2))
 
 
-def test_blocked_without_load(node: Node) -> None:
-    """A sleep that the kernel does not count as load blocks as well; one that signals end does not."""
-    add_rank(node, thread_states={11: ("I", 7), 12: ("S", 7)})
-    for tid in (11, 12):
-        node.proc.note(10, tid, wchan="cl_sync_io_wait")
-    assert usage(node).blocked == (("lustre", 1),)
-
-
-def test_whole_stack_is_read_where_it_may_be(node: Node) -> None:
-    """Where the kernel shows the whole stack it tells which file system a wait for pages is of."""
-    add_rank(node, thread_states={12: ("D", 7)})
-    stack = "[<0>] folio_wait_bit_common+0x12f/0x2b0\n[<0>] nfs4_read_done+0x1/0x2 [nfsv4]\n"
-    node.proc.note(10, 12, wchan="folio_wait_bit_common", stack=stack)
-    assert usage(node).blocked == (("nfs", 1),)
+@pytest.mark.parametrize(("state", "text", "stack", "wait"), [
+    ("I", "cl_sync_io_wait", "", "lustre"),  # no load, as the kernel counts
+    ("S", "cl_sync_io_wait", "", None),  # signals end it
+    ("D", "folio_wait_bit_common", "[<0>] folio_wait_bit_common+0x1/0x2\n[<0>] nfs4_read+0x1/0x2 [nfsv4]\n", "nfs"),
+    *(("D", odd, "", "other") for odd in ("0", "", "x y", "x\ny", "1abc", "a" * 200)),
+])  # fmt: skip
+def test_wait_of_a_thread(node: Node, state: str, text: str, stack: str, wait: str | None) -> None:
+    """The whole stack tells the wait where it may be read, else the innermost function; one that is odd is other."""
+    add_rank(node, thread_states={12: (state, 7)})
+    node.proc.note(10, 12, wchan=text, **({"stack": stack} if stack else {}))
+    assert usage(node).blocked == (((wait, 1),) if wait else ())
 
 
 def wait_for_pages(node: Node, call: str, *, mount_id: str = "47", file_system: str = "nfs4") -> RankUsage:
@@ -243,12 +240,6 @@ def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str
 def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str) -> None:
     """Where the system call, its descriptor or the mount cannot be read the wait is one for a disk."""
     assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)
-
-
-@pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])
-def test_wait_that_may_not_be_read(node: Node, text: str) -> None:
-    """A wait that the kernel does not name counts as other."""
-    assert blocked(node, t12=text).blocked == (("other", 1),)
 
 
 def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

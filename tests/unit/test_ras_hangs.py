@@ -207,18 +207,14 @@ def after(report: Report, seconds: float) -> list[tuple[int, str]]:
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
-    """A rank that has aborted or left the communicator while the others are equally far is named, not sooner."""
-    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (departed(2, 2),)))
-    assert (after(report, LEFT_SECONDS - 1.0), after(report, LEFT_SECONDS)) == ([], [(2, "left")])
-
-
-def test_a_communicator_that_half_have_left_waits_for_nobody() -> None:
-    """Where half of the ranks have left, the communicator is being torn down."""
+    """Ranks that aborted or left while the others are equally far are named, not sooner; half of all are a teardown."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
-    assert after(read(group(WORLD, three, (departed(3, 3), departed(4, 4)))), LEFT_SECONDS) == [
-        (3, "left"),
-        (4, "left"),
-    ]
+    one_left, two_of_five = (
+        group(WORLD, three, (departed(3, 3),)),
+        group(WORLD, three, (departed(3, 3), departed(4, 4))),
+    )
+    assert (after(read(one_left), LEFT_SECONDS - 1.0), after(read(one_left), LEFT_SECONDS)) == ([], [(3, "left")])
+    assert after(read(two_of_five), LEFT_SECONDS) == [(3, "left"), (4, "left")]
     assert after(read(group(WORLD, three[:2], (departed(3, 3), departed(2, 2)))), LEFT_SECONDS) == []
 
 
@@ -261,16 +257,33 @@ def test_watches_outlive_the_agent() -> None:
     assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
 
 
-def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one communicator more than there is room for, the one that has stood still the longest is saved."""
-    watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
-    both = read(reduced(TP0, {0: 1, 1: 1}), reduced(TP1, {4: 1, 5: 1})).communicators
-    watches = watch(watches, both, 1010.0)
-    room = sum(entry.size_bytes for entry in watches.values())
+ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
+
+
+def still_watch(since_seconds: float, ranks: int = 1, seen_seconds: float = 900.0) -> Watch:
+    """A communicator that stands still."""
+    return Watch(bytes(ranks * MARK_BYTES), since_seconds, 2, seen_seconds)
+
+
+ROOM_OF_ONE = still_watch(0.0).size_bytes
+
+
+@pytest.mark.parametrize(("watches", "room", "saved"), [
+    pytest.param({ONE: {"0xb0": still_watch(2.0), "0xb1": still_watch(1.0)}}, 2 * ROOM_OF_ONE, {"1": ["0xb1", "0xb0"]},
+     id="room for both"),
+    pytest.param({ONE: {"0xb0": still_watch(2.0), "0xb1": still_watch(1.0)}}, 2 * ROOM_OF_ONE - 1, {"1": ["0xb1"]},
+     id="the one that stands still the longest"),
+    pytest.param({ONE: {"0xa0": still_watch(1.0, ranks=9)}, TWO: {"0xb0": still_watch(5.0)}}, ROOM_OF_ONE,
+     {"2": ["0xb0"]}, id="one too large costs itself alone"),
+    pytest.param({ONE: {hex(n): still_watch(n, seen_seconds=n) for n in range(9)}, TWO: {"0xb0": still_watch(500.0)}},
+     2 * ROOM_OF_ONE, {"1": ["0x8"], "2": ["0xb0"]}, id="of each job the one seen last before any job's others"),
+])  # fmt: skip
+def test_which_watches_are_saved(
+    watches: dict[OwnedJob, dict[str, Watch]], room: int, saved: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs share the room: no job, however many communicators it has, keeps another's out."""
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
-    assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
-    assert [[entry.hash for entry in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
+    assert {job.job_id: [entry.hash for entry in job.watches] for job in to_save(watches)} == saved
 
 
 def test_damaged_marks_are_not_restored() -> None:
@@ -425,24 +438,6 @@ def test_many_small_communicators_fit_the_checkpoint() -> None:
     assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
 
 
-def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A communicator that is too large to be saved does not keep those of others out."""
-    large = {"0xa0": Watch(bytes(9 * MARK_BYTES), 1.0, 2, 2.0)}
-    small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
-    saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
-    assert [(job.job_id, [entry.hash for entry in job.watches]) for job in saved] == [("2", ["0xb0"])]
-
-
-def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each job's communicator seen last is saved before any job's others, however long those stand still."""
-    gone = {hex(number): Watch(bytes(MARK_BYTES), 1.0 + number, 2, 2.0 + number) for number in range(9)}
-    hung = {"0xb0": Watch(bytes(MARK_BYTES), 500.0, 2, 900.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * hung["0xb0"].size_bytes)
-    saved = to_save({OwnedJob("1", "uid/1"): gone, OwnedJob("2", "uid/2"): hung})
-    assert {job.job_id for job in saved} == {"1", "2"}
-
-
 def test_a_clock_that_was_set_back_delays_no_hang() -> None:
     """A communicator stands still at the latest since the first report by the new clock."""
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
@@ -462,15 +457,11 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
     return JobReport(ProcessKey(1, 1), HELD_UP, 0.0, 2, watches, report_seconds[-1], suspects=blamed)
 
 
-def test_a_job_stood_still_until_its_last_report() -> None:
-    """A job is report_of_stall of with the time between equal reports, however long ago."""
+def test_what_a_bundle_has_of_a_stalled_job() -> None:
+    """It stood still between equal reports, however long ago; suspects are named if their rank in the job is known."""
     assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
-    assert evidence.stalls({"7": report_of_stall([1000.0, 1030.0])}) == {"7": 30.0}
-
-
-def test_a_suspect_without_a_number_is_not_named() -> None:
-    """A bundle names the suspects whose rank in the job is known; without a report it has nothing."""
     report = report_of_stall([1000.0, 1030.0])
+    assert evidence.stalls({"7": report}) == {"7": 30.0}
     assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
     for suspect in (one for ranks in report.suspects.values() for one in ranks):
         suspect.rank.rank = None
