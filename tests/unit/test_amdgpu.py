@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from hypothesis import given, strategies as st
 from lent import failed, lent, well
 
 from agent.hardware.inventory import Hardware
@@ -240,12 +239,6 @@ def test_tables() -> None:
     ]
     for raw, expected in tables:
         assert read_table(raw) == expected
-
-
-@given(st.binary(max_size=300))
-def test_any_bytes_are_read(raw: bytes) -> None:
-    """Nothing that the driver could write is an error."""
-    read_table(raw)
 
 
 def at_cycles(cycles: int | None, **lowered: int) -> Table:

@@ -249,14 +249,6 @@ def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
     assert all(folder.read_file(tmp_path, f"{name}{folder.SUFFIX}") for name in names)
 
 
-def test_long_ids_that_end_differently_are_two(tmp_path: Path) -> None:
-    """Two owners' jobs of one long id, told apart by its end, keep a bundle each."""
-    jobs = [f"{'x' * 128}-uid{user}" for user in (1001, 1002)]
-    for job in jobs:
-        write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
-    assert sorted(job_of(tmp_path, name) for name in folder.bundles(tmp_path)) == jobs
-
-
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     """Where the first or the second of the two files cannot be written, neither is there."""

@@ -25,7 +25,6 @@ from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECOND
 from exporters.kernel_log.reader import EventGroup, grouped
 
 OOM = msgspec.structs.replace(KILLED, oom=True)
-KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"
 
 
 @pytest.fixture
@@ -465,13 +464,6 @@ def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     for pci in (PCI, "0000:18:00.0", PCI):
         errors.note(pci, error.fault, 5.0)
     assert list(errors.faults) == [PCI]
-
-
-def test_no_more_texts_are_remembered_than_the_bound() -> None:
-    """Lines that are all different do not fill the memory."""
-    for number in range(reader_module.MAX_ALIKE + 1):
-        reader_module.remembered(f"{XID_31} {number}")
-    assert reader_module.remembered.cache_info().currsize == reader_module.MAX_ALIKE
 
 
 AMD = """

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 from proc_tree import stat_line
 
 from agent.sdk.ranks import ProcessKey
@@ -285,12 +284,6 @@ def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
 def test_lists_of_cpus(text: str, expected: set[int]) -> None:
     """A list gives CPUs up to the greatest number that a CPU can have; any other text gives none."""
     assert parse_cpus(text) == expected
-
-
-@given(st.text(max_size=40))
-def test_any_text_is_read(text: str) -> None:
-    """No text raises an error."""
-    parse_cpus(text)
 
 
 def test_nodes(tmp_path: Path) -> None:

@@ -170,12 +170,6 @@ async def test_a_line_of_more_than_its_cap_fails() -> None:
     assert (await failure(answering([just + b"222\n"])))[0] == "size"
 
 
-def test_the_deadline_lies_beyond_the_library_s_own() -> None:
-    """A report has the library's soft timeout, its 5 s after that times the job's factor, and some to be sent."""
-    assert QueryLimits().report_seconds() == 5 + 5 + 5
-    assert QueryLimits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
-
-
 RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
 TEXT = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
 

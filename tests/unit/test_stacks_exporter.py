@@ -14,11 +14,10 @@ import msgspec
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from hypothesis import given, strategies as st
-from lent import lent, stop_all
+from lent import lent
 from rank_table import KILLED, WORLD, RankTable, environment, owned, writer_key
 
-from agent.helper.client import HelperHung, Helpers
+from agent.helper.client import HelperHung
 from agent.ranks.rank.facts import Owner
 from agent.sdk.evidence import EvidenceBoard, Wanted
 from agent.sdk.exporter import NoData, Roots
@@ -128,21 +127,6 @@ async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
     node.progress(100, 0)
     node.ranks.observe_exit(node.keys[101], KILLED)
     assert list(await node.look(1.0)) == ["2"]
-
-
-async def test_a_long_pause_is_no_silence_later(node: Node) -> None:
-    """A rank that once paused for longer is not silent before it pauses for longer than that."""
-    node.add(100, 0)
-    await node.look(1.0)
-    await node.look(SILENCE - 10.0)
-    node.clock.advance(300.0)
-    node.progress(100, 0)
-    await node.look(1.0)
-    node.reader.pids.clear()
-    await node.look(400.0)
-    assert node.reader.pids == []
-    await node.look(100.0)
-    assert node.reader.pids == [100]
 
 
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
@@ -281,14 +265,6 @@ def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
     assert take_stack(request, b"").result == result
 
 
-async def test_in_a_helper_process(asleep: StackRequest, made: Node) -> None:
-    """The helper has the program run, and answers what it prints."""
-    helpers = Helpers(FakeClock())
-    helper = helpers.lend(module.TAKER)
-    assert (await helper.call(with_program(asleep, made.program), 20.0)).result == "read"
-    await stop_all(helpers)
-
-
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
     """Where a look does not come back the bundle has the stacks that were read before it."""
     for rank in range(3):
@@ -394,9 +370,3 @@ def test_no_python() -> None:
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
     """At most a quarter with one stack are elsewhere when more than half share another, of four at least."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere
-
-
-@given(st.dictionaries(st.integers(0, 99), st.sampled_from("abc")))
-def test_most_are_never_elsewhere(stacks: dict[int, str]) -> None:
-    """However the stacks are spread, fewer than half of the ranks are named."""
-    assert 2 * len(others({str(rank): stack for rank, stack in stacks.items()})) <= len(stacks)
