@@ -14,7 +14,7 @@ from exporters.kernel_log import follower as follower_module, mounts as module
 from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
 from exporters.kernel_log.follower import MAX_TEXT, KernelLogFollower, KernelRecord, parse_records
 from exporters.kernel_log.gpu_errors import read_xid
-from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted, still_failed
+from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted
 
 NVSWITCH = "nvswitch_fatal"
 
@@ -199,20 +199,6 @@ def test_what_is_mounted_and_how() -> None:
         "dm-1": True,
         "sdc1": True,
     }
-
-
-def test_when_a_file_system_is_well_again() -> None:
-    """Unmounted, or writable after it was seen read-only; one that never showed so waits to be unmounted."""
-    cases: list[tuple[bool, dict[str, bool], dict[str, bool]]] = [
-        (False, {"a": True}, {"a": True}),
-        (True, {"a": True}, {"a": True}),
-        (True, {"a": False}, {}),
-        (False, {"a": False}, {"a": False}),
-        (False, {}, {}),
-        (True, {"b": True}, {}),
-    ]
-    for was, mounted, after in cases:
-        assert still_failed({"a": was}, mounted) == after
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

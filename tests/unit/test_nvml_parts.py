@@ -291,16 +291,6 @@ def test_a_reset_while_the_agent_was_down() -> None:
     assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
 
 
-def test_which_xids_fail_a_check() -> None:
-    """A code that is broken hardware by its number alone latches a fault; a program's fault, or another, does not."""
-    checks = {"gpu_xid": (79, 95, 109, 158), "gpu_xid_warning": (92,), "": (13, 31, 45, 94, 149, 154, 9999)}
-    for check, codes in checks.items():
-        for code in codes:
-            bench = Bench()
-            bench.look(gpu(0), events=xid(0, code))
-            assert bench.verdicts["GPU-0"].faults == ((check,) if check else ()), code
-
-
 def test_what_the_xids_of_a_gpu_mean() -> None:
     """Each number with its meaning, by the GPU's address, until it is too old; what is no Xid has none."""
     bench = Bench()

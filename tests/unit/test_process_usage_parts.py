@@ -25,15 +25,6 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [12, 14, 24, 42])
-@pytest.mark.parametrize("value", ["-1", "x", str(2**63)])
-def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
-    """A line with a number that cannot be is none."""
-    fields = stat_line(7, "x", "R", 3, 0, 5, 123456, 0).split(" ")
-    fields[number - 1] = value
-    assert parse_stat(" ".join(fields)) is None
-
-
 @pytest.mark.parametrize(
     ("text", "nanoseconds"),
     [
@@ -120,18 +111,6 @@ def test_threads_that_end_take_nothing_back() -> None:
     assert node.look(thread(1)) == (30, 5)
     node.waits = {1: 0, 2: 7}
     assert node.look(thread(1), thread(2, 1, start=6000, io=3)) == (37, 8)
-
-
-def test_kernel_that_does_not_count_waits() -> None:
-    """Without numbers nothing is counted and it is said so; when they appear, they count from there."""
-    node = Threads()
-    assert node.look(thread(1))[0] == 0
-    assert not node.totals.counts_run_queue
-    node.waits = {1: 10_000}
-    assert node.look(thread(1))[0] == 0
-    assert node.totals.counts_run_queue
-    node.waits = {1: 10_001}
-    assert node.look(thread(1))[0] == 1
 
 
 # -- children ------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from rank_table import environment
 from ras_node import Node, report
 
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.ranks import Membership, ProcessKey, RankLabel
+from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
-from exporters.ras.query import jobs as jobs_module, policy
+from exporters.ras.query import jobs as jobs_module
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show.families import RasSnapshot
 
@@ -53,23 +53,6 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
         assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 2
-
-
-@pytest.fixture
-def unnamed(tmp_path: Path) -> Iterator[Node]:
-    """A node whose processes no environment names; records put them at places 2 and 3 of a communicator of 4."""
-    node = Node(tmp_path, ranks={})
-    for pid, rank in ((11, 2), (12, 3)):
-        node.add(pid, {"SLURM_JOB_ID": "4711"}, Membership("aa", rank, 4))
-    with node.listener:
-        yield node
-
-
-async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Node) -> None:
-    """Where no environment tells, the node of the last rank of the largest communicator stands by."""
-    async with unnamed.exporter() as exporter:
-        published = await unnamed.look(exporter, 1.0)
-    assert [(job.role, job.refusal) for job in published.jobs] == [("standby", None)]
 
 
 @pytest.fixture
@@ -228,21 +211,6 @@ async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> No
         await exporter.settle()
         published = exporter.snapshot()
     assert (published.queries, published.reports) == (1, {})
-
-
-async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that another job's process accepted is left before anything is asked, and the next one is made.
-
-    The process that the second report misses is greeted in the end.
-    """
-    node = shared
-    monkeypatch.setattr(policy, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
-    node.accepting = [11, 21, 12, 11, 21, 12, 22]
-    node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
-    async with node.exporter() as exporter:
-        published = await node.first_query(exporter)
-    assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
-    assert (node.queries, node.accepting, published.queries) == (2, [], 2)
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:

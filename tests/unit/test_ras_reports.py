@@ -76,12 +76,6 @@ def test_the_second_of_one_hash_is_left_out() -> None:
     assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
 
 
-def test_communicators_beyond_the_limit_are_counted() -> None:
-    """Of one more than the limit, one is left out."""
-    parsed = read_json(report(*(communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS + 2))))
-    assert (len(parsed.communicators), parsed.skipped) == (MAX_COMMUNICATORS, {"surplus": 1})
-
-
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
     """The largest stays, though many small ones are in trouble; of the others those in trouble do."""
     world = communicator(3, hash="0xffff", ranks=[rank(number) for number in range(3)], missing_ranks=[])

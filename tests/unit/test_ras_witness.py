@@ -11,7 +11,7 @@ from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilence
 from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, parse_fib_trie
 from exporters.ras.query.jobs import OwnedJob
-from exporters.ras.query.witness import Witness, silences, unambiguous, unheard
+from exporters.ras.query.witness import Witness, silences, unambiguous
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 
@@ -117,16 +117,3 @@ def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
     for number, (_, entry) in enumerate(transcripts("2.32.3/sigstop")):
         result = silences(result, entry, [], name, (float(number), 1000.0 + number))
     assert result == {A: RasSilence(1.0, 1001.0, 13)}
-
-
-def test_of_a_lost_node_all_processes_are_missed() -> None:
-    """NCCL 2.32.3 declares but half of a lost node's eight processes dead: the other half is missed all the same."""
-    reports = [entry for _, entry in transcripts("2.32.3/nodekill8")]
-    pids = sorted(pid for host, pid in unheard(reports[0]) if host == "127.0.242.4")
-    names = {ProcessKey(pid, 1): ("127.0.242.4", pid) for pid in pids}
-    assert len(names) == 8
-    result: dict[ProcessKey, RasSilence] = {}
-    for entry in reports:
-        result = silences(result, entry, [], names, (0.0, 0.0))
-    assert {key: entry.reports for key, entry in result.items()} == dict.fromkeys(names, 16)
-    assert sum(rank.reason == "dead" for rank in reports[-1].communicators[0].named) == 4
