@@ -15,6 +15,7 @@ import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
+from proc_tree import ProcTree
 from rank_table import KILLED, WORLD, RankTable, environment, owned, writer_key
 
 from agent.helper.client import HelperHung
@@ -257,10 +258,7 @@ def test_another_process_of_the_number(asleep: StackRequest) -> None:
 @pytest.mark.parametrize(("state", "result"), [("D", "uninterruptible"), ("T", "read"), ("S", "read")])
 def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
     """With one thread in uninterruptible sleep a process is not looked at; a stopped one is."""
-    task = tmp_path / "proc/5/task"
-    for folder, state_of in ((task.parent, "S"), (task / "5", "S"), (task / "6", state)):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "stat").write_text(f"5 (a) b) {state_of} " + " ".join(["0"] * 18) + " 77 0\n")
+    ProcTree(tmp_path / "proc").add(5, start=77, threads={6: "loader"}, thread_states={6: (state, 1)})
     request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
     assert take_stack(request, b"").result == result
 

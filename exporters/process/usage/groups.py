@@ -1,17 +1,16 @@
 """Waits of the control groups of rank processes (PSI and throttling, of both versions), and each job's sum."""
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from agent.sdk.system import sysfs
 from exporters.process.usage.totals import GroupTotals
 
 MAX_LEVELS = 8  # The nearest groups, from a process's own upwards, that may have a limit of CPU time
 MAX_GROUPS = 512  # Groups read in one look; the next look reads the next ones
-_READ_BYTES = 4096
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
@@ -67,11 +66,12 @@ class GroupReader:
         return dict(self._known)
 
     def _read(self, directory: str, *, pressure: bool) -> None:
-        throttled = _throttled(_text(f"{directory}/cpu.stat"))
+        throttled = _throttled(sysfs.read_text(Path(directory, "cpu.stat")) or "")
         if not pressure:
             self._known[directory] = GroupTotals(throttled=throttled)
             return
-        pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
+        files = (Path(directory, f"{name}.pressure") for name in ("cpu", "memory", "io"))
+        pressures = [_PRESSURE.search(sysfs.read_text(file) or "") for file in files]
         cpu, memory, io = (0 if match is None else int(match[1]) for match in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
 
@@ -82,18 +82,6 @@ def _throttled(text: str) -> int:
     if match is None:
         return 0
     return int(match[2]) if match[1] == "usec" else int(match[2]) // 1000
-
-
-def _text(path: str) -> str:
-    """Return a small file of a group; "" if it is missing or the kernel refuses it (PSI switched off)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _READ_BYTES).decode("ascii", "replace")
-        finally:
-            os.close(fd)
-    except (OSError, ValueError):  # ValueError: a path that is invalid
-        return ""
 
 
 class JobTotals:
