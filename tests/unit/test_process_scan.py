@@ -14,7 +14,6 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import cgroups, standing
 from exporters.process.cgroups import (
-    MAX_GROUPS,
     OomCount,
     OomKills,
     OomLedger,
@@ -26,6 +25,7 @@ from exporters.process.cgroups import (
 )
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
 from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
+from exporters.process.usage.groups import MAX_LEVELS
 
 
 @pytest.fixture
@@ -462,15 +462,15 @@ def test_counters_of_both_versions(tmp_path: Path) -> None:
     base = tmp_path / "fs/cgroup"
     assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
     assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")
-    assert memory_files({"": "/"}, tmp_path) == (f"{base}/memory.events",)
+    assert memory_files({"": "/"}, tmp_path) == ()  # a root counts nothing
     assert memory_files({}, tmp_path) == ()
 
 
 def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
-    """Of a deep tree the nearest groups count, MAX_GROUPS of them; a Slurm task's are all there."""
-    deep = [f"g{number}" for number in range(MAX_GROUPS + 1)]
+    """Of a deep tree the nearest groups count, MAX_LEVELS of them; a Slurm task's are all there."""
+    deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
     scan = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
-    assert [Path(known).name for known in scan] == deep[::-1][:MAX_GROUPS]
+    assert [Path(known).name for known in scan] == deep[::-1][:MAX_LEVELS]
     scan = unified_groups({"": STEP}, tmp_path)
     assert [Path(known).name for known in scan] == STEP[1:].split("/")[::-1]
 

@@ -10,7 +10,7 @@ from proc_tree import stat_line
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import MAX_CPU_LIST, parse_schedstat, parse_stat, parse_status
-from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
+from exporters.process.usage.groups import MAX_GROUPS, GroupPaths, GroupReader, JobTotals, group_paths
 from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
 from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
 
@@ -177,13 +177,6 @@ def test_paths_of_both_versions(tmp_path: Path) -> None:
 def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
     """The path of a group outside our cgroup namespace names nothing here."""
     assert group_paths({"": path, "cpu": path}, tmp_path) == GroupPaths()
-
-
-def test_so_many_levels_count(tmp_path: Path) -> None:
-    """Of a deep tree the nearest MAX_LEVELS groups are read."""
-    deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
-    result = group_paths({"": "/" + "/".join(deep)}, tmp_path)
-    assert [Path(entry).name for entry in result.throttling] == deep[::-1][:MAX_LEVELS]
 
 
 def test_totals_of_both_versions(tmp_path: Path) -> None:

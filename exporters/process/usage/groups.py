@@ -9,7 +9,7 @@ import msgspec
 from agent.sdk.system import sysfs
 from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8  # The nearest groups, from a process's own upwards, that may have a limit of CPU time
+MAX_LEVELS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
 MAX_GROUPS = 512  # Groups read in one look; the next look reads the next ones
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
@@ -29,18 +29,18 @@ def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
-    levels = _levels(paths.get("", "/"), unified)
+    own = levels(paths.get("", "/"), unified)
     version1 = next((path for controllers, path in paths.items() if "cpu" in controllers.split(",")), "/")
-    return GroupPaths(levels[0] if levels else "", levels + _levels(version1, base / "cpu"))
+    return GroupPaths(own[0] if own else "", own + levels(version1, base / "cpu"))
 
 
-def _levels(path: str, mount: Path) -> tuple[str, ...]:
-    """Return a group and those above it, nearest first."""
+def levels(path: str, mount: Path) -> tuple[str, ...]:
+    """Return the directories of a group and of those above, nearest first; none for a root or a path upwards."""
     group = PurePosixPath(path.lstrip("/"))
     if ".." in group.parts:
         return ()
-    levels = [level for level in (group, *group.parents) if level != PurePosixPath()]
-    return tuple(str(mount / level) for level in levels[:MAX_LEVELS])
+    groups = [level for level in (group, *group.parents) if level != PurePosixPath()]
+    return tuple(str(mount / level) for level in groups[:MAX_LEVELS])
 
 
 class GroupReader:
