@@ -19,7 +19,6 @@ from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter, foreign as gpu_users_module
 from exporters.process.foreign import (
     INTERVAL_SECONDS,
-    MAX_ANCESTORS,
     MAX_NEW,
     MAX_PROCESSES,
     MAX_USERS,
@@ -27,7 +26,7 @@ from exporters.process.foreign import (
     OtherProcesses,
     foreign,
 )
-from exporters.process.ownership import OwnerSearch
+from exporters.process.ownership import MAX_ANCESTORS, OwnerSearch
 
 RANK, OTHER_RANK, STRANGER = 10, 11, 20
 ALICE, BOB, ROOT = 1000, 2000, 0
