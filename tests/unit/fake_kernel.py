@@ -26,7 +26,7 @@ def done(question: Message, code: int = 0) -> bytes:
 
 
 class FakeKernel:
-    """Opens channels; ``asked`` holds (protocol, question) in order, ``open`` how many channels are open."""
+    """Opens channels; ``questions`` holds (protocol, question) in order, ``open`` how many channels are open."""
 
     def __init__(self, answer: Callable[[int, Message], list[bytes]]) -> None:
         self._answer = answer

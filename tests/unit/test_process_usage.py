@@ -10,7 +10,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process.standing import THREADS_SECONDS
 from exporters.process.usage.look import MAX_WAITS_READ, Usages, unavailable
-from exporters.process.usage.totals import MAX_PER_RANK, GroupTotals, RankUsage
+from exporters.process.usage.totals import MAX_PER_RANK, RankUsage
 
 RANK = ProcessKey(10, 5000)
 UTIME, CUTIME, RSS, MAJOR_FAULTS, IO_WAIT = 14, 16, 24, 12, 42
@@ -84,26 +84,6 @@ def test_what_is_not_told(node: Node) -> None:
     assert [text.partition(" unavailable")[0] for text in said] == [
         "CPU wait time", "disk wait time", "control group pressure", "what blocked threads wait for",
     ]  # fmt: skip
-
-
-def test_all_is_told(node: Node) -> None:
-    """Where the kernel reports all, the log names nothing as missing."""
-    (node.proc.root / "sys/kernel/task_delayacct").write_text("1\n")
-    node.proc.note(10, 10, schedstat="1 0 1\n")
-    group = node.sys / "fs/cgroup/unified/made.slice"
-    group.mkdir(parents=True)
-    (group / "cpu.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=42\n")
-    (group / "cpu.stat").write_text("throttled_usec 5\n")
-    rank_usage = usages(node)
-    assert rank_usage.groups == {str(group): GroupTotals(cpu=42, throttled=5)}
-    assert rank_usage.ranks[RANK].groups == (str(group),)
-    node.proc.add(os.getpid())
-    node.proc.note(os.getpid(), os.getpid(), schedstat="1 0 1\n")
-    node.proc.add(1)
-    node.proc.note(1, 1, wchan="do_epoll_wait")
-    (node.proc.root / "pressure").mkdir()
-    (node.sys / "fs/cgroup/cgroup.controllers").write_text("cpu\n")
-    assert unavailable(ProcFS(node.proc.root), node.roots) == []
 
 
 # -- children ------------------------------------------------------------------------------------------------------
