@@ -9,7 +9,7 @@ from rank_table import Table
 
 from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilence
-from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, parse_fib_trie
+from exporters.ras.local.sockets import MAX_ADDRESSES, addresses_in
 from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.query.witness import Witness, silences, unambiguous
 from exporters.ras.report.json_report import read_json
@@ -95,12 +95,17 @@ def test_only_names_of_one_process_count(
     assert unambiguous(result) == expected
 
 
-def test_addresses_beyond_the_limit_are_left_out() -> None:
-    """One more than a namespace may have: the first are known."""
-    table = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
-    result = Addresses(parse_fib_trie(table), [])
-    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in result
-    assert f"10.1.{MAX_ADDRESSES // 256}.{MAX_ADDRESSES % 256}" not in result
+def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
+    """One more than a namespace may have: the first are known; what is no address is none."""
+    rows = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
+    (tmp_path / "fib_trie").write_text(rows)
+    (tmp_path / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82 eth0\nzz\n")
+    addresses = addresses_in(tmp_path)
+    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in addresses
+    assert "fd00::2" in addresses
+    assert not [host for host in ("10.1.4.0", "fd00::3", "", "unknown", "1.2.3") if host in addresses]
+    (tmp_path / "fib_trie").write_text("|-- 999.0.0.1\n   /8 host LOCAL\n")
+    assert "10.1.0.1" not in addresses_in(tmp_path)
 
 
 def transcripts(scenario: str) -> list[tuple[str, Report]]:
