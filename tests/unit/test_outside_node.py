@@ -38,7 +38,7 @@ from exporters.ras.local.listeners import MAX_FACTOR, read_settings
 from exporters.ras.local.sockets import addresses_in, parse_sockets
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter
 from exporters.storage.exporter import StorageConfig, StorageExporter
-from exporters.storage.probe import FreeSpace, Probe
+from exporters.storage.probe import Probe
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -241,7 +241,7 @@ LOOK = LookAnswer(
     events=(XidEvent("GPU-a", 79), XidEvent("", 13)),
     errors={"unreadable": 1},
 )
-PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=FreeSpace(100, 50, 10, 5))]
+PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5)]
 
 
 def taken(answer: object, kind: Any) -> object:

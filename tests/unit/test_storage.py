@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,9 +20,7 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import NoData
 from exporters.storage import StorageConfig, StorageExporter, probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
-from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
-
-ROOM = FreeSpace(1000, 500, 100, 50)
+from exporters.storage.probe import Probe, ProbeRequest, probe
 
 
 @pytest.fixture(autouse=True)
@@ -46,17 +45,14 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
-    """A directory and a file answer, with the room of their file system; what is missing does not."""
+    """A directory and a file answer, with the free share of their file system; what is missing does not."""
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
     states = probe(ProbeRequest(paths), b"")
     assert [item.ok for item in states] == [True, True, True, False]
-    room, expected = states[0].room, os.statvfs(tmp_path)
-    assert room is not None
-    assert (room.size_bytes, room.inodes) == (expected.f_blocks * expected.f_frsize, expected.f_files)
-    assert 0 < room.available_bytes <= room.size_bytes
-    assert states[3].room is None
+    assert states[0].free is not None
+    assert (0.0 < states[0].free <= 1.0, states[3].free) == (True, None)
     for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
         assert [item.path for item in probe(ProbeRequest([path], [path]), b"")] == [path]
 
@@ -102,9 +98,9 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
 def test_series_of_paths() -> None:
     """One path answers, one never did, one hangs after it had answered."""
     probes = (
-        Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=ROOM),
+        Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
-        Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, room=ROOM),
+        Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, free=0.5),
     )
     states: dict[str, dict[str, float]] = {}
     for sample in samples(StorageExporter(StorageConfig()).families(probes)):
@@ -232,15 +228,15 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
     assert ([(item.path, item.ok) for item in states], touched) == ([(path + "/none", False), (path, True)], [])
 
 
-def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: FreeSpace | None = None) -> Probe:
+def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, free: float | None = None) -> Probe:
     """How the probe of a path went."""
-    return Probe(path, ok, 0.1, under_way_seconds, room=room)
+    return Probe(path, ok, 0.1, under_way_seconds, free=free)
 
 
 def test_one_check_is_told_of_several_paths() -> None:
     """One path that fails or hangs fails its check whatever its place, a full directory likewise; no answer is none."""
     config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
-    well = [probed("/a", ok=True, room=ROOM), probed("/d", ok=True, room=ROOM)]
+    well = [probed("/a", ok=True, free=0.5), probed("/d", ok=True, free=0.5)]
 
     def judged(*probes: Probe) -> dict[str, bool]:
         return {check: state is CheckState.OK for (_, check), state in levels(config, probes, None).items()}
@@ -248,10 +244,22 @@ def test_one_check_is_told_of_several_paths() -> None:
     assert judged(*well) == {"storage_failed": True, "dump_disk_full": True}
     for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
         assert judged(*well, bad) == judged(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
-    for room in (FreeSpace(1000, 49, 100, 50), FreeSpace(1000, 500, 100, 4)):
-        full = probed("/e", ok=True, room=room)
-        assert judged(*well, full) == judged(full, *well) == {"storage_failed": True, "dump_disk_full": False}
+    for free, is_full in ((0.049, True), (0.05, False)):
+        full = probed("/e", ok=True, free=free)
+        assert judged(*well, full) == judged(full, *well) == {"storage_failed": True, "dump_disk_full": not is_full}
     assert judged(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
+
+
+@pytest.mark.parametrize(("blocks", "inodes", "share"), [
+    ((49, 1000), (50, 100), 0.049), ((500, 1000), (4, 100), 0.04), ((0, 0), (0, 0), 1.0),
+])  # fmt: skip
+def test_free_share(
+    blocks: tuple[int, int], inodes: tuple[int, int], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes and inodes the smaller free share counts; a file system that counts neither is free."""
+    info = SimpleNamespace(f_bavail=blocks[0], f_blocks=blocks[1], f_favail=inodes[0], f_files=inodes[1])
+    monkeypatch.setattr(os, "statvfs", lambda _: info)
+    assert module.free_share("/x") == share
 
 
 def test_a_configuration_that_is_none_is_refused() -> None:
