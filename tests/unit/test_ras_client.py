@@ -45,7 +45,10 @@ async def query(endpoint: Endpoint, limits: QueryLimits) -> Reply:
     async def whole(is_json: bool, pieces: AsyncIterator[bytes]) -> tuple[bool, bytes]:
         return is_json, b"".join([piece async for piece in pieces])
 
-    (is_json, body), seconds = await client.query(endpoint, limits, whole)
+    async def accept(_: Endpoint) -> bool:
+        return True
+
+    (is_json, body), seconds = await client.query(endpoint, limits, whole, accept)
     return Reply(is_json, body, seconds)
 
 
