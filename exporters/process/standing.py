@@ -61,8 +61,8 @@ def standing(
     stat: Stat,
     now: float,
     oom_kills: tuple[OomKills | None, ...],
-    threads: Sequence[Stat] | None = None,
-    searched: Counter[int | None] | None = None,
+    threads: Sequence[Stat] | None,
+    searched: Counter[int | None],
 ) -> ProcessStanding:
     """Examine a running rank process; ``rank`` keeps the data for the next look.
 
@@ -79,7 +79,7 @@ def standing(
         rank.oom_kills_before, rank.oom_kills = rank.oom_kills, known
     if threads is not None:
         _note_threads(proc, key, rank, threads, now)
-    _look_at_logs(proc, key, rank, now, Counter() if searched is None else searched)
+    _look_at_logs(proc, key, rank, now, searched)
     oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
     return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
