@@ -1,17 +1,21 @@
 """Queries Prometheus for open pages on jobs, in the helper. Plain HTTP or TLS, as the address says."""
 
+import json
 import re
+from functools import partial
 
 from agent.core.prometheus import samples
 from agent.sdk.files import in_turns
 from exporters.evidence.alert_messages import MAX_ALERTS, MAX_JOBS, MAX_LABEL, AlertsAnswer, AlertsRequest, OpenAlert
 
+_string = partial(json.dumps, ensure_ascii=False)  # PromQL has the escapes of JSON
+
 
 def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
     """Return the open pages on the jobs, or the reason for no answer; the request has no body."""
     jobs = "|".join(re.escape(job_id) for job_id in request.job_ids[:MAX_JOBS])
-    matchers = [f"cluster={_quoted(request.cluster)}"] if request.cluster else []
-    matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_quoted(jobs)}"]
+    matchers = [f"cluster={_string(request.cluster)}"] if request.cluster else []
+    matchers += ['alertstate="firing"', 'severity="page"', f"job_id=~{_string(jobs)}"]
     try:
         firing = samples(request.url, f"ALERTS{{{','.join(matchers)}}}")
     except (OSError, ValueError) as error:
@@ -19,9 +23,3 @@ def open_alerts(request: AlertsRequest, _body: bytes = b"") -> AlertsAnswer:
     names = ("job_id", "alertname", "rank")
     alerts = [OpenAlert(*(sample.labels.get(name, "")[:MAX_LABEL] for name in names)) for sample in firing]
     return AlertsAnswer(in_turns(alerts, lambda alert: alert.job_id, MAX_ALERTS))
-
-
-def _quoted(text: str) -> str:
-    """Return the text as a PromQL string, in double quotes."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'"{escaped}"'

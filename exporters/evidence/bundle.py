@@ -1,4 +1,4 @@
-"""Writes a bundle and its summary, and removes old ones. Blocking; from one thread."""
+"""Writes a bundle and its summary, and removes old ones by fair shares of users. Blocking; from one thread."""
 
 import contextlib
 import gzip
@@ -7,17 +7,64 @@ import os
 import re
 import tarfile
 import time
-from collections.abc import Container, Mapping
+from collections import Counter
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from agent.sdk.evidence import folder as bundle_files, summary as summaries
-from exporters.evidence.places import Held, evicted
 
 MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; only the end of a longer one is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf"\..+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.part")
+
+
+MOST_TIMES = 4
+"""The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
+
+
+def oldest_of_largest(users: Sequence[str]) -> int:
+    """Return the index of the entry to drop, the oldest of the user with the most; ``users``: oldest entry first.
+
+    The last entry is new and is never dropped: its user has an older one, or another user has as many.
+    """
+    counts = Counter(users)
+    most = max(counts.values())
+    return next(number for number, user in enumerate(users) if counts[user] == most)
+
+
+class Held(NamedTuple):
+    """One bundle: its job's user, and whether a page may be open on that job."""
+
+    user: str
+    is_open: bool
+
+
+def most_kept(keep: int) -> int:
+    """Return the node's limit of bundles; ``keep``: ``keep_bundles``."""
+    return min(MOST_TIMES * keep, bundle_files.MAX_LISTED)
+
+
+def evicted(held: Sequence[Held], keep: int) -> int | None:
+    """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
+
+    Up to ``keep`` all stay. Beyond it the oldest of the user with the most is evicted, but no user's only one, and none
+    of an open page. Beyond the node's limit bundles of open pages are evicted too. If each user has one bundle, the
+    oldest without an open page is evicted; if there is none, the new one is.
+    """
+    if len(held) <= keep:
+        return None
+    counts = Counter(bundle.user for bundle in held)
+    older = range(len(held) - 1)
+    not_only = [number for number in older if counts[held[number].user] > 1]
+    candidates = [number for number in not_only if not held[number].is_open]
+    if not candidates:
+        if len(held) <= most_kept(keep):
+            return None
+        candidates = not_only or [number for number in older if not held[number].is_open]
+    return max(candidates, key=lambda number: (counts[held[number].user], -number), default=len(held) - 1)
 
 
 def bundle_name(job_id: str, taken_at: float, node: str) -> str:
@@ -53,7 +100,7 @@ def write(
     keep: int,
     open_jobs: Container[str] = frozenset(),
 ) -> str:
-    """Write both files, whole or not at all, readable only by their owner; evict older bundles (see ``places``).
+    """Write both files, whole or not at all, readable only by their owner; evict older bundles (see ``evicted``).
 
     An existing name gets a number: two job ids may differ only in characters that a file name cannot have.
     ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError (no space, read-only) or

@@ -14,7 +14,6 @@ from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.places import oldest_of_largest
 from exporters.evidence.processes import ProcessLooks
 from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
@@ -225,7 +224,9 @@ class EvidenceExporter:
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
         if len(self._frozen) > MAX_FROZEN:
-            del self._frozen[list(self._frozen)[oldest_of_largest([frozen.user for frozen in self._frozen.values()])]]
+            del self._frozen[
+                list(self._frozen)[bundle.oldest_of_largest([frozen.user for frozen in self._frozen.values()])]
+            ]
 
     def _drop_frozen(self) -> None:
         now = self._ctx.clock.monotonic()

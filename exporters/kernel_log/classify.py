@@ -12,6 +12,7 @@ import yaml
 
 from agent.sdk.exporter import Logger
 from agent.sdk.hardware import Judged, Told, gpu_faults
+from agent.sdk.system import pci_address
 from exporters.kernel_log.gpu_errors import read_xid
 
 XID = "xid"  # The value of ``fault`` in a category whose lines come from NVIDIA's driver
@@ -150,11 +151,8 @@ def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> Told 
 
 
 def _address(text: str) -> str:
-    """Return a PCI address as sysfs writes it. NVIDIA's driver omits the function, and may write an 8-digit domain."""
-    if not text:
-        return ""
-    domain, _, rest = text.lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}" if "." in rest else f"{int(domain, 16):04x}:{rest}.0"
+    """Return a PCI address as sysfs writes it; NVIDIA's driver omits the function. Empty without an address."""
+    return pci_address(text if "." in text else f"{text}.0")
 
 
 def log_events(log: Logger, events: Iterable[tuple[KernelEvent, Mapping[str, str], int]]) -> None:

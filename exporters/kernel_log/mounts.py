@@ -1,6 +1,5 @@
 """Which file systems are still read-only, from mountinfo (proc_pid_mountinfo(5)), by device."""
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -62,12 +61,8 @@ def _device(path: Path) -> BlockDevice:
 
 def _read(path: Path) -> str | None:
     try:
-        with open(path, "rb", buffering=0) as file:
-            parts = []
-            while part := os.read(file.fileno(), 1024 * 1024):
-                parts.append(part)
-                if sum(map(len, parts)) > MAX_BYTES:
-                    return None
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
     except OSError:
         return None
-    return b"".join(parts).decode("utf-8", "replace")
+    return raw.decode("utf-8", "replace") if len(raw) <= MAX_BYTES else None

@@ -14,11 +14,9 @@ import msgspec
 from agent.sdk.hardware import CheckState
 from exporters.nvml.reading import Fabric, GpuReading, Link
 
-IDLE = "gpu_idle"
 SETTINGS = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
 """Reasons that an administrator's settings cause; most nodes have no such setting."""
-REASONS = {
-    0x1: IDLE,
+REASONS = {  # without 0x1, idleness
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -68,8 +66,8 @@ def active_reasons(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Return whether a reason has a series: idleness never, a setting after it was active once, all others always."""
-    return not (reason == IDLE or (reason in SETTINGS and not seconds))
+    """Return whether a reason has a series: a setting after it was active once, all others always."""
+    return reason not in SETTINGS or seconds > 0
 
 
 class ReasonSeconds:

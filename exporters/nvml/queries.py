@@ -6,6 +6,7 @@ tried in order. The first one that answers is read from then on.
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
+from uuid import UUID
 
 import pynvml
 
@@ -154,7 +155,7 @@ def fabric(asker: Asker, handle: Any) -> Fabric | None:
         state=info.state,
         status=info.status,
         clique=info.cliqueId,
-        cluster=_uuid(cluster) if any(cluster) else "",
+        cluster=str(UUID(bytes=cluster)) if any(cluster) else "",
         health=getattr(info, "healthMask", None),
     )
 
@@ -178,11 +179,6 @@ def _fabric_v1(handle: Any) -> Any:
     info = pynvml.c_nvmlGpuFabricInfo_t()
     pynvml.nvmlDeviceGetGpuFabricInfo(handle, pynvml.byref(info))
     return info
-
-
-def _uuid(raw: bytes) -> str:
-    text = raw.hex()
-    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 class Links:

@@ -8,10 +8,13 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+
+from agent.sdk.system import sysfs
+from exporters.process.usage.groups import levels
 
 
 class OomKills(NamedTuple):
@@ -74,9 +77,7 @@ class OomLedger:
         return max(before.kills, self._assigned.get(file, 0))
 
 
-MAX_GROUPS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
-_READ_BYTES = 4096
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")
 """systemd-oomd counts in the first before it kills a group, and in the second the processes that it has killed."""
 _COUNT = re.compile(rb"\d{1,18}")
@@ -97,23 +98,14 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
     """Return the directories of the process's group and of those above in the unified hierarchy, nearest first."""
-    if "" not in paths:
-        return ()
-    group = PurePosixPath(paths[""].lstrip("/"))
-    above = [directory for directory in group.parents if directory != PurePosixPath()]  # the root counts nothing
-    return tuple(str(_base(sys_root) / directory) for directory in (group, *above)[:MAX_GROUPS])
+    return levels(paths.get("", "/"), _base(sys_root))
 
 
 def oom_kills(counter_file: str) -> OomKills | None:
     """Return the counted OOM kills; None when unreadable (the group may be gone with its process)."""
-    try:
-        with open(counter_file, encoding="ascii", errors="replace") as file:
-            counters = dict(_OOM_KILL.findall(file.read(_READ_BYTES)))
-    except OSError:
-        return None
-    return (
-        OomKills(int(counters["oom_kill"]), int(counters.get("oom_group_kill", 0))) if "oom_kill" in counters else None
-    )
+    counters = dict(_OOM_KILL.findall(sysfs.read_text(Path(counter_file)) or ""))
+    kills, groups = counters.get("oom_kill"), counters.get("oom_group_kill", 0)
+    return None if kills is None else OomKills(int(kills), int(groups))
 
 
 def oomd_kills(directory: str) -> int | None:

@@ -15,7 +15,7 @@ from agent.sdk.hardware import gpu_families
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.ranks import Owner, ProcessKey
 from agent.sdk.system import ProcFS, Stat
-from exporters.process.ownership import OwnerSearch
+from exporters.process.ownership import OwnerSearch, ancestors
 
 MPS_SERVER = "nvidia-cuda-mps"
 """The kernel's name for nvidia-cuda-mps-server. The clients that it computes for are listed as well."""
@@ -101,7 +101,6 @@ def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
 INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs
 MAX_PROCESSES = 512  # Remembered processes; further ones are not shown
 MAX_NEW = 64  # New processes examined in one turn; the others follow in the next turns
-MAX_ANCESTORS = 64
 
 Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 
@@ -139,15 +138,8 @@ class OtherProcesses:
         if status is None:
             return None
         owner, _ = self._owners.look(stat, status.uid, self._proc.cgroup(stat.pid))
-        return GpuUser(stat.comm, status.uid, owner, stat.session, frozenset(self._ancestors(stat)))
-
-    def _ancestors(self, stat: Stat) -> Iterable[int]:
-        parent: Stat | None = stat
-        for _ in range(MAX_ANCESTORS):
-            parent = self._proc.stat(parent.parent_pid) if parent is not None and parent.parent_pid > 1 else None
-            if parent is None:
-                return
-            yield parent.pid
+        above = frozenset(parent.pid for parent in ancestors(self._proc, stat))
+        return GpuUser(stat.comm, status.uid, owner, stat.session, above)
 
 
 class GpuUsers:

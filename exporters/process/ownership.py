@@ -85,6 +85,16 @@ def _plain_name(names: str, written: str) -> str:
     return _ESCAPED.sub(lambda byte: chr(int(byte[1], 16)), written) if names == "pbs" else written
 
 
+def ancestors(proc: ProcFS, stat: Stat) -> Iterator[Stat]:
+    """Yield a process's ancestors below init, the nearest first, at most MAX_ANCESTORS."""
+    for _ in range(MAX_ANCESTORS):
+        parent = proc.stat(stat.parent_pid) if stat.parent_pid > 1 else None
+        if parent is None:
+            return
+        yield parent
+        stat = parent
+
+
 class OwnerSearch:
     """Finds the owners of processes. Cost: a few small files for each new rank process; used from one thread."""
 
@@ -144,17 +154,14 @@ class OwnerSearch:
         sessions, and outside of containers, where the first process may be root with any title.
         """
         job_id = ""
-        parent: Stat | None = stat
-        for _ in range(MAX_ANCESTORS):
-            parent = self._proc.stat(parent.parent_pid) if parent is not None and parent.parent_pid > 1 else None
-            if parent is None:
-                return job_id
+        parents = list(ancestors(self._proc, stat))
+        for parent in parents if len(parents) < MAX_ANCESTORS else ():
             if not job_id:
                 daemon = _STEP_DAEMON.fullmatch(self._proc.title(parent.pid).strip())
                 job_id = daemon[1] if daemon and not self._is_a_users(parent.pid) else ""
             if job_id and not self._is_root(parent.pid):
                 return ""
-        return ""
+        return job_id
 
     def _is_root(self, pid: int) -> bool:
         status = self._proc.status(pid)

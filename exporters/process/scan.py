@@ -4,12 +4,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from itertools import zip_longest
+from operator import itemgetter
 from typing import TypeVar
 
 import msgspec
 
 from agent.sdk.exporter import Guard, Roots
+from agent.sdk.files import in_turns
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
@@ -100,7 +101,9 @@ class Scanner:
         without, ready = self._search.without_nccl(known, now)
         if request.without_nccl:
             proven += [(key, "environment") for key in ready if key not in request.refused]
-        for key, evidence in self._by_turns(proven)[:MAX_NEW]:
+        if len(proven) > MAX_NEW:  # no user delays others
+            proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
+        for key, evidence in proven:
             facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
             if facts is not None:
                 new.append(facts)
@@ -135,19 +138,6 @@ class Scanner:
             rank = self._ranks.get(key)
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
-
-    def _by_turns(self, proven: list[tuple[ProcessKey, str]]) -> list[tuple[ProcessKey, str]]:
-        """Return the first process of each user, then the second of each, so that one user cannot delay others."""
-        if len(proven) <= MAX_NEW:
-            return proven
-        turns: Counter[int | None] = Counter()
-        ordered = []
-        for key, evidence in proven:
-            status = self._proc.status(key.pid)
-            uid = None if status is None else status.uid
-            turns[uid] += 1
-            ordered.append((turns[uid], (key, evidence)))
-        return [candidate for _, candidate in sorted(ordered)]
 
     def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid
@@ -266,11 +256,10 @@ def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> 
     If ranks have several paths to a file, the path of one that may write it counts: any user may read another's.
     """
     held: dict[tuple[int, int], str] = {}
-    for row in zip_longest(*([(key, file) for file in of_rank] for key, of_rank in files.items())):
-        for key, file in filter(None, row):
-            path = held.setdefault(_identity(file), file.target)
-            if path != file.target and proc.may_write(key.pid, file):
-                held[_identity(file)] = file.target
+    for key, file in in_turns(((key, file) for key, of_rank in files.items() for file in of_rank), itemgetter(0)):
+        path = held.setdefault(_identity(file), file.target)
+        if path != file.target and proc.may_write(key.pid, file):
+            held[_identity(file)] = file.target
     return held
 
 

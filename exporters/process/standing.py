@@ -35,13 +35,14 @@ class KnownRank(msgspec.Struct):
     """The scanner's memory of a rank process between looks.
 
     ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last look, ``oom_kills_before``: at the
-    one before; neither changes once the process is dying. ``oomd``: see ``OomCount``.
+    one before; neither changes once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: by vital thread in
+    state D, its context switches and since when it has that number.
     """
 
     namespace_pid: int
     uid: int | None = None
     threads_seen: bool = False
-    vital: dict[int, tuple[str, int, float | None]] = {}
+    blocked: dict[int, tuple[int, float]] = {}
     logs: dict[int, OpenFile] = {}
     logs_at: float = float("-inf")
     first_look_at: float = float("inf")
@@ -60,8 +61,8 @@ def standing(
     stat: Stat,
     now: float,
     oom_kills: tuple[OomKills | None, ...],
-    threads: Sequence[Stat] | None = None,
-    searched: Counter[int | None] | None = None,
+    threads: Sequence[Stat] | None,
+    searched: Counter[int | None],
 ) -> ProcessStanding:
     """Examine a running rank process; ``rank`` keeps the data for the next look.
 
@@ -78,25 +79,24 @@ def standing(
         rank.oom_kills_before, rank.oom_kills = rank.oom_kills, known
     if threads is not None:
         _note_threads(proc, key, rank, threads, now)
-    _look_at_logs(proc, key, rank, now, Counter() if searched is None else searched)
+    _look_at_logs(proc, key, rank, now, searched)
     oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
     return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
 
 def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Sequence[Stat], now: float) -> None:
     """Find since when any vital thread has been in state D without a context switch."""
-    vital: dict[int, tuple[str, int, float | None]] = {}
+    blocked: dict[int, tuple[int, float]] = {}
     for stat in threads:
         tid = stat.pid
         if stat.state != "D" or (tid != key.pid and not _VITAL_THREAD.match(stat.comm)):
             continue
         status = proc.thread_status(key.pid, tid)
         switches = status.context_switches if status is not None else -1
-        before = rank.vital.get(tid)
-        since = before[2] if before is not None and before[1] == switches else now
-        vital[tid] = (stat.state, switches, since)
-    rank.vital = vital
-    rank.blocked_since = min((since for _, _, since in vital.values() if since is not None), default=None)
+        before, since = rank.blocked.get(tid, (None, now))
+        blocked[tid] = (switches, since if before == switches else now)
+    rank.blocked = blocked
+    rank.blocked_since = min((since for _, since in blocked.values()), default=None)
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:

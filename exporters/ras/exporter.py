@@ -122,7 +122,6 @@ class RasExporter:
                 for query, schedule in schedules
                 if query.job.job_id and schedule.interval_seconds is not None
             },
-            duration_seconds=self._runner.duration_seconds,
             queries=self._runner.queries,
             errors=Counter(self._runner.errors),
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
@@ -225,13 +224,13 @@ class RasExporter:
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
         if schedule.failures <= KEPT_FAILURES:
             self._kept.postpone(query.job, until)
-        times = (until, queried_seconds)
+        present = self._runner.present
         await self._keep(
-            answers, times, lambda keys: self._runner.present(target._replace(wanted=keys & wanted), limits)
+            answers, until, queried_seconds, lambda keys: present(target._replace(wanted=keys & wanted), limits)
         )
 
-    async def _keep(self, answers: list[QueryAnswer], times: tuple[float, float], greet: Greet) -> None:
-        """Replace the last report of each job by the best of ``answers``; ``times``: see _keep_one.
+    async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
+        """Replace the last report of each job by the best of ``answers``; for the times see _keep_one.
 
         A report counts for the job of the process that gave it, whatever it holds, and for that job's processes alone.
         """
@@ -241,7 +240,7 @@ class RasExporter:
             if (server := processes.get(answer.server)) is not None:  # else it has ended since
                 of_job.setdefault(job_of(server), []).append((server, answer.report))
         for job, [(server, best), *others] in of_job.items():
-            self._keep_one(server, best, *times)
+            self._keep_one(server, best, until, queried_seconds)
             members = [process for process in processes.values() if job_of(process) == job]
             await self._witness.update_liveness(job, best, [report for _, report in others], members, greet)
 

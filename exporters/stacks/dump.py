@@ -5,21 +5,21 @@ filter refuses process_vm_readv. It does not run on a process with a thread in u
 could wait for that thread.
 """
 
-import os
 import resource
 import subprocess
 import threading
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from agent.sdk.system import ProcFS
 from exporters.stacks.frames import Stack, stack_of
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 MAX_ERROR_BYTES = 4096
 CPU_SECONDS = 5
 DUMP_SECONDS = 5.0
-MAX_LOOKED_AT = 1024  # Threads of one process whose state is read
 
 Result = Literal["read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed"]
 RESULTS: tuple[Result, ...] = ("read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed")
@@ -44,19 +44,20 @@ class StackAnswer(msgspec.Struct, frozen=True):
 
 def take_stack(request: StackRequest, _body: bytes) -> StackAnswer:
     """Return the stack of the requested process, or the reason for none."""
-    states = _states(request)
-    if states is None:
+    proc, pid = ProcFS(Path(request.proc_root)), request.pid
+    stat, status = proc.stat(pid), proc.status(pid)
+    if stat is None or status is None or stat.key.start_ticks != request.start_ticks:
         return StackAnswer("gone")
-    if "D" in states:
+    if any(thread.state == "D" for thread in proc.threads(pid)):
         return StackAnswer("uninterruptible")
     try:
-        answer, error = _run([request.program, "dump", "--nonblocking", "--json", "--pid", str(request.pid)])
+        answer, error = _run([request.program, "dump", "--nonblocking", "--json", "--pid", str(pid)])
     except OSError as failure:
         return StackAnswer("failed", error=f"{request.program}: {failure.strerror}")
     if len(answer) > MAX_OUTPUT_BYTES:
         return StackAnswer("too_large")
     try:
-        stack = stack_of(answer, _ids(request))
+        stack = stack_of(answer, {pid, status.namespace_pids[-1]})
     except msgspec.DecodeError:
         return _refused(error)
     return StackAnswer("no_python") if stack is None else StackAnswer("read", stack)
@@ -90,39 +91,3 @@ def _run(command: list[str]) -> tuple[bytes, str]:
             process.kill()
     lines = error.decode(errors="replace").strip().splitlines()
     return answer, lines[0][:256] if lines else ""
-
-
-def _states(request: StackRequest) -> str | None:
-    """Return the states of the process's threads; None if it has ended."""
-    home = f"{request.proc_root}/{request.pid}"
-    fields = _stat(f"{home}/stat")
-    if len(fields) < 20 or fields[19] != str(request.start_ticks):
-        return None
-    try:
-        threads = os.listdir(f"{home}/task")[:MAX_LOOKED_AT]
-    except OSError:
-        return None
-    return "".join(state for thread_id in threads for state in _stat(f"{home}/task/{thread_id}/stat")[:1])
-
-
-def _stat(path: str) -> list[str]:
-    """Return the fields of a stat file from the third on (proc(5)); none without the file."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read(4096).rpartition(b")")[2].decode().split()
-    except OSError:
-        return []
-
-
-def _ids(request: StackRequest) -> set[int]:
-    """Return the ids of the process's main thread: in our pid namespace and in its own."""
-    pids = {request.pid}
-    try:
-        with open(f"{request.proc_root}/{request.pid}/status", "rb", buffering=0) as file:
-            lines = file.read(8192).decode(errors="replace").splitlines()
-    except OSError:
-        return pids
-    for line in lines:
-        if line.startswith("NSpid:"):
-            pids.add(int(line.split()[-1]))
-    return pids

@@ -36,16 +36,6 @@ class StacksSnapshot(NamedTuple):
     counts: Mapping[str, int]
 
 
-def render(snapshot: StacksSnapshot) -> Iterable[Metric]:
-    """Return the families of a snapshot."""
-    stacks, dumps = STACK.rows(), DUMPS.rows()
-    for label, stack in snapshot.stacks.items():
-        stacks.add((label.job_id, label.rank, stack), 1)
-    for result, count in snapshot.counts.items():
-        dumps.add((result,), count)
-    yield from (stacks.metric, dumps.metric)
-
-
 INTERVAL_SECONDS = 5.0
 HELPER_SECONDS = 10.0  # Of these, py-spy gets 5 s
 LOOK_SECONDS = 2.0  # After this an update starts no further read
@@ -232,7 +222,10 @@ class StacksExporter:
 
     def families(self, snapshot: StacksSnapshot) -> Iterable[Metric]:
         """Render; pure."""
-        return render(snapshot)
+        stacks = STACK.rows()
+        for label, stack in snapshot.stacks.items():
+            stacks.add((label.job_id, label.rank, stack), 1)
+        yield from (stacks.metric, DUMPS.by_label(snapshot.counts))
 
     async def drain(self) -> None:
         """Do nothing: the thread and the helper end with the lease."""

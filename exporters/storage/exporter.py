@@ -10,7 +10,7 @@ from agent.sdk.hardware import NODE, CheckState, Levels
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.system import sysfs
-from exporters.storage.probe import FreeSpace, Probe, ProbeRequest
+from exporters.storage.probe import Probe, ProbeRequest
 
 INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
@@ -130,16 +130,9 @@ def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) 
         hung = hangs(config, probe)
         if probe.path in config.paths and (probe.ok is not None or hung):
             healthy["storage_failed"] = healthy.get("storage_failed", True) and bool(probe.ok) and not hung
-        if probe.path in config.dump_paths and probe.room is not None:
-            healthy["dump_disk_full"] = healthy.get("dump_disk_full", True) and not _is_full(config, probe.room)
+        if probe.path in config.dump_paths and probe.free is not None:
+            healthy["dump_disk_full"] = healthy.get("dump_disk_full", True) and probe.free >= config.full_ratio
     return {(NODE, check): CheckState.of(ok) for check, ok in healthy.items()}
-
-
-def _is_full(config: StorageConfig, room: FreeSpace) -> bool:
-    return (
-        room.available_bytes < config.full_ratio * room.size_bytes
-        or room.inodes_available < config.full_ratio * room.inodes
-    )
 
 
 SPEC = Spec(

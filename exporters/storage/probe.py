@@ -20,26 +20,17 @@ class ProbeRequest(msgspec.Struct, frozen=True):
     optional: list[str] = []
 
 
-class FreeSpace(msgspec.Struct, frozen=True):
-    """Bytes and inodes of the file system at a path: the total, and free for users."""
-
-    size_bytes: int
-    available_bytes: int
-    inodes: int
-    inodes_available: int
-
-
 class Probe(msgspec.Struct, frozen=True):
     """The last probe that ended, and the seconds since the running probe started (0: no probe is running).
 
-    ``ok``: None before the first probe ended.
+    ``ok``: None before the first probe ended. ``free``: the free share of its file system for users, None if unknown.
     """
 
     path: str
     ok: bool | None
     seconds: float
     under_way_seconds: float
-    room: FreeSpace | None = None
+    free: float | None = None
 
 
 class _Prober:
@@ -79,14 +70,14 @@ class _Prober:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
-        ok, room, missing = True, None, False
+        ok, free, missing = True, None, False
         try:
             touch(self._path)
-            room = room_at(self._path)
+            free = free_share(self._path)
         except OSError as failure:
             ok, missing = False, failure.errno == errno.ENOENT
         self._missing = missing
-        self._last = Probe(self._path, ok, time.monotonic() - self._began_at, 0.0, room)
+        self._last = Probe(self._path, ok, time.monotonic() - self._began_at, 0.0, free)
 
 
 _probers: dict[str, _Prober] = {}
@@ -118,7 +109,8 @@ def touch(path: str) -> None:
         os.close(fd)
 
 
-def room_at(path: str) -> FreeSpace:
-    """Return the free space of a path's file system. Raise OSError if it cannot be read."""
+def free_share(path: str) -> float:
+    """Return the free share of bytes or of inodes at a path, whichever is smaller; one that is not counted is free."""
     info = os.statvfs(path)
-    return FreeSpace(info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize, info.f_files, info.f_favail)
+    counts = ((info.f_bavail, info.f_blocks), (info.f_favail, info.f_files))
+    return min(free / total if total else 1.0 for free, total in counts)

@@ -111,8 +111,8 @@ def own(agent: Agent) -> str:
 
 def wait_for_query(agent: Agent) -> None:
     """Wait until the agent has asked once more."""
-    before = agent.value("rankwatch_ras_query_duration_seconds")
-    while agent.value("rankwatch_ras_query_duration_seconds") == before:
+    before = agent.value("rankwatch_ras_report_timestamp_seconds")
+    while agent.value("rankwatch_ras_report_timestamp_seconds") == before:
         time.sleep(0.5)
 
 

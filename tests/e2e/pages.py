@@ -34,7 +34,7 @@ from exporters.process.usage import families as usage
 from exporters.rdma import families as rdma
 from exporters.stacks import exporter as stacks
 from exporters.storage import StorageConfig, StorageExporter
-from exporters.storage.probe import FreeSpace, Probe
+from exporters.storage.probe import Probe
 
 BEHIND, SILENT, LAG = "5", "7", 10
 """The rank that is LAG launches behind the others and has left another communicator; the one that is silent."""
@@ -67,8 +67,6 @@ rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="finalizing"} 0
 rankwatch_communicator_ranks{comm="bb01",job_id="JOB",state="aborted"} 0
 rankwatch_communicator_rank_missing{comm="aa01",comm_rank="7",gpu="3",host="n1",job_id="JOB",rank="7",reason="unresponsive"} 1
 rankwatch_communicator_rank_missing{comm="bb01",comm_rank="1",gpu="1",host="n1",job_id="JOB",rank="5",reason="no_communicator"} 1
-rankwatch_communicator_launched_min{collective="AllReduce",comm="aa01",job_id="JOB"} 40
-rankwatch_communicator_launched_min{collective="AllReduce",comm="bb01",job_id="JOB"} 50
 rankwatch_communicator_launched_max{collective="AllReduce",comm="aa01",job_id="JOB"} 50
 rankwatch_communicator_launched_max{collective="AllReduce",comm="bb01",job_id="JOB"} 50
 rankwatch_communicator_last_launch_timestamp_seconds{comm="aa01",job_id="JOB"} NOW
@@ -136,9 +134,8 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     yield _rows(usage.BLOCKED_THREADS, ((job_id, rank, "nfs"), 2.0))
     yield _rows(usage.PRESSURE_WAITING, ((job_id, "memory"), 3.0))
     yield _rows(usage.THROTTLED, ((job_id,), 4.0))
-    room = FreeSpace(size_bytes=1000, available_bytes=250, inodes=10, inodes_available=5)
-    hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0, room=room)
-    well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0, room=room)
+    hung = Probe(HUNG_PATH, ok=True, seconds=0.1, under_way_seconds=60.0)
+    well_answered = Probe("/home", ok=True, seconds=0.1, under_way_seconds=0.0)
     yield from StorageExporter(StorageConfig()).families((hung, well_answered))
 
 

@@ -53,10 +53,10 @@ def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Age
 
 
 def wait_for_report(agent: Agent) -> None:
-    """Wait until another query was made and answered: it took its own time."""
-    took = "rankwatch_ras_query_duration_seconds"
-    before = agent.value(took)
-    wait_until(lambda: agent.value(took) != before, POLL_SECONDS, "a report")
+    """Wait until another query was made and answered."""
+    time = "rankwatch_ras_report_timestamp_seconds"
+    before = agent.value(time)
+    wait_until(lambda: agent.value(time) != before, POLL_SECONDS, "a report")
 
 
 def suspects(agent: Agent) -> set[tuple[str, ...]]:

@@ -25,11 +25,11 @@ RANKS = 2
 class Site:
     """Two ranks of a job, whose processes sleep and hold secrets, and an exporter with an offer beside it."""
 
-    def __init__(self, place: Path, **settings: float) -> None:
+    def __init__(self, root: Path, **settings: float) -> None:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.board = EvidenceBoard()
-        self.folder = place / "state" / "evidence"
+        self.folder = root / "state" / "evidence"
         self.folder.parent.mkdir(parents=True)
         command = [sys.executable, "-S", "-c", "import time; time.sleep(600)", f"--password={TOLD}"]
         self.processes = [subprocess.Popen(command, env={"TOKEN": TOLD}) for _ in range(RANKS)]
@@ -56,7 +56,6 @@ class Site:
                 await asyncio.wait({self.exporter._task})
 
     def kill(self, rank: int) -> None:
-        """Let a rank leave by SIGKILL."""
         self.ranks.observe_exit(self.keys[rank], KILLED)
 
     async def summaries(self) -> list[Summary]:
@@ -64,15 +63,13 @@ class Site:
         return await asyncio.to_thread(lambda: [summary for _, summary in folder.summaries(self.folder)])
 
     async def members(self) -> dict[str, bytes]:
-        """The files of the newest bundle."""
         return await asyncio.to_thread(self._members)
 
     def _members(self) -> dict[str, bytes]:
         with tarfile.open(self.folder / f"{folder.bundles(self.folder)[-1]}.tar.gz") as archive:
-            return {each.name: (archive.extractfile(each) or sys.stdin.buffer).read() for each in archive}
+            return {member.name: (archive.extractfile(member) or sys.stdin.buffer).read() for member in archive}
 
     def close(self) -> None:
-        """End the processes."""
         for process in self.processes:
             process.kill()
             process.wait()

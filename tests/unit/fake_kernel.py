@@ -26,21 +26,19 @@ def done(question: Message, code: int = 0) -> bytes:
 
 
 class FakeKernel:
-    """Opens channels; ``asked`` holds (protocol, question) in order, ``open`` how many channels are open."""
+    """Opens channels; ``questions`` holds (protocol, question) in order, ``open`` how many channels are open."""
 
     def __init__(self, answer: Callable[[int, Message], list[bytes]]) -> None:
         self._answer = answer
-        self.asked: list[tuple[int, Message]] = []
+        self.questions: list[tuple[int, Message]] = []
         self.open = 0
 
     def connect(self, protocol: int) -> Netlink:
-        """Open a channel."""
         self.open += 1
         return Netlink(_Channel(self, protocol))
 
     def answer(self, protocol: int, question: Message) -> list[bytes]:
-        """The datagrams that answer a question."""
-        self.asked.append((protocol, question))
+        self.questions.append((protocol, question))
         return self._answer(protocol, question)
 
 

@@ -59,7 +59,6 @@ class Node:
         self.hardware.of("rdma").observe_nics([Nic("mlx5_0", "0000:19:00.0")])
 
     def add_rank(self, pid: int, rank: int) -> None:
-        """Let a rank run."""
         assert self.ranks.observe_process(facts(pid, environment(rank)))
         self.ranks.tick()
 
@@ -70,7 +69,6 @@ class Node:
         self.put(self.log, "".join(added), "a")
 
     def mount(self, mountinfo: str) -> None:
-        """Let the node's mounts be these."""
         self.put(self.root / "proc/1/mountinfo", mountinfo)
 
     def put(self, path: Path, text: str, mode: str = "w") -> None:
@@ -78,7 +76,6 @@ class Node:
         self.changes.append((path, text, mode))
 
     def change(self) -> None:
-        """Write what was put; blocking."""
         for path, text, mode in self.changes:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open(mode) as file:
@@ -87,7 +84,6 @@ class Node:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """The exporter from its start to its end."""
         await self.exporter.start(self.context)
         try:
             yield
@@ -109,5 +105,4 @@ class Node:
         }
 
     def failed(self) -> set[tuple[str, str]]:
-        """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(entry.subject.name, entry.check) for entry in failed(self.ledger)}

@@ -43,7 +43,7 @@ def report(
         "size": size,
         "ranks": places[: size - missing],
         "missing_ranks": [
-            {**place, "status": {"unresponsive": True, "considered_dead": False}} for place in places[size - missing :]
+            {**spot, "status": {"unresponsive": True, "considered_dead": False}} for spot in places[size - missing :]
         ],
     }
     whole = {"nccl_version": "2.30.7", "communicators": [communicator], "ras": {"timeouts_count": 0}}
@@ -73,7 +73,7 @@ class Node:
         self.accepting: list[int] = []
         self.pids: list[int] = []
         self.listening: dict[int, tuple[int, int]] = {}
-        self.asked = 0
+        self.queries = self.connections = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
         self.state = StateSection("ras", None)
@@ -86,7 +86,7 @@ class Node:
         self,
         pid: int,
         env: dict[str, str],
-        place: Membership | None = None,
+        membership: Membership | None = None,
         evidence: str = "thread",
         *,
         uid: int = 0,
@@ -102,21 +102,20 @@ class Node:
         (self.tree.root / f"{pid}/net").mkdir()
         (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
         self.listen(pid, port, uid)
-        found = msgspec.structs.replace(facts(pid, env), evidence=evidence, uid=uid, owner=Owner(name=str(uid)))
-        assert self.table.ranks.observe_process(found)
-        if place is not None:
-            self.table.ranks.observe_records(writer_key(pid), [place], None)
+        process_facts = msgspec.structs.replace(facts(pid, env), evidence=evidence, uid=uid, owner=Owner(name=str(uid)))
+        assert self.table.ranks.observe_process(process_facts)
+        if membership is not None:
+            self.table.ranks.observe_records(writer_key(pid), [membership], None)
             self.table.ranks.link(writer_key(pid), ProcessKey(pid, 5000))
         self.table.tick(20.0)
 
     def listen(self, inode: int, port: int | None = None, uid: int = 0) -> None:
-        """Add a listener, at the node's port unless another is given."""
         address = f"0100007F:{port or self.port:04X}"
         with (self.tree.root / "net/tcp").open("a") as table:
             table.write(f"0: {address} 00000000:0000 0A 0:0 0:0 0 {uid} 0 {inode} 1\n")
 
     async def report(self) -> bytes | None:
-        self.asked += 1
+        self.queries += 1
         return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
 
     async def monitor(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -126,6 +125,7 @@ class Node:
         self.streams.remove(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         client = Endpoint(*writer.get_extra_info("peername"))
         if self.accepting:
             pid = self.accepting.pop(0)
@@ -158,7 +158,6 @@ class Node:
             end_writers(self.context)
 
     async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
-        """Start an exporter."""
         exporter = RasExporter(config)
         lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
         self.context = lent("ras", self.table.clock, self.tree.root.parent, **lends)

@@ -11,8 +11,8 @@ COUNTS = {"Broadcast": 3, "Reduce": 0, "AllGather": 512_345, "ReduceScatter": 51
 def rank(number: int) -> dict[str, object]:
     """One rank, which answered."""
     node, gpu = divmod(number, RANKS_PER_NODE)
-    place = {"rank": number, "host": f"10.4.{node >> 8}.{node & 255}", "pid": 1_000_000 + number}
-    return {**place, "cuda_dev": gpu, "nvml_dev": gpu, "status": STATUS, "collective_counts": COUNTS}
+    identity = {"rank": number, "host": f"10.4.{node >> 8}.{node & 255}", "pid": 1_000_000 + number}
+    return {**identity, "cuda_dev": gpu, "nvml_dev": gpu, "status": STATUS, "collective_counts": COUNTS}
 
 
 def communicators(ranks: int, count: int) -> Iterator[str]:
@@ -27,6 +27,6 @@ def communicators(ranks: int, count: int) -> Iterator[str]:
 def report(ranks: int, count: int) -> Iterator[bytes]:
     """A report in pieces, one for each communicator."""
     yield b'{\n  "nccl_version": "2.32.3",\n  "timestamp": "2026-11-20 17:52:36",\n  "communicators": [\n    '
-    for number, each in enumerate(communicators(ranks, count)):
-        yield (",\n    " if number else "").encode() + each.encode()
+    for number, text in enumerate(communicators(ranks, count)):
+        yield (",\n    " if number else "").encode() + text.encode()
     yield b'\n  ],\n  "ras": {\n    "collection_time_ms": 4,\n    "timeouts_count": 0\n  }\n}\n'

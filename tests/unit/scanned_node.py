@@ -34,9 +34,9 @@ class Node:
         self.now += after
         known, refused, writers = tuple(self.known), frozenset(self.refused), dict.fromkeys(writer_keys, self.file_uid)
         request = ScanRequest(self.now, known, refused, writers, self.variables, self.without_nccl)
-        found = self.scanner.look(request)
-        self.known = [key for key in [*self.known, *(facts.key for facts in found.new)] if key not in found.gone]
-        return found
+        scan = self.scanner.look(request)
+        self.known = [key for key in [*self.known, *(facts.key for facts in scan.new)] if key not in scan.gone]
+        return scan
 
     def evidence(self, *writer_keys: WriterKey, after: float = 1.0) -> dict[int, str]:
         return {facts.key.pid: facts.evidence for facts in self.look(*writer_keys, after=after).new}

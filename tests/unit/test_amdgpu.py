@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from agent.sdk.exporter import StateSection
 from agent.sdk.hardware import fault_table
 from exporters.amdgpu import AmdgpuConfig, AmdgpuExporter, tree as module
 from exporters.amdgpu.baseline import Known, RasErrors, View, verdicts
-from exporters.amdgpu.families import AmdgpuSnapshot, render
+from exporters.amdgpu.metrics_table import MAX_CYCLES, LoweredSeconds, Table, memory_active, read_table
 from exporters.amdgpu.tree import RawGpu, read_gpus, read_users, read_versions
 
 DATA = Path(__file__).parents[1] / "data" / "amdgpu"
@@ -48,14 +49,6 @@ def test_what_is_wrong_with_a_gpu() -> None:
     for raw, expected in cases:
         assert well(verdicts(view(msgspec.structs.replace(WELL, **raw)))) == {"gpu_lost": True} | expected
     assert well(verdicts(view(None))) == {"gpu_lost": False}
-
-
-def test_errors_of_the_memory_are_shown_as_on_other_gpus() -> None:
-    """Corrected and uncorrected errors of the memory have the series of all makers, deferred ones have not."""
-    raw = msgspec.structs.replace(WELL, errors={"umc": {"ue": 1, "ce": 2, "de": 3}})
-    shown = [sample for sample in samples(render(AmdgpuSnapshot((view(raw),), {}))) if "gpu_ecc_errors" in sample.name]
-    found = {(each.labels["type"], each.labels["lifetime"]): each.value for each in shown}
-    assert found == {("uncorrected", "volatile"): 1, ("corrected", "volatile"): 2}
 
 
 def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
@@ -91,7 +84,6 @@ class Node:
         self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
     async def look(self, *changes: Callable[[], object]) -> None:
-        """Start, look, look again after each change, and end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
@@ -102,16 +94,14 @@ class Node:
             await self.exporter.drain()
 
     def series(self, part: str) -> dict[str, list[float]]:
-        """The values of the families whose name has ``part`` in it."""
-        found: dict[str, list[float]] = {}
-        for each in samples(self.exporter.families(self.exporter.snapshot())):
-            if part in each.name:
-                found.setdefault(each.name, []).append(each.value)
-        return found
+        numbers: dict[str, list[float]] = {}
+        for entry in samples(self.exporter.families(self.exporter.snapshot())):
+            if part in entry.name:
+                numbers.setdefault(entry.name, []).append(entry.value)
+        return numbers
 
     def failed(self) -> set[tuple[str, str]]:
-        """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(entry.subject.name, entry.check) for entry in failed(self.ledger)}
 
 
 @pytest.fixture
@@ -192,8 +182,8 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
         errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}, "gfx": {"ue": 9}}
         seen.look([msgspec.structs.replace(WELL, errors=errors)], seconds)
-    told = [(each.fault.meaning, each.last_seconds) for each in seen.faults[WELL.pci]]
-    assert sorted(told) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
+    meanings = [(entry.fault.meaning, entry.last_seconds) for entry in seen.faults[WELL.pci]]
+    assert sorted(meanings) == [("uncorrectable errors (umc)", 3.0), ("uncorrectable errors on XGMI", 3.0)]
     seen.look([], 4.0 + fault_table.MAX_AGE_SECONDS)
     assert seen.faults[WELL.pci] == []
 
@@ -202,10 +192,102 @@ def test_versions(tmp_path: Path) -> None:
     """The driver has a version unless it is the kernel's own; ROCm has one in either place; other text is none."""
     assert read_versions(DATA / "sys", DATA / "opt/rocm") == ("6.10.5", "6.4.1-83")
     assert read_versions(tmp_path, tmp_path) == ("", "")
-    for number, place in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
-        (tmp_path / place).parent.mkdir(parents=True)
+    for number, location in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
+        (tmp_path / location).parent.mkdir(parents=True)
         for text in ("6 (odd)", "6" * 65, f"{number}" * 64):
-            (tmp_path / place).write_text(f"{text}\n")
-            found = read_versions(tmp_path, tmp_path)[min(number, 1)]
-            assert found == (text if len(text) == 64 else ""), (place, text)
-        (tmp_path / place).write_text("")
+            (tmp_path / location).write_text(f"{text}\n")
+            numbers = read_versions(tmp_path, tmp_path)[min(number, 1)]
+            assert numbers == (text if len(text) == 64 else ""), (location, text)
+        (tmp_path / location).write_text("")
+
+
+ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
+
+
+def table(content: int, values: dict[int, bytes], *, form: int = 1, size: int = 400) -> bytes:
+    """A table with ``values`` at their offsets, and nothing told else."""
+    raw = bytearray(b"\xff" * size)
+    struct.pack_into("<HBB", raw, 0, size, form, content)
+    for offset, value in values.items():
+        raw[offset : offset + len(value)] = value
+    return bytes(raw)
+
+
+CYCLES = struct.pack("<6I", 1000, 1, 2, 3, 4, 5)
+LOWERED = dict(zip(ALL, range(1, 6), strict=True))
+MEMORY = struct.pack("<I", 6000)
+LINKS = struct.pack("<8H", 1, 0, 1, 1, 1, 2, 0xFFFF, 0xFFFF)
+STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
+
+
+def test_tables() -> None:
+    """Each layout has its offsets; a value that the firmware does not give is absent; other and cut tables are none."""
+    whole = {40: CYCLES, 80: MEMORY, 264: LINKS}
+    tables: list[tuple[bytes, Table | None]] = [
+        (table(6, {32: CYCLES, 72: MEMORY}), Table(1000, LOWERED, 6000)),
+        (table(7, whole), Table(1000, LOWERED, 6000, STATES)),
+        (table(8, whole), Table(1000, LOWERED, 6000, STATES)),
+        (table(6, {32: CYCLES[:8]}), Table(1000, {"hw_slowdown": 1})),
+        (table(6, {}), Table()),
+        (table(5, whole), None),
+        (table(9, whole), None),
+        (table(7, whole, form=2), None),
+        (table(7, whole)[:-1], None),
+        (table(6, {}, size=40), None),
+        (b"", None),
+        (b"text", None),
+    ]
+    for raw, expected in tables:
+        assert read_table(raw) == expected
+
+
+def at_cycles(cycles: int | None, **lowered: int) -> Table:
+    """A table at so many cycles."""
+    return Table(cycles, lowered)
+
+
+def test_how_long_the_clocks_were_lowered() -> None:
+    """Ten seconds apart: a reason's share of the cycles is its share of the time; counters wrap and begin anew."""
+    cases: list[Any] = [
+        ([at_cycles(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
+        ([at_cycles(100, hw_slowdown=7), at_cycles(1100, hw_slowdown=257)], {"hw_slowdown": 2.5}),
+        ([at_cycles(2**32 - 500, hw_slowdown=2**32 - 2), at_cycles(500, hw_slowdown=498)], {"hw_slowdown": 5.0}),
+        ([at_cycles(9000, hw_slowdown=9000), at_cycles(100, hw_slowdown=100)], {"hw_slowdown": 0.0}),
+        ([at_cycles(0, hw_slowdown=0), at_cycles(MAX_CYCLES, hw_slowdown=MAX_CYCLES)], {"hw_slowdown": 0.0}),
+        ([at_cycles(0, hw_slowdown=0), at_cycles(MAX_CYCLES - 1, hw_slowdown=MAX_CYCLES - 1)], {"hw_slowdown": 10.0}),
+        ([at_cycles(100, hw_slowdown=7), at_cycles(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
+        ([at_cycles(100, hw_slowdown=7), at_cycles(200, hw_slowdown=300)], {"hw_slowdown": 0.0}),
+        ([at_cycles(None), at_cycles(100, hw_slowdown=7), at_cycles(200, hw_slowdown=57)], {"hw_slowdown": 5.0}),
+        ([at_cycles(100, hw_slowdown=7), at_cycles(None)], {"hw_slowdown": 0.0}),
+        ([at_cycles(None)], {}),
+    ]
+    for tables, seconds in cases:
+        lowered = LoweredSeconds()
+        for number, entry in enumerate(tables):
+            lowered.add(entry, 1000.0 + 10.0 * number)
+        assert lowered.seconds == pytest.approx(seconds)
+
+
+def summed(cycles: int | None, percents: int | None) -> Table:
+    """A table at so many cycles with so many percents."""
+    return Table(cycles, memory_percents=percents)
+
+
+def test_the_memorys_share() -> None:
+    """Percents by cycles are a share; it is not known where either is missing, began anew or is too much."""
+    cases: list[Any] = [
+        (summed(1000, 6000), summed(2000, 48_000), 0.42),
+        (summed(2**32 - 500, 2**32 - 10), summed(500, 24_990), 0.25),
+        (summed(1000, 6000), summed(2000, 106_000), 1.0),
+        (summed(1000, 6000), summed(2000, 106_001), None),  # more than all of it
+        (summed(1000, 6000), summed(1000, 6000), None),
+        (summed(9000, 6000), summed(100, 10), None),
+        (summed(0, 0), summed(MAX_CYCLES, 0), None),
+        (summed(None, 6000), summed(2000, 48_000), None),
+        (summed(1000, None), summed(2000, 48_000), None),
+        (summed(1000, 6000), summed(2000, None), None),
+        (None, summed(2000, 48_000), None),
+        (summed(1000, 6000), None, None),
+    ]
+    for before, now, share in cases:
+        assert memory_active(before, now) == share

@@ -52,16 +52,16 @@ def test_loopback_rendezvous_is_of_this_node(address: str) -> None:
     assert read_claim(environment, "here").job_id != read_claim(environment, "there").job_id
 
 
-@pytest.mark.parametrize(("most", "count", "left"), [
+@pytest.mark.parametrize(("most", "count", "restarts"), [
     ("3", "0", 3), ("3", "1", 2), ("3", "3", 0), ("0", "0", 0), ("1", "2", 0), ("1048576", "0", 1 << 20),
     ("1048577", "0", None), ("3", "1048577", None), ("-1", "0", None), ("3", "-1", None), ("3", "", None),
     ("", "0", None), ("3", None, None), (None, "0", None), ("1e3", "0", None),
 ])  # fmt: skip
-def test_restarts_left(most: str | None, count: str | None, left: int | None) -> None:
+def test_restarts_left(most: str | None, count: str | None, restarts: int | None) -> None:
     """Restarts to come are torchrun's most less those that were, 0 at least, of two plain numbers within the bound."""
-    told = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
-    environment = {name: value for name, value in told.items() if value is not None}
-    assert read_claim(environment, "here").restarts_left == left
+    variables = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
+    environment = {name: value for name, value in variables.items() if value is not None}
+    assert read_claim(environment, "here").restarts_left == restarts
     assert environment.keys() <= KEPT_VARIABLES
 
 

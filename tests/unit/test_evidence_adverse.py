@@ -35,7 +35,6 @@ class Door:
         self._hanging_pid = hanging_pid
 
     def __call__(self, _proc: Path, _cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
-        """Look."""
         if pid == self._hanging_pid:
             self.begun.set()
             self.opened.wait(60)
@@ -58,8 +57,8 @@ async def taken(site: Site, *jobs: str) -> None:
 
 def failures(site: Site) -> dict[str, float]:
     """What has failed, by part."""
-    found = samples(site.exporter.families(site.exporter.snapshot()))
-    return {each.labels["part"]: each.value for each in found if each.value}
+    files = samples(site.exporter.families(site.exporter.snapshot()))
+    return {entry.labels["part"]: entry.value for entry in files if entry.value}
 
 
 async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +94,8 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.05)
     look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
-        found = await look(dict.fromkeys(map(str, range(processes.MAX_THREADS)), 500) | {"late": 1})
-        assert found[processes.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
+        files = await look(dict.fromkeys(map(str, range(processes.MAX_THREADS)), 500) | {"late": 1})
+        assert files[processes.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
         with pytest.raises(RuntimeError, match="have not come back"):
             await look({"1": 1})
     finally:
@@ -110,8 +109,8 @@ async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pyt
     """Of a job with more ranks here than may be looked at the first are."""
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
-    found = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
-    assert len(found) == processes.MAX_RANKS
+    files = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
+    assert len(files) == processes.MAX_RANKS
 
 
 async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:
@@ -124,7 +123,7 @@ async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -
     await site.start()
     site.kill(1)
     await site.look(30)
-    assert [each.trigger for each in await site.summaries()] == ["dead"]
+    assert [entry.trigger for entry in await site.summaries()] == ["dead"]
 
 
 async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,4 +173,4 @@ async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
         members = await site.members()
         assert members["ranks.json"].count(b"of-" + mine) == 2
         assert not [name for name, data in members.items() if other in data]
-    assert [each.user for each in await site.summaries()] == ["ben", "cid"]
+    assert [entry.user for entry in await site.summaries()] == ["ben", "cid"]

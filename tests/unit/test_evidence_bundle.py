@@ -7,13 +7,14 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, strategies as st
 
 from agent.cli.evidence import listed, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from exporters.evidence import bundle
-from exporters.evidence.bundle import MAX_PART_BYTES, bundle_name, fitted, write
+from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_name, evicted, fitted, most_kept, write
 
 
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
@@ -28,14 +29,17 @@ def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
 
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
-    place = tmp_path / "evidence"
-    name = write(place, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
-    assert stat.S_IMODE(place.stat().st_mode) == 0o700
-    packed = place / "7-20231114T221320Z-n1.tar.gz"
-    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}) == ("7-20231114T221320Z-n1", {0o600})
+    directory = tmp_path / "evidence"
+    name = write(directory, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    packed = directory / "7-20231114T221320Z-n1.tar.gz"
+    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}) == (
+        "7-20231114T221320Z-n1",
+        {0o600},
+    )
     with tarfile.open(packed) as archive:
         assert archive.getnames() == ["ranks/3/status", "summary.json"]
-    assert folder.read_summary(place, "7-20231114T221320Z-n1") == summary()
+    assert folder.read_summary(directory, "7-20231114T221320Z-n1") == summary()
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -95,10 +99,10 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     """A link under the draft's name is replaced, and what it leads to is not touched."""
     target = tmp_path / "target"
     target.write_text("mine")
-    place = tmp_path / "evidence"
-    place.mkdir()
-    (place / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
-    write(place, "7-20231114T221320Z-n1", {}, summary(), 10)
+    directory = tmp_path / "evidence"
+    directory.mkdir()
+    (directory / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
+    write(directory, "7-20231114T221320Z-n1", {}, summary(), 10)
     assert target.read_text() == "mine"
 
 
@@ -159,7 +163,7 @@ def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
         folder, "MAX_SUMMARY_BYTES", (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").stat().st_size
     )
     (tmp_path / f"{bundle_name('2', 1.7e9, 'n1')}.json").write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
-    assert [each.job_id for _, each in folder.summaries(tmp_path)] == ["3"]
+    assert [entry.job_id for _, entry in folder.summaries(tmp_path)] == ["3"]
     (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").write_bytes(b'{"odd":' + b"[" * 2000)
     assert list(folder.summaries(tmp_path)) == []
 
@@ -224,3 +228,99 @@ def test_nothing_in_a_summary_steers_a_terminal() -> None:
     )  # fmt: skip
     for text in (shown("bundle", known), listed([("bundle", known)])):
         assert [line for line in text.splitlines() if not line.isprintable()] == []
+
+
+MOMENT = 1.7e9
+
+
+def job_of(directory: Path, name: str) -> str:
+    """The job that a bundle is of."""
+    return folder.read_summary(directory, name).job_id
+
+
+@pytest.mark.parametrize("other", ["a/b", "a_b"])
+def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
+    """A bundle whose name is taken, of another job or of the same one, gets a number: none is written over."""
+    for job in ("a_b", other, "a:b"):
+        name = write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
+        assert job_of(tmp_path, name) == job
+    names = folder.bundles(tmp_path)
+    assert sorted(job_of(tmp_path, name) for name in names) == sorted(["a_b", other, "a:b"])
+    assert all(folder.read_file(tmp_path, f"{name}{folder.SUFFIX}") for name in names)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
+    """Where the first or the second of the two files cannot be written, neither is there."""
+    rename, calls = Path.rename, []
+
+    def full(path: Path, target: Path) -> Path:
+        calls.append(target)
+        if len(calls) == failing:
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bundle is listed only once its summary can be read: `rankwatch evidence take` looks five times a second."""
+    rename, seen = Path.rename, []
+
+    def look(path: Path, target: Path) -> Path:
+        made = rename(path, target)
+        seen.append([job_of(tmp_path, name) for name in folder.bundles(tmp_path)])
+        return made
+
+    monkeypatch.setattr(Path, "rename", look)
+    write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
+    assert seen == [[], ["7"]]
+
+
+def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
+    """What an agent that was killed had begun to write is gone with the next bundle; others' files stay."""
+    (tmp_path / ".6-20231114T221320Z-n1.tar.gz.part").write_bytes(b"x")
+    (tmp_path / ".6-20231114T221320Z-n1.json.part").write_bytes(b"x")
+    (tmp_path / ".notes.part").write_bytes(b"mine")
+    name = bundle_name("7", MOMENT, "n1")
+    write(tmp_path, name, {}, summary(), 10)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.part", f"{name}.json", f"{name}.tar.gz"]
+
+
+def held(text: str) -> list[Held]:
+    """Bundles by their users' letters, the oldest first; capitals: a page is open."""
+    return [Held(letter.lower(), is_open=letter.isupper()) for letter in text]
+
+
+@pytest.mark.parametrize(("users", "keep", "goes"), [
+    ("aab", 3, None), ("aabB", 3, 0), ("baaA", 3, 1), ("abcD", 3, None), ("bAAA", 3, None), ("aAbB", 3, 0),
+    ("AabbbC", 5, 2), ("AAb" + "C", 1, None), ("AAbc" + "D", 1, 0), ("bAac" + "D", 1, 2), ("abcd" + "E", 1, 0),
+    ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
+])  # fmt: skip
+def test_which_goes(users: str, keep: int, goes: int | None) -> None:
+    """Surplus of closed pages goes first, surplus of open ones and only ones at the node's limit, open ones last."""
+    assert evicted(held(users), keep) == goes
+
+
+def test_the_limit_of_a_node() -> None:
+    """A node has four times as many bundles as are kept at most, and never more than are listed."""
+    assert (MOST_TIMES, most_kept(10), most_kept(1000)) == (4, 40, folder.MAX_LISTED)
+    only = [Held(str(user), is_open=True) for user in range(41)]
+    assert (evicted(only[:40], 10), evicted(only, 10)) == (None, 40)
+
+
+@given(st.text("abcdeABCDE", min_size=1, max_size=30), st.integers(1, 6))
+def test_a_flood_is_bounded_and_costs_no_user_with_one_what_others_have_more_of(users: str, keep: int) -> None:
+    """However bundles come, the limit holds, and a user's only one goes only where nobody has two."""
+    now: list[Held] = []
+    for newcomer in held(users):
+        now.append(newcomer)
+        while (number := evicted(now, keep)) is not None:
+            gone = now.pop(number)
+            users_left = [entry.user for entry in now]
+            if gone.user not in users_left and gone is not newcomer:
+                assert len(set(users_left)) == len(users_left)
+        assert len(now) <= most_kept(keep)

@@ -68,10 +68,10 @@ def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
     long, short = tmp_path / "long", tmp_path / "short"
     long.write_bytes(b"x" * 1000 + b"\n" + LINE * (2 * TAIL_BYTES // len(LINE)))
     short.write_bytes(LINE)
-    found = ends_of(long, short)
-    assert TAIL_BYTES - len(LINE) <= len(found["0"]) <= TAIL_BYTES
-    assert found["0"].startswith(b'{"header"')
-    assert found["1"] == LINE
+    result = ends_of(long, short)
+    assert TAIL_BYTES - len(LINE) <= len(result["0"]) <= TAIL_BYTES
+    assert result["0"].startswith(b'{"header"')
+    assert result["1"] == LINE
 
 
 def test_the_end_of_ten_gigabytes(tmp_path: Path) -> None:
@@ -142,7 +142,6 @@ class Reader:
         self._said = said
 
     def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """The ends of the files; nothing is said by one that hangs."""
         if self._said is None:
             self.gate.wait(60)
             raise OSError("late")
@@ -154,10 +153,10 @@ async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.Mo
     monkeypatch.setattr(slot, "ENDS_SECONDS", 0.1)
     readers = [Reader("/lustre", None), Reader("/local", LINE)]
     try:
-        found, unread = await slot.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
+        result, unread = await slot.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
     finally:
         readers[0].gate.set()
-    part = offered(found, {}, unread)
+    part = offered(result, {}, unread)
     assert part.files == {"rank-0.jsonl": LINE, "unread.txt": b"/lustre does not answer\n"}
     assert [word.says for word in part.words] == ["last completed AllReduce no. 812, 8388608 bytes, in world"]
     assert await slot.last_lines([], {}) == ([], [])
@@ -188,8 +187,8 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
     ranks.tick()
     for number, process in enumerate(ranks.running().values(), start=1):
         process.gpus = (RankGpu(number, f"GPU-{number}", "", ""),)
-    found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid"}))
-    part = await health_part(lambda: found, Wanted("7", {}, ()))
+    result = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid"}))
+    part = await health_part(lambda: result, Wanted("7", {}, ()))
     assert [(word.rank, word.says) for word in part.words] == [
         ("0", "runs on hardware that has failed: gpu_xid of gpu GPU-1")
     ]
@@ -198,9 +197,9 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
         "gpu_xid of gpu GPU-1 failed",
     ]
     assert b'"check": "gpu_xid"' in part.files["ledger.json"]
-    assert not (await health_part(lambda: found, Wanted("8", {}, ()))).words
-    assert struck_ranks(lambda: found, ledger.has_failed) == {RankLabel("7", "0"): "gpu_xid of gpu GPU-1"}
-    assert struck_ranks(lambda: found, lambda: False) == {}
+    assert not (await health_part(lambda: result, Wanted("8", {}, ()))).words
+    assert struck_ranks(lambda: result, ledger.has_failed) == {RankLabel("7", "0"): "gpu_xid of gpu GPU-1"}
+    assert struck_ranks(lambda: result, lambda: False) == {}
 
 
 def test_lateness_in_words() -> None:
@@ -245,8 +244,8 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     checks = ledger.of("test")
 
     def causes_now(faults: tuple[GpuFault, ...] = ()) -> dict[RankLabel, str]:
-        found = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid", "gpu_ecc"}), faults)
-        return dict(causes(lambda: found, ledger.has_failed))
+        result = HealthSnapshot(ranks.snapshot(), ledger.entries(), frozenset({"gpu_xid", "gpu_ecc"}), faults)
+        return dict(causes(lambda: result, ledger.has_failed))
 
     clock.advance(OLD_FAULT_SECONDS)
     checks.latch(Subject("gpu", "GPU-1"), "gpu_ecc")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
@@ -25,39 +27,38 @@ def gone(rank: int = 0, state: str = "dead", status: ExitStatus = KILLED, job: s
     return view(rank, job, state, "killed_before_peers", exited_at=50.0, exited_seconds=1000.0, exit=status)
 
 
-def test_a_death_is_an_occasion_once() -> None:
-    """A rank that is judged dead is an occasion at the look that first sees it, and at no later one."""
+DONE = ExitStatus(known=True)
+ALIVE, STOPPED = view(0), view(0, state="unresponsive", reason="stopped")
+DEAD, STRUCK = Occasion("7", "dead", "0"), Occasion("7", "hardware", "0")
+
+
+@pytest.mark.parametrize(("looks", "occasions"), [
+    pytest.param([[ALIVE], [gone(0)], [gone(0)]], [(), (DEAD,), ()], id="a death once"),
+    pytest.param([[ALIVE], [STOPPED], [STOPPED], [ALIVE], [STOPPED]],
+     [(), (Occasion("7", "unresponsive", "0"),), (), (), (Occasion("7", "unresponsive", "0"),)], id="each stop once"),
+    pytest.param([[ALIVE, view(1)], [gone(0, "finished", DONE), gone(1, "exited")]], [(), ()], id="orderly ends never"),
+])  # fmt: skip
+def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[tuple[Occasion, ...]]) -> None:
+    """A rank that is judged dead, or that stops responding, is an occasion at the look that first sees it so."""
     watch = TroubleWatch(SILENCE)
-    assert watch.look([view(0), view(1)], 1.0).occasions == ()
-    assert watch.look([gone(0), view(1)], 2.0).occasions == (Occasion("7", "dead", "0"),)
-    assert watch.look([gone(0), view(1)], 3.0).occasions == ()
+    assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
 
-def test_who_does_not_respond_is_an_occasion_each_time() -> None:
-    """A rank that stops responding, goes on and stops again is one occasion for each time."""
-    watch = TroubleWatch(SILENCE)
-    found = [
-        watch.look([view(0, state=state, reason="stopped")], float(at)).occasions
-        for at, state in enumerate(("alive", "unresponsive", "unresponsive", "alive", "unresponsive"))
-    ]
-    assert [len(each) for each in found] == [0, 1, 0, 0, 1]
-
-
-def test_ends_in_order_are_none() -> None:
-    """A job that ends, or ranks that follow others out, give no occasion."""
-    watch = TroubleWatch(SILENCE)
-    watch.look([view(0), view(1)], 1.0)
-    done = ExitStatus(known=True)
-    assert watch.look([gone(0, "finished", done), gone(1, "exited")], 2.0).occasions == ()
+def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
+    """A rank that was on well hardware and is on failed hardware is an occasion; one that never was on well, none."""
+    watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "1")}
+    looks = (struck, struck | {RankLabel("7", "0")}, struck | {RankLabel("7", "0")})
+    occasions = [watch.look([view(0), view(1)], float(at), ranks).occasions for at, ranks in enumerate(looks)]
+    assert occasions == [(), (STRUCK,), ()]
 
 
 def test_a_first_abnormal_exit_is_told_at_once() -> None:
     """A job is failing when a rank leaves by a signal or with a code, before any verdict; not when one ends well."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
-    left, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
-    assert watch.look([left, well], 2.0).failing == {"7"}
-    assert watch.look([left, well], 3.0).failing == frozenset()
+    leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
+    assert watch.look([leaver, well], 2.0).failing == {"7"}
+    assert watch.look([leaver, well], 3.0).failing == frozenset()
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
@@ -71,15 +72,10 @@ def test_silence_longer_than_ever_is_an_occasion_once() -> None:
     assert watch.look(on, 1300.0 + 301).occasions == (Occasion("7", "silent", "0"),)
 
 
-def test_who_never_completed_anything_is_not_silent() -> None:
-    """A rank without records, and one that has left, is never silent."""
-    left = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
-    assert TroubleWatch(SILENCE).look([view(0), left], 1e6).occasions == ()
-
-
-def test_a_clock_that_jumps_back_is_no_silence() -> None:
-    """A progress in the future, as after a change of the clock, is no silence."""
-    assert TroubleWatch(SILENCE).look([view(0, progress_seconds=2e6)], 1e6).occasions == ()
+def test_who_is_never_silent() -> None:
+    """A rank without records, one that has left, and one with progress in the future (a changed clock) are not."""
+    leaver = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
+    assert TroubleWatch(SILENCE).look([view(0), leaver, view(2, progress_seconds=2e6)], 1e6).occasions == ()
 
 
 def test_changes_are_bounded() -> None:
@@ -92,15 +88,6 @@ def test_changes_are_bounded() -> None:
     watch.look([view(number, f"job-{number}") for number in range(MAX_JOBS + 1)], 1.0)
     assert list(watch.changes("7")) == []
     assert sum(bool(list(watch.changes(f"job-{number}"))) for number in range(MAX_JOBS + 1)) == MAX_JOBS
-
-
-def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
-    """A rank that was on well hardware and is on failed hardware is an occasion; one that never was on well, none."""
-    watch = TroubleWatch(SILENCE)
-    ranks, struck = [view(0), view(1)], {RankLabel("7", "1")}
-    assert watch.look(ranks, 1.0, struck).occasions == ()
-    assert watch.look(ranks, 2.0, {*struck, RankLabel("7", "0")}).occasions == (Occasion("7", "hardware", "0"),)
-    assert watch.look(ranks, 3.0, {*struck, RankLabel("7", "0")}).occasions == ()
 
 
 def test_what_stands_still_is_an_occasion_once() -> None:

@@ -19,7 +19,6 @@ from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter, foreign as gpu_users_module
 from exporters.process.foreign import (
     INTERVAL_SECONDS,
-    MAX_ANCESTORS,
     MAX_NEW,
     MAX_PROCESSES,
     MAX_USERS,
@@ -27,7 +26,7 @@ from exporters.process.foreign import (
     OtherProcesses,
     foreign,
 )
-from exporters.process.ownership import OwnerSearch
+from exporters.process.ownership import MAX_ANCESTORS, OwnerSearch
 
 RANK, OTHER_RANK, STRANGER = 10, 11, 20
 ALICE, BOB, ROOT = 1000, 2000, 0
@@ -78,13 +77,13 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
 )
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
     """What is of the rank's job, its descendant, of its session or the server of MPS is not; all else is."""
-    found = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
+    counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
     expected = {("GPU-a", stranger.uid, 1)} if counted else set()
     if counted and stranger.job_ids:  # each is the other's
         expected = {("GPU-a", rank.uid, 1), ("GPU-a", stranger.uid, 1)}
         if rank.uid == stranger.uid:
             expected = {("GPU-a", rank.uid, 2)}
-    assert set(found) == expected
+    assert set(counts) == expected
 
 
 def test_a_worker_of_another_rank() -> None:
@@ -107,11 +106,11 @@ def test_users_of_one_gpu_are_bounded() -> None:
     """Those with most processes have their name; one more, and the last ones are counted without."""
     strangers = {100 + number: process(uid=5000 + number // 2) for number in range(2 * MAX_USERS)}
     users = {RANK: ["GPU-a"], **{pid: ["GPU-a"] for pid in strangers}}
-    found = foreign(users, {RANK: a_rank(), **strangers})
-    assert found == tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
+    counts = foreign(users, {RANK: a_rank(), **strangers})
+    assert counts == tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
     more = {999: process(uid=9999), 998: process(uid=9998)}
-    found = foreign({**users, 999: ["GPU-a"], 998: ["GPU-a"]}, {RANK: a_rank(), **strangers, **more})
-    assert found[MAX_USERS:] == (("GPU-a", None, 2),)
+    counts = foreign({**users, 999: ["GPU-a"], 998: ["GPU-a"]}, {RANK: a_rank(), **strangers, **more})
+    assert counts[MAX_USERS:] == (("GPU-a", None, 2),)
 
 
 class Node:
@@ -130,9 +129,9 @@ def test_what_is_looked_at(tmp_path: Path) -> None:
         node.proc.add(pid, parent=pid - 1, uid=ALICE, session=7)
     last = MAX_ANCESTORS + 3
     node.proc.add(5000, state="Z")
-    found = node.strangers.look([4, last, 5000, 6000])
-    assert (set(found), found[4].uid, found[4].session, found[4].ancestors) == ({4, last}, ALICE, 7, {2, 3})
-    assert found[last].ancestors == set(range(3, last))
+    counts = node.strangers.look([4, last, 5000, 6000])
+    assert (set(counts), counts[4].uid, counts[4].session, counts[4].ancestors) == ({4, last}, ALICE, 7, {2, 3})
+    assert counts[last].ancestors == set(range(3, last))
 
 
 def test_a_descendant_stays_one(tmp_path: Path) -> None:
@@ -183,8 +182,8 @@ async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> No
         await exporter.update()
         ranks.tick()
         await exporter._users.settle()
-        found = samples(exporter.families(exporter.snapshot()))
-        return [(each.labels, each.value) for each in found if each.name == "rankwatch_gpu_foreign_processes"]
+        counts = samples(exporter.families(exporter.snapshot()))
+        return [(sample.labels, sample.value) for sample in counts if sample.name == "rankwatch_gpu_foreign_processes"]
 
     assert await shown() == []  # no rank has its name yet
     assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "1"}, 1.0)]

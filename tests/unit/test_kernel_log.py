@@ -5,27 +5,32 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agent.ranks.health import CHECKS
-from exporters.kernel_log import follower as follower_module
-from exporters.kernel_log.classify import categories, classify, fails, patterns
+from agent.sdk.exporter import Roots
+from agent.sdk.hardware import Told
+from exporters.kernel_log import follower as follower_module, mounts as module
+from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
 from exporters.kernel_log.follower import MAX_TEXT, KernelLogFollower, KernelRecord, parse_records
+from exporters.kernel_log.gpu_errors import read_xid
+from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted
 
 NVSWITCH = "nvswitch_fatal"
 
 
 def test_every_category_has_examples_forgeries_and_known_checks() -> None:
     """Each example is of its category and names its hardware, each pattern has one, and no forged line is an event."""
-    for name, each in categories().items():
-        assert {*([each.check] if each.check else ()), *each.heals} <= set(CHECKS)
-        assert all(any(pattern.match(text) for text in each.examples) for pattern in patterns(name)), name
-        for text in each.examples:
+    for name, entry in categories().items():
+        assert {*([entry.check] if entry.check else ()), *entry.heals} <= set(CHECKS)
+        assert all(any(pattern.match(text) for text in entry.examples) for pattern in patterns(name)), name
+        for text in entry.examples:
             event = classify(text)
             assert event is not None, text
-            assert (event.category, bool(event.pci) or each.subject == "node") == (name, True), text
-        words = [each.contains] if isinstance(each.contains, str) else each.contains
-        assert each.forged, name
-        for text in each.forged:
+            assert (event.category, bool(event.pci) or entry.subject == "node") == (name, True), text
+        words = [entry.contains] if isinstance(entry.contains, str) else entry.contains
+        assert entry.forged, name
+        for text in entry.forged:
             assert any(word.lower() in text.lower() for word in words), text
             assert classify(text) is None, text
 
@@ -169,3 +174,145 @@ def test_a_flood_is_read_over_several_looks(tmp_path: Path, monkeypatch: pytest.
         batch = follower.read()
         assert ([record.sequence for record in batch.records], batch.is_all) == (sequences, is_all)
     follower.close()
+
+
+MOUNTINFO = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard,errors=remount-ro
+31 22 8:17 / /data rw,relatime shared:2 master:7 - ext4 /dev/sdb1 ro,errors=remount-ro
+32 22 253:0 / /scratch ro,relatime - xfs /dev/mapper/vg-scratch rw,attr2
+33 22 0:45 /home /home rw,relatime - btrfs /dev/mapper/vg-home ro,space_cache=v2
+34 22 8:33 / /new rw,relatime - ext4 /dev/sdc1 rw,emergency_ro
+35 22 8:17 / /again\\040here rw,relatime - ext4 /dev/sdb1 rw
+torn line
+"""
+
+
+def test_what_is_mounted_and_how() -> None:
+    """A file system is read-only by its own options, not a mount's; btrfs is known by its device's path alone."""
+    names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
+    names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
+    devices = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
+    assert mounted_devices(MOUNTINFO, devices) == {
+        "sda1": False,
+        "sdb1": True,
+        "dm-0": False,
+        "dm-1": True,
+        "sdc1": True,
+    }
+
+
+def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Init's mounts are the node's, else our own are read; without either, or beyond the limit, there is no answer."""
+    roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "run")
+    assert read_mounted(roots, ["dm-1"]) is None
+    named = roots.sys / "class/block/dm-1/dm/name"
+    named.parent.mkdir(parents=True)
+    named.write_text("vg-home\n")
+    (roots.proc / "self").mkdir(parents=True)
+    (roots.proc / "self/mountinfo").write_text(MOUNTINFO)
+    assert read_mounted(roots, ["dm-1", "sdb1"]) == {"dm-1": True, "sdb1": True}
+    (roots.proc / "1").mkdir()
+    (roots.proc / "1/mountinfo").write_text("")
+    assert read_mounted(roots, ["dm-1"]) == {}
+    (roots.proc / "1/mountinfo").write_text(MOUNTINFO)
+    (roots.proc / "self/mountinfo").unlink()
+    monkeypatch.setattr(module, "MAX_BYTES", len(MOUNTINFO))
+    assert read_mounted(roots, ["sdb1"]) == {"sdb1": True}
+    monkeypatch.setattr(module, "MAX_BYTES", len(MOUNTINFO) - 1)
+    assert read_mounted(roots, ["sdb1"]) is None
+
+
+DATA = Path(__file__).parents[1] / "data/xid/lines.tsv"
+LINES = [line.split("\t") for line in DATA.read_text().splitlines() if not line.startswith("#")]
+TAIL = "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
+DOWN = f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 14 {TAIL}"
+LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")
+
+
+def test_real_lines() -> None:
+    """Code, unit, link, severity, who is hurt, role and check are those of each real line."""
+    for *expected, line in LINES:
+        event = classify(line)
+        assert event is not None, line
+        error = judged(event)
+        assert error is not None, line
+        fault = error.fault
+        values = [fault.code, fault.unit, fault.link, fault.severity, fault.hurts, fault.role, error.check]
+        assert [entry or "-" for entry in values] == expected, line
+        assert fails(event, 7000.0) == error.check, line
+
+
+ACTION = ", GPU recovery action changed from 0x0 (None) to "
+WARP_REST = ", pid='<unknown>', name=<unknown>, Graphics SM Warp Exception on (GPC 7, TPC 2, SM 0): Out Of Range"
+MMU = ", pid=17, name=a, Ch 0, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GPCCLIENT_T1_5 faulted @ 0"
+
+
+def test_what_a_line_says() -> None:
+    """With a process or without, of any name; an action that was taken is no error."""
+    cases = [
+        ("149", f", pid=11436, name=cache_mgr_main, {DOWN}", LINK_14),
+        ("149", f", pid='<unknown>', name=<unknown>, {DOWN}", LINK_14),
+        ("149", f", pid=17, {DOWN}", LINK_14),
+        ("45", ", pid=17, name=a, Ch 00000001", Told("45")),
+        ("45", ", pid=17, name=a, Ch 00000001 caused by previous Xid 149", Told("45", cause="149")),
+        ("43", ", pid=17, name=a, Ch 0000000b caused by previous Xid 145", Told("43", cause="145")),
+        ("13", WARP_REST, Told("13", place="GPC 7, TPC 2")),
+        ("13", ", pid=17, name=a, Graphics Exception: ESR 0x57c730=0xc04000b 0x57c734=0x24", Told("13")),
+        ("31", MMU, Told("31", place="GPC3 GPCCLIENT_T1_5")),
+        ("154", f", pid=17, name=a{ACTION}0x2 (Node Reboot Required)", Told("154", "node_reboot")),
+        ("154", f"{ACTION}0x5 (Recover IMEX)", Told("154", "recover_imex_domain")),
+        ("154", f"{ACTION}0x7 (System Reboot)", Told("154", "system_reboot")),
+        ("154", f"{ACTION}0x8 (News)", Told("154")),
+        ("154", ACTION.replace("0x0 (None)", "0x1 (GPU Reset Required)") + "0x0 (None)", None),
+    ]
+    for code, rest, meaning in cases:
+        assert read_xid(code, rest) == meaning, rest
+
+
+NAMES = [
+    "x, Fatal Link 3", "NETIR Fatal XC0", "A Fatal XC0 i0 ", ", AB Fatal XC0 ", "x, NETIR_LINK_E", "x, Ch 00000001 ",
+    "Ch 1 caused by ", "149, pid=1, nam", "NVLink: fatal e", "a\\x5c, \\x0aFatal", "<unknown>", ",", " ",
+]  # fmt: skip
+
+
+def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
+    """Whatever 15 bytes a process bears as its name, its line says what the driver wrote."""
+    for name in NAMES:
+        process, nonfatal = f", pid=17, name={name}, ", f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
+        assert read_xid("149", process + DOWN) == LINK_14, name
+        assert read_xid("144", process + nonfatal) == Told("144", "SAW_MVB", "0", "nonfatal"), name
+        for code, text in (("45", "Ch 00000001"), ("74", "NVLink: error"), ("149", "something else")):
+            assert read_xid(code, process + text) == Told(code), name
+
+
+def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
+    """Cut anywhere, a line names the severity and link that it has whole, or none."""
+    for length in range(len(f", {DOWN}") + 1):
+        meaning = read_xid("149", f", {DOWN}"[:length])
+        assert meaning in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
+
+
+def test_a_name_is_no_longer_than_a_process_has() -> None:
+    """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
+    for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
+        assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
+
+
+def as_the_kernel_shows(name: bytes) -> str:
+    """A process's name in /dev/kmsg: what is not printable, and the backslash, in four characters."""
+    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}" for byte in name)
+
+
+DRIVERS_WORDS = st.sampled_from(
+    [", ", "Fatal", "XC0 i0 ", "Link 3 (", "AB Fatal XC0", "NETIR", "pid=1", "Ch 1 caused", "'"]
+)
+
+
+@given(st.one_of(st.binary(min_size=1), st.lists(DRIVERS_WORDS, min_size=1).map("".join).map(str.encode)))
+def test_any_name_leaves_the_drivers_words_alone(name: bytes) -> None:
+    """Whatever a process calls itself, its Xid's line says what the driver wrote."""
+    shown = as_the_kernel_shows(name.replace(b"\0", b"")[:15] or b"x")
+    line = f"NVRM: Xid (PCI:0000:3b:00): 149, pid=17, name={shown}, {DOWN}"
+    event = classify(line)
+    assert event is not None
+    assert (event.pid, event.gpu_error) == (17, LINK_14)

@@ -12,12 +12,19 @@ from rank_table import KILLED
 from agent.ranks.writer import OOM_LOG_SECONDS
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
+from agent.sdk.hardware import Gpu, Told, fault_table
 from agent.sdk.ranks import ExitStatus, ProcessKey
-from exporters.kernel_log import exporter as module, follower as follower_module, reader as reader_module
-from exporters.kernel_log.classify import MAX_LOGGED
+from exporters.kernel_log import (
+    exporter as module,
+    follower as follower_module,
+    gpu_errors as errors_module,
+    reader as reader_module,
+)
+from exporters.kernel_log.classify import MAX_LOGGED, classify, fails, judged
+from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECONDS, REPEAT_USERS, GpuErrors
+from exporters.kernel_log.reader import EventGroup, grouped
 
 OOM = msgspec.structs.replace(KILLED, oom=True)
-KMSG = Path(__file__).parents[1] / "data/kernel_log/kmsg"
 
 
 @pytest.fixture
@@ -97,8 +104,8 @@ async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
         await node.look_again()
         node.clock.advance(90.0 * 86400.0)
         node.write(XID, seconds=7041.0)
-        found = await node.look_again()
-        assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
+        series = await node.look_again()
+        assert series["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == node.clock.time()
         assert node.failed() == {("GPU-a", "gpu_xid")}
 
 
@@ -112,8 +119,8 @@ async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
     await asyncio.to_thread(first.change)
     first.clock.now = 20_001.0
     again = Node(log, first)
-    found = await again.look()
-    assert found["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == again.clock.time() - 12_001.0
+    series = await again.look()
+    assert series["kernel_event_last_timestamp_seconds", "gpu_xid", "79"] == again.clock.time() - 12_001.0
     assert again.failed() == {("GPU-a", "gpu_xid")}
 
 
@@ -158,23 +165,19 @@ async def test_the_agents_log_has_each_kind_of_event_once(log: Path, caplog: pyt
     node.write("python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]")
     node.write(*[f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, name=x" for number in range(MAX_LOGGED)])
     await node.look()
-    lines = [(record.getMessage(), record.fields) for record in caplog.records]  # type: ignore[attr-defined]
+    lines = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
     assert len(lines) == MAX_LOGGED
-    assert lines[0] == (
-        "the kernel's log reports a recovery: {category}",
+    assert lines[:2] == [
         {"category": "filesystem_mount_done", "part": "sda1", "count": 7},
-    )
-    assert lines[1] == (
-        "the kernel's log reports {category} for rank {rank} of job {job_id}, pid {pid}",
         {"category": "nccl_segfault", "pid": "4711", "job_id": "4711", "rank": "3", "count": 1},
-    )
+    ]
 
 
 OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1234kB, anon-rss:1234kB"
 
 
 @pytest.mark.parametrize(
-    ("seen", "seconds", "status", "told"),
+    ("seen", "seconds", "status", "expected"),
     [
         (KILLED, 2.0, KILLED, OOM),
         (None, 2.0, KILLED, OOM),
@@ -184,7 +187,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
     ],
 )
 async def test_the_log_tells_of_a_death_for_want_of_memory(
-    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, told: ExitStatus
+    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
     """A rank that the log names as the OOM killer's victim, so long after it left at most, is that."""
     node = Node(log)
@@ -201,9 +204,9 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
         node.ranks.observe_exit(ProcessKey(4711, 5000), status)
         node.ranks.tick()
         [view] = node.ranks.snapshot().ranks
-        assert view.process.exit == told
+        assert view.process.exit == expected
         assert view.process.verdict is not None
-        assert (view.process.verdict.reason == "oom_killed") == (told == OOM)
+        assert (view.process.verdict.reason == "oom_killed") == (expected == OOM)
 
 
 async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
@@ -230,3 +233,261 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
         await Node(log).look()
     with pytest.raises(PermissionError):
         await Node(log, wanted=True).look()
+
+
+async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
+    """A fault told before the hardware was found goes by its address, and to the name as soon as there is one."""
+    node = Node(log, named=False)
+    node.write(XID, MLX5)
+    async with node.running():
+        await node.look_again()
+        assert node.failed() == {("0000:3b:00.0", "gpu_xid"), ("0000:19:00.0", "nic_fatal")}
+        node.hardware.of("nvml").observe_gpus([Gpu(0, "0", "0000:3b:00.0")])
+        await node.look_again()
+        assert ("0000:3b:00.0", "gpu_xid") in node.failed()
+        node.name_hardware()
+        await node.look_again()
+        assert node.failed() == {("GPU-a", "gpu_xid"), ("mlx5_0", "nic_fatal")}
+
+
+async def test_faults_get_their_name_after_a_restart_and_without_a_log(log: Path) -> None:
+    """Latched under an address in the checkpoint, a fault is renamed by the next agent, even if the log is gone."""
+    first = Node(log, named=False)
+    first.write(XID)
+    await first.look()
+    again = Node(log.with_name("none"), first)
+    with pytest.raises(NoData):
+        await again.look()
+    assert again.failed() == {("GPU-a", "gpu_xid")}
+
+
+async def test_a_loaded_driver_ends_what_it_mends(log: Path) -> None:
+    """It ends Xids, lost GPUs (those known by address alone too) and fatal NVSwitch errors, and no NIC's fault."""
+    node = Node(log)
+    node.write(XID, "NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.", MLX5)
+    node.write("nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 23001, Fatal, Link 12 Always Fatal")
+    async with node.running():
+        await node.look_again()
+        nic = ("mlx5_0", "nic_fatal")
+        assert node.failed() == {("GPU-a", "gpu_xid"), ("0000:86:00.0", "gpu_lost"), ("", "nvswitch_fatal"), nic}
+        node.write("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
+        await node.look_again()
+        assert node.failed() == {nic}
+
+
+@pytest.mark.parametrize(
+    "recovery",
+    [
+        "mlx5_core 0000:19:00.0: mlx5_health_try_recover:338:(pid 9): health recovery succeeded",
+        "mlx5_core 0000:19:00.0: firmware version: 16.35.4506",
+    ],
+)
+async def test_a_nic_that_recovers_or_is_probed_anew_is_well(log: Path, recovery: str) -> None:
+    """The driver's word of one device ends the fault of that device alone; a recovery that failed fails it again."""
+    node = Node(log)
+    node.write(MLX5, MLX5.replace("19:", "77:"), "amdgpu 0000:18:00.0: GPU reset begin!. Source:  4", recovery)
+    node.write("amdgpu 0000:18:00.0: GPU reset(1) succeeded!")
+    async with node.running():
+        await node.look_again()
+        assert node.failed() == {("0000:77:00.0", "nic_fatal")}
+        node.write("mlx5_core 0000:19:00.0: mlx5_health_try_recover:334:(pid 9): health recovery failed")
+        await node.look_again()
+        assert node.failed() == {("0000:77:00.0", "nic_fatal"), ("mlx5_0", "nic_fatal")}
+
+
+async def test_each_nfs_server_answers_for_itself(log: Path) -> None:
+    """One server's OK does not end another's silence, and a soft mount's timeout is counted alone."""
+    node = Node(log)
+    node.write("nfs: server a not responding, still trying", "nfs: server b not responding, still trying")
+    node.write("nfs: server c not responding, timed out", "nfs: server a OK")
+    async with node.running():
+        series = await node.look_again()
+        assert node.failed() == {("", "nfs_not_responding")}
+        assert series["kernel_events_total", "nfs_timed_out", ""] == 1
+        node.write("nfs: server b OK")
+        await node.look_again()
+        assert node.failed() == set()
+
+
+async def test_a_file_system_is_read_only_until_it_is_not(log: Path) -> None:
+    """Mounted read-only it is not well; writable again, unmounted or, by its driver's word, mounted anew it is."""
+    node = Node(log)
+    bad = {("", "filesystem_read_only")}
+    node.mount("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n")
+    node.write("EXT4-fs (sda1): Remounting filesystem read-only", "XFS (dm-0): Shutting down filesystem.")
+    node.write("BTRFS info (device loop7): forced readonly")
+    async with node.running():
+        for mounts, lines, failed in (
+            ("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
+            ("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
+            ("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
+            ("33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", ["XFS (dm-0): Unmounting Filesystem"], set()),
+            ("", ["XFS (dm-0): Filesystem has been shut down due to log error (0x2)."], bad),
+            ("", [], set()),
+        ):
+            node.mount(mounts)
+            node.write(*lines)
+            await node.look_again()
+            assert node.failed() == failed
+
+
+async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -> None:
+    """Without mountinfo nothing is known to be well, also by the next agent."""
+    node = Node(log)
+    node.write("EXT4-fs (sda1): Remounting filesystem read-only")
+    await node.look()
+    again = Node(log, node)
+    await again.look()
+    assert again.failed() == {("", "filesystem_read_only")}
+
+
+async def test_parts_beyond_the_limit_are_not_followed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One server more than the limit is counted, and the check ends with those that are followed."""
+    monkeypatch.setattr(module, "MAX_PARTS", 2)
+    node = Node(log)
+    node.write(*(f"nfs: server {name} not responding, still trying" for name in "abc"))
+    node.write("nfs: server a OK")
+    async with node.running():
+        assert (await node.look_again())["kernel_events_total", "nfs_not_responding", ""] == 3
+        assert node.failed() == {("", "nfs_not_responding")}
+        node.write("nfs: server b OK")
+        await node.look_again()
+        assert node.failed() == set()
+
+
+XID_79 = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+XID_31 = "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000. MMU Fault"
+CLEAN_UP = "NVRM: Xid (PCI:0000:{}:00): 45, pid=4711, name=python3, Ch 00000008{}"
+WARP = "NVRM: Xid (PCI:0000:3b:00): 13, pid={}, name=python3, Graphics SM Warp Exception on ({}, SM 0): Out Of Range"
+PCI = "0000:3b:00.0"
+PLACE = Told("13", place="GPC 4, TPC 2")
+
+
+def shown(node: Node) -> dict[tuple[str, str], str]:
+    """By GPU and code: what it means."""
+    return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
+
+
+async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:
+    """Clean-up on all GPUs of a job, after an error of one or for no reason told, fails nothing."""
+    node = Node(log)
+    node.write(CLEAN_UP.format("3b", ""), CLEAN_UP.format("18", " caused by previous Xid 31"), XID_31)
+    series = await node.look()
+    assert (series["kernel_events_total", "gpu_xid", "45"], node.failed()) == (2, set())
+    assert shown(node) == {
+        ("GPU-a", "45"): "clean-up after another error",
+        ("GPU-a", "31"): "GPU memory page fault",
+        ("GPU-b", "45"): "clean-up after Xid 31",
+    }
+
+
+async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
+    """A restarted agent shows them with their times, for a day after the last."""
+    first = Node(log)
+    first.write(XID_79)
+    await first.look()
+    again = Node(log, first)
+    await again.look()
+    assert again.hardware.faults() == first.hardware.faults()
+    assert shown(again) == {("GPU-a", "79"): "GPU has fallen off the bus"}
+    again.clock.advance(fault_table.MAX_AGE_SECONDS + 10.0)
+    await again.look()
+    assert shown(again) == {}
+
+
+async def test_a_storm_is_one_counter(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Many alike lines are one event to count, one line of the agent's log, and hide no other line."""
+    caplog.set_level("INFO")
+    node = Node(log)
+    node.write(*[XID_31] * 60, XID_79, *[XID_31] * 30)
+    series = await node.look()
+    assert series["kernel_events_total", "gpu_xid", "31"] == 90
+    assert node.failed() == {("GPU-a", "gpu_xid")}
+    counts = [record.fields["count"] for record in caplog.records]  # type: ignore[attr-defined]
+    assert counts == [90, 1]
+
+
+def test_alike_events_are_put_together_up_to_a_recovery() -> None:
+    """Counts add up, the last stamp stays, and what stands on both sides of a recovery stays apart."""
+    xid, load = classify(XID_79), classify("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
+    assert xid is not None
+    assert load is not None
+    expected = [EventGroup(entry, float(at), False, 1) for at, entry in enumerate([xid, xid, load, load, xid])]  # noqa: FBT003
+    assert [(entry.event, entry.seconds, entry.times) for entry in grouped(expected)] == [
+        (xid, 1.0, 2),
+        (load, 3.0, 2),
+        (xid, 4.0, 1),
+    ]
+    assert grouped([expected[0], expected[1]._replace(is_old=True)]) == [expected[0], expected[1]._replace(is_old=True)]
+
+
+async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
+    """A kernel's fault is its program's, also often; at one place under several users it is the GPU's: a warning."""
+    node = Node(log)
+    async with node.running():
+        for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
+            assert node.failed() == set()
+            pid = 4711 + number
+            node.put(node.root / f"proc/{pid}/status", f"Name:\ta\nTgid:\t{pid}\nUid:\t{user}\t0\t0\t0\n")
+            node.write(WARP.format(pid, "GPC 4, TPC 2"), WARP.format(pid, f"GPC {number}, TPC 0"))
+            await node.look_again()
+        assert node.failed() == {("GPU-a", "gpu_xid_warning")}
+        assert shown(node)["GPU-a", "13"] in {"kernels of several users fail at GPC 4, TPC 2"}
+
+
+def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
+    """Only users whose programs failed there within the time, and who are known, are users of the place."""
+    errors = GpuErrors()
+    for user in range(REPEAT_USERS - 1):
+        assert errors.repeats(PCI, PLACE, user, 0.0) is None
+    assert errors.repeats(PCI, PLACE, -1, 1.0) is None
+    assert errors.repeats(PCI, Told("13"), 77, 1.0) is None
+    assert errors.repeats(PCI, PLACE, 77, REPEAT_SECONDS + 1.0) is None
+    assert errors.repeats(PCI, PLACE, 78, REPEAT_SECONDS + 1.0) is None
+    assert errors.repeats(PCI, PLACE, 79, 2 * REPEAT_SECONDS + 1.0) is not None
+
+
+def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One place more drops the one that failed longest ago; one user or GPU more is not kept."""
+    errors = GpuErrors()
+    for number in range(MAX_PLACES + 1):
+        errors.repeats(PCI, Told("13", place=f"GPC {number}"), 1, 0.0)
+    assert (len(errors.places), (PCI, "13", "GPC 0") in errors.places) == (MAX_PLACES, False)
+    for user in range(MAX_USERS + 1):
+        errors.repeats(PCI, PLACE, user, 0.0)
+    assert len(errors.places[PCI, "13", PLACE.place]) == MAX_USERS
+    monkeypatch.setattr(errors_module, "MAX_GPUS", 1)
+    event = classify(XID_79)
+    assert event is not None
+    error = judged(event)
+    assert error is not None
+    for pci in (PCI, "0000:18:00.0", PCI):
+        errors.note(pci, error.fault, 5.0)
+    assert list(errors.faults) == [PCI]
+
+
+AMD = """
+GPU reset begin!. Source:  4                                     | reset - - | gpu_reset
+GPU reset(3) failed                                              | reset - failed | gpu_reset
+ring gfx_0.0.0 timeout, signaled seq=1, emitted seq=3            | ring_timeout gfx_0.0.0 - | -
+MES might be in unrecoverable state, issue a GPU reset           | hang - - | -
+Failed to evict process queues                                   | eviction - - | -
+socket: 0, die: 0, 1 new uncorrectable hardware errors detected in umc block|uncorrectable umc - | gpu_ecc_uncorrectable
+2 uncorrectable hardware errors detected in xgmi_wafl block      | uncorrectable xgmi_wafl - | -
+RAS poison consumption, unmap queue flow succeeded: client id 27 | poison - - | -
+RAS poison consumption, fall back to gpu reset flow: client id 10 | poison - fatal | gpu_reset
+GPU reset for vcn RAS poison consumption is issued!              | poison vcn fatal | gpu_reset
+"""
+"""A line of amdgpu; code, unit and severity; the check that it fails."""
+
+
+def test_amds_errors() -> None:
+    """A line of amdgpu gives code, unit and severity, and fails the GPU's check."""
+    for line in AMD.strip().splitlines():
+        text, words, check = (cell.strip() for cell in line.split("|"))
+        event = classify(f"amdgpu 0000:3b:00.0: amdgpu: {text}")
+        assert event is not None, line
+        assert event.gpu_error is not None, line
+        error = event.gpu_error
+        assert [error.code, error.unit or "-", error.severity or "-"] == words.split(), line
+        assert (event.pci, fails(event, 7000.0) or "-") == (PCI, check), line

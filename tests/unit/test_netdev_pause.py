@@ -15,6 +15,7 @@ from agent.sdk.exporter import Roots
 from agent.system import netlink
 from agent.system.netlink import Message, attribute, attributes
 from exporters.netdev import NetdevConfig, NetdevExporter, exporter as exporter_module
+from exporters.netdev.exporter import read_devices
 from exporters.netdev.pause import (
     FAILED_SECONDS,
     MAX_COUNT,
@@ -48,7 +49,7 @@ def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> 
     return struct.pack("=BBH", 0, 21, 0) + attribute(1, b"eth0\0") + attribute(13, inside)
 
 
-def test_frames_of_the_link() -> None:
+def test_frames_by_priority() -> None:
     """What is switched on has its counts, what is not only once there were frames; what is not told has none."""
     cases: list[tuple[bytes, list[Count]]] = [
         (pause(3, 5), [("transmit", "", 3), ("receive", "", 5)]),
@@ -58,22 +59,14 @@ def test_frames_of_the_link() -> None:
         (pause(MAX_COUNT - 1, MAX_COUNT), [("transmit", "", MAX_COUNT - 1)]),
         (pause(3, 5)[:-1], []),
         (b"", []),
-    ]
-    for answer, expected in cases:
-        assert list(pause_counts(answer)) == expected
-
-
-def test_frames_by_priority() -> None:
-    """Likewise of each priority; without PFC there are none."""
-    cases: list[tuple[bytes, list[Count]]] = [
         (priorities(0b1000, {}, {}), [("transmit", "3", 0), ("receive", "3", 0)]),
         (priorities(0b1000, {3: 7}, {3: 9, 5: 2}), [("transmit", "3", 7), ("receive", "3", 9), ("receive", "5", 2)]),
         (priorities(0, {7: MAX_COUNT}, {0: 1}), [("receive", "0", 1)]),
         (priorities(0b1000, {3: 7}, {})[:-8], []),
         (struct.pack("=BBH", 0, 21, 0) + attribute(13, b""), []),
     ]
-    for answer, expected in cases:
-        assert list(priority_counts(answer)) == expected
+    for number, (answer, counts) in enumerate(cases):
+        assert list((pause_counts if number < 7 else priority_counts)(answer)) == counts
 
 
 @given(st.binary(max_size=300))
@@ -92,11 +85,11 @@ class Network:
         self.has_ethtool = True
         self.kernel = FakeKernel(self._answer)
 
-    def asked(self) -> list[tuple[int, str]]:
+    def questions(self) -> list[tuple[int, str]]:
         """(protocol, device) of the questions since the last call."""
-        found = [(protocol, _device(each)) for protocol, each in self.kernel.asked if each.kind != CONTROL]
-        self.kernel.asked.clear()
-        return found
+        answers = [(protocol, _device(entry)) for protocol, entry in self.kernel.questions if entry.kind != CONTROL]
+        self.kernel.questions.clear()
+        return answers
 
     def _answer(self, protocol: int, question: Message) -> list[bytes]:
         if question.kind == CONTROL:
@@ -107,15 +100,15 @@ class Network:
             return [reply(question, family) if self.has_ethtool else refuse(question, errno.ENOENT)]
         assert question.kind == (ETHTOOL if protocol == netlink.GENERIC else GET_DCB)
         table = self.links if protocol == netlink.GENERIC else self.priorities
-        found = table.get(_device(question), errno.ENODEV)
-        if found == errno.ETIMEDOUT:
+        answers = table.get(_device(question), errno.ENODEV)
+        if answers == errno.ETIMEDOUT:
             return []
-        return [refuse(question, found) if isinstance(found, int) else reply(question, found)]
+        return [refuse(question, answers) if isinstance(answers, int) else reply(question, answers)]
 
 
 def _device(question: Message) -> str:
-    found = dict(attributes(question.payload[4:]))
-    name = found[1] if question.kind == GET_DCB else dict(attributes(found[1]))[2]
+    answers = dict(attributes(question.payload[4:]))
+    name = answers[1] if question.kind == GET_DCB else dict(attributes(answers[1]))[2]
     return name.rstrip(b"\0").decode()
 
 
@@ -125,8 +118,8 @@ def test_devices_are_asked() -> None:
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
         {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},
     )
-    found = PauseReader(network.kernel.connect).read(dict.fromkeys("abc", "bnxt_en"), 0.0)
-    assert found == {
+    answers = PauseReader(network.kernel.connect).read(dict.fromkeys("abc", "bnxt_en"), 0.0)
+    assert answers == {
         "a": (("transmit", "", 3), ("receive", "", 5), ("transmit", "3", 7), ("receive", "3", 0)),
         "b": (("transmit", "3", 0), ("receive", "3", 9)),
         "c": (("transmit", "", 1), ("receive", "", 2)),
@@ -139,17 +132,17 @@ def test_how_often_a_device_is_asked() -> None:
     network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
     reader = PauseReader(network.kernel.connect)
     reader.read(dict.fromkeys("ab", ""), 0.0)
-    assert len(network.asked()) == 4
+    assert len(network.questions()) == 4
     reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS - 1)
-    assert network.asked() == [(netlink.ROUTE, "a")]
+    assert network.questions() == [(netlink.ROUTE, "a")]
     reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS)
-    assert network.asked() == [(netlink.GENERIC, "b"), (netlink.ROUTE, "a")]
+    assert network.questions() == [(netlink.GENERIC, "b"), (netlink.ROUTE, "a")]
     reader.read({"b": ""}, FAILED_SECONDS + 1)
-    network.asked()
+    network.questions()
     reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS + 2)
-    assert network.asked() == [(netlink.GENERIC, "a"), (netlink.ROUTE, "a")]
+    assert network.questions() == [(netlink.GENERIC, "a"), (netlink.ROUTE, "a")]
     reader.read(dict.fromkeys("ab", ""), FAILED_SECONDS + 2 + UNSUPPORTED_SECONDS)
-    assert len(network.asked()) == 4
+    assert len(network.questions()) == 4
 
 
 def test_a_kernel_without_ethtool_tells_priorities() -> None:
@@ -159,7 +152,7 @@ def test_a_kernel_without_ethtool_tells_priorities() -> None:
     reader = PauseReader(network.kernel.connect)
     for _ in range(2):
         assert len(reader.read({"a": ""}, 0.0)["a"]) == 2
-    assert len([each for _, each in network.kernel.asked if each.kind == CONTROL]) == 1
+    assert len([entry for _, entry in network.kernel.questions if entry.kind == CONTROL]) == 1
 
 
 def test_a_driver_that_answers_from_a_cache() -> None:
@@ -174,12 +167,12 @@ def test_a_driver_that_answers_from_a_cache() -> None:
     def fail(_: str) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    network.asked()
+    network.questions()
     reader = PauseReader(network.kernel.connect, fail)
-    for now, asked in ((0.0, ["b"]), (FAILED_SECONDS - 1, ["b"]), (FAILED_SECONDS, ["b"])):
-        found = reader.read({"a": "mlx5_core", "b": "bnxt_en"}, now)
-        assert (found["b"] != (), found.get("a", ())) == (True, ())
-        assert [name for protocol, name in network.asked() if protocol == netlink.ROUTE] == asked
+    for now, questions in ((0.0, ["b"]), (FAILED_SECONDS - 1, ["b"]), (FAILED_SECONDS, ["b"])):
+        answers = reader.read({"a": "mlx5_core", "b": "bnxt_en"}, now)
+        assert (answers["b"] != (), answers.get("a", ())) == (True, ())
+        assert [name for protocol, name in network.questions() if protocol == netlink.ROUTE] == questions
 
 
 async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,14 +186,14 @@ async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert await shown(Roots()) == expected
     assert await shown(Roots(sys=DATA / "sys")) == {}
 
-    asked: list[int] = []
+    questions: list[int] = []
 
     def forbidden(protocol: int) -> netlink.Netlink:
-        asked.append(protocol)
+        questions.append(protocol)
         raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
 
     monkeypatch.setattr(exporter_module, "PauseReader", lambda: PauseReader(forbidden))
-    assert (await shown(Roots()), len(asked)) == ({}, 1)
+    assert (await shown(Roots()), len(questions)) == ({}, 1)
 
 
 async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
@@ -209,9 +202,29 @@ async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
     await exporter.start(lent("netdev", FakeClock(), roots=roots))
     for _ in range(2):
         await exporter.update()
-    found = samples(exporter.families(exporter.snapshot()))
+    answers = samples(exporter.families(exporter.snapshot()))
     return {
-        tuple(each.labels.values()): each.value
-        for each in found
-        if each.name.startswith("rankwatch_netdev_pause_frames")
+        tuple(entry.labels.values()): entry.value
+        for entry in answers
+        if entry.name.startswith("rankwatch_netdev_pause_frames")
     }
+
+
+def test_the_driver_of_a_device(tmp_path: Path) -> None:
+    """It is told by the name of its folder; a device without one has none."""
+    for name, driver in (("a", "mlx5_core"), ("b", "")):
+        device = tmp_path / "class/net" / name / "device"
+        device.mkdir(parents=True)
+        if driver:
+            (device / "driver").symlink_to(f"../../../../bus/pci/drivers/{driver}")
+    assert [device.driver for device in read_devices(tmp_path)] == ["mlx5_core", ""]
+
+
+def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are none, values that are none, and one device more than the limit are not there."""
+    for name in ("a", "b", 'c"} 1'):
+        (tmp_path / "class/net" / name / "device").mkdir(parents=True)
+        (tmp_path / "class/net" / name / "carrier_changes").write_text("many\n")
+    assert [(device.name, device.values) for device in read_devices(tmp_path)] == [("a", {}), ("b", {})]
+    monkeypatch.setattr(exporter_module, "MAX_DEVICES", 1)
+    assert [device.name for device in read_devices(tmp_path)] == ["a"]

@@ -25,7 +25,7 @@ def test_attributes_are_read_as_they_were_written(pairs: list[tuple[int, bytes]]
 def test_messages_are_read_as_they_were_written(all_of: list[tuple[int, int, int, bytes]]) -> None:
     """Headers and payloads come back, several to a datagram where they are padded."""
     whole = [(kind, flags, number, payload + b"\0" * (-len(payload) % 4)) for kind, flags, number, payload in all_of]
-    assert list(messages(b"".join(message(*each) for each in whole))) == whole
+    assert list(messages(b"".join(message(*entry) for entry in whole))) == whole
 
 
 @given(st.binary(max_size=200))
@@ -40,7 +40,7 @@ def test_what_is_cut_is_left() -> None:
     raw = attribute(1, b"abcd") + attribute(2, b"efgh")[:-1]
     assert list(attributes(raw)) == [(1, b"abcd")]
     raw = message(KIND, 0, 1, b"abcd") + message(KIND, 0, 1, b"efgh")[:-1]
-    assert [each.payload for each in messages(raw)] == [b"abcd"]
+    assert [entry.payload for entry in messages(raw)] == [b"abcd"]
 
 
 def test_one_answer() -> None:
@@ -50,21 +50,21 @@ def test_one_answer() -> None:
     )
     with kernel.connect(netlink.ROUTE) as channel:
         assert channel.ask(KIND, b"what") == b"yes!"
-    assert (kernel.asked, kernel.open) == ([(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))], 0)
+    assert (kernel.questions, kernel.open) == ([(netlink.ROUTE, Message(KIND, REQUEST, 1, b"what"))], 0)
 
 
 def test_a_dump() -> None:
     """All messages up to the end are returned, of however many datagrams; an error at the end is raised."""
 
-    def answer(_: int, asked: Message) -> list[bytes]:
-        return [reply(asked, b"aaaa", b"bbbb"), reply(asked, b"cccc") + done(asked, errno.EPERM * (asked.number - 1))]
+    def answer(_: int, query: Message) -> list[bytes]:
+        return [reply(query, b"aaaa", b"bbbb"), reply(query, b"cccc") + done(query, errno.EPERM * (query.number - 1))]
 
     kernel = FakeKernel(answer)
     with kernel.connect(netlink.RDMA) as channel:
         assert channel.dump(KIND) == [b"aaaa", b"bbbb", b"cccc"]
         with pytest.raises(PermissionError):
             channel.dump(KIND)
-    assert kernel.asked[0][1].flags == REQUEST | DUMP
+    assert kernel.questions[0][1].flags == REQUEST | DUMP
 
 
 def test_what_is_no_answer() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -23,7 +24,8 @@ from agent.helper.client import MAX_BACK_OFF_SECONDS, Helpers
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.hardware import NODE, Subject
 from agent.sdk.helper import HelperFailed
-from exporters.nvml import exporter as exporter_module
+from exporters.nvml import exporter as exporter_module, library
+from exporters.nvml.asking import Asker
 from exporters.nvml.exporter import (
     ABSENT_SECONDS,
     INTERVAL_SECONDS,
@@ -33,9 +35,8 @@ from exporters.nvml.exporter import (
     NvmlFailed,
 )
 from exporters.nvml.families import NvmlSnapshot, render
+from exporters.nvml.reading import XidEvent
 
-FAULTS = ("sw_power_cap", "hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Why the driver or the hardware lowers clocks, not anybody's choice."""
 UUID = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e4{}"
 SHORT_SECONDS = 0.5
 STORM = 3000
@@ -64,11 +65,9 @@ class Bench:
         )
 
     async def change(self, values: Mapping[str, object]) -> None:
-        """Change the node."""
         await asyncio.to_thread(self.node.update, values)
 
     async def tell(self, gpu: int, kind: int, data: int, times: int = 1) -> None:
-        """Have a GPU tell something."""
         await asyncio.to_thread(self.node.events, [(gpu, kind, data)] * times)
 
     async def look(self, after_seconds: float = INTERVAL_SECONDS) -> NvmlSnapshot:
@@ -87,10 +86,9 @@ class Bench:
         }
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The value of the one series."""
-        found = list(self.series(name, **labels).values())
-        assert len(found) <= 1
-        return found[0] if found else None
+        matches = list(self.series(name, **labels).values())
+        assert len(matches) <= 1
+        return matches[0] if matches else None
 
     def failed(self) -> set[tuple[str, str]]:
         """What the ledger has against whom: (the end of the subject's name, check)."""
@@ -134,33 +132,17 @@ def start(tmp_path: Path) -> Start:
 
 
 @pytest.mark.slow
-async def test_a_healthy_node(start: Start) -> None:
-    """Eight GPUs are shown, placed and well."""
-    async with start() as bench:
-        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 1.0 for gpu in range(8)}
-        assert bench.series("rankwatch_gpu_driver_info") == {("590.48.01", "13.1", ""): 1.0}
-        assert bench.failed() == set()
-        assert [each.uuid for each in bench.hardware.gpus()] == [UUID.format(gpu) for gpu in range(8)]
-        assert bench.hardware.gpus()[4].pci == "0000:9d:00.0"
-        assert [each.index for each in bench.hardware.gpus_of(4713)] == [2]
-        assert bench.series("rankwatch_nvlink_links_up") == {(str(gpu),): 18.0 for gpu in range(8)}
-        assert bench.series("rankwatch_nvlink_flagged_ratio") == bench.series("rankwatch_gpu_recovery_action") == {}
-        reasons = {(reason,) for reason in FAULTS}
-        assert set(bench.series("rankwatch_gpu_clocks_event_seconds_total", gpu="0")) == reasons
-
-
-@pytest.mark.slow
 async def test_each_field_stands_for_itself(start: Start) -> None:
     """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
     async with start(changes, looks=2) as bench:
-        whole = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
+        whole = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
         lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
         costly = 0
         for line in lines:
             await bench.change({line.replace("*", "3"): "!3"})
             await bench.look()
-            now = {each.family.name: len(each.labels) for each in render(bench.exporter.snapshot())}
+            now = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
             lost = sum(whole.values()) - sum(now.values())
             assert 0 <= lost <= 9, line
@@ -341,7 +323,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
         for _ in range(4):  # the last one finds the helper's next start put off
             await bench.look(after_seconds=0.0)
             assert list(samples(render(bench.exporter.snapshot()))) == []
-            assert [(each.subject, each.check) for each in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
+            assert [(item.subject, item.check) for item in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
             assert len(await asyncio.to_thread(children)) <= 1
         assert bench.helpers.all()[0].calls == {"ok": 1, "hung": 2, "failed": 2}
         assert len(bench.hardware.gpus_of(4713)) == 1  # ranks keep their GPUs
@@ -379,7 +361,7 @@ async def test_mig(start: Start) -> None:
         }
     ) as bench:
         assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
-        assert [each.index for each in bench.hardware.gpus_of(4802)] == [5]
+        assert [item.index for item in bench.hardware.gpus_of(4802)] == [5]
         assert 4802 not in bench.hardware.gpu_users()  # nobody shares it
         assert bench.hardware.gpu_users()[4713] == {UUID.format(2)}
         assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
@@ -548,13 +530,24 @@ async def test_samples_are_given_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_read_errors_total", error="memory") is None
 
 
-async def test_activity_of_a_gpu_that_was_lost(start: Start) -> None:
-    """It is never a mean over the time for which the GPU was away, also when NVML is not initialised anew."""
-    async with start(looks=0) as bench:
-        shown = []
-        for state in (None, LOST, None, None, None, LOST, None, None):
-            await bench.change({"gpu5.utilization.0": state})
-            await bench.look(1.0)
-            shown.append("5" in active(bench))
-        assert shown == [False, False, False, True, True, False, False, True]
-        assert active(bench) == {*"01234567"}
+@pytest.fixture
+def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
+    """NVML, whose driver always has one more Xid 31 of a GPU that nobody knows."""
+    event = SimpleNamespace(device=None, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait", lambda *_: event)
+    monkeypatch.setattr(library, "_address", lambda _: 0)
+    matches = library.NvmlLibrary()
+    matches._events = object()
+    return matches
+
+
+def test_a_storm_is_bounded(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly the bound is taken, alike events as one with their count."""
+    monkeypatch.setattr(library, "MAX_EVENTS", 7)
+    assert storm._drain(Asker()) == [XidEvent("", 31, 7)]
+
+
+def test_a_slow_driver_does_not_hold_the_look(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the time for events is over no more are taken."""
+    monkeypatch.setattr(library, "DRAIN_SECONDS", -1.0)
+    assert storm._drain(Asker()) == []

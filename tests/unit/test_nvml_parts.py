@@ -1,30 +1,28 @@
 """NVML, the pure parts: what is believed of numbers, clocks, windows, fabric masks, links and health."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from client_metrics import samples
-from hypothesis import given, strategies as st
 from lent import well
 
-from agent.sdk.hardware import CheckState
+from agent.sdk.hardware import CheckState, fault_table
 from exporters.nvml import judge
-from exporters.nvml.families import NvmlSnapshot, render
 from exporters.nvml.fields import FIELDS, JUDGED, plausible
-from exporters.nvml.gpus import GpuView
+from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
 from exporters.nvml.judge import (
     FLAGGED_LOOKS,
-    LOOKS,
     MAX_ELAPSED_SECONDS,
     REASONS,
     NvLinks,
     ReasonSeconds,
-    Windows,
     active_reasons,
     is_fabric_healthy,
     is_shown,
 )
-from exporters.nvml.reading import Fabric, GpuReading, Link
+from exporters.nvml.reading import MAX_GPUS, Fabric, GpuReading, Link, LookAnswer, XidEvent
 
 HOT = 85.0
 
@@ -43,24 +41,6 @@ def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
     assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
 
 
-def test_which_action_and_domain_are_shown() -> None:
-    """An action has its name, or a number while it has none; a fabric shows within a domain alone."""
-    shown = []
-    for action, cluster in ((0, ""), (2, DOMAIN), (8, "")):
-        view = GpuView(
-            "GPU-a", 0, reading=GpuReading(0, values={"recovery_action": action}, fabric=Fabric(3, 0, 7, cluster))
-        )
-        found = samples(render(NvmlSnapshot(gpus=(view,))))
-        shown.append(
-            [
-                (each.labels.get("action"), each.labels.get("clique"))
-                for each in found
-                if len(each.labels) > 2 and "pci" not in each.labels
-            ]
-        )
-    assert shown == [[], [("node_reboot", None), (None, "7")], [("unknown_8", None)]]
-
-
 # -- clocks ------------------------------------------------------------------------------------------------------------
 
 
@@ -69,21 +49,10 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
     now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
     assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
     assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
-    assert len(active_reasons(GpuReading(0, reasons=0))) == 9
-    chosen = {"gpu_idle", "applications_clocks_setting", "sync_boost", "display_clock_setting"}
-    for seconds, hidden in ((0.0, chosen), (1.0, {"gpu_idle"})):
+    assert len(active_reasons(GpuReading(0, reasons=0))) == 8
+    chosen = {"applications_clocks_setting", "sync_boost", "display_clock_setting"}
+    for seconds, hidden in ((0.0, chosen), (1.0, set())):
         assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
-
-
-def test_seconds_are_the_drivers_where_it_counts() -> None:
-    """The driver's nanoseconds are taken as they are, others are summed from look to look."""
-    seconds = ReasonSeconds()
-    now = GpuReading(
-        0, reasons=0x8 | 0x40, supported_reasons=0x48, reason_nanoseconds={"hw_thermal_slowdown": 2_500_000_000}
-    )
-    assert seconds.add(now, 0.0) == {"hw_thermal_slowdown": 2.5, "hw_slowdown": 0.0}
-    assert seconds.add(now, 10.0) == {"hw_thermal_slowdown": 2.5, "hw_slowdown": 10.0}
-    assert seconds.add(msgspec.structs.replace(now, reasons=0), 10.0)["hw_slowdown"] == 10.0
 
 
 def test_the_source_of_seconds_never_changes() -> None:
@@ -109,17 +78,6 @@ def test_a_long_gap_is_not_counted() -> None:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
-@given(st.lists(st.booleans(), max_size=100))
-def test_window_is_the_last_looks(flags: list[bool]) -> None:
-    """The ratio is that of flagged looks among the last 30, and more than 15 are too many."""
-    windows: Windows[str] = Windows()
-    for flag in flags:
-        windows.add("key", flag)
-    flagged = sum(flags[-LOOKS:])
-    assert windows.ratio("key") == (flagged / 30 if flags else None)
-    assert well(windows.levels()) == ({"key": flagged <= 15} if flags else {})
-
-
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
 WELL = 0x51AA  # No fault, every field known
@@ -141,10 +99,10 @@ def test_fabric_mask() -> None:
     for mask, healthy in masks.items():
         assert tuple(is_fabric_healthy(Fabric(3, 0, 0, cluster, WELL ^ mask)) for cluster in (DOMAIN, "")) == healthy
     for health in (None, 0, WELL):
-        found = [
+        states = [
             is_fabric_healthy(Fabric(state, status, 0, DOMAIN, health)) for state, status in ((3, 0), (2, 0), (3, 9))
         ]
-        assert found == [True, False, False]
+        assert states == [True, False, False]
 
 
 def test_imex_is_wanted_in_a_domain_alone() -> None:
@@ -159,8 +117,8 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
         (0, "", True),
     ):
         joined = None if cluster is None else Fabric(3, 0, 0, cluster)
-        found = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
-        assert (found["gpu_recovery_action"] is CheckState.OK) == healthy
+        states = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
+        assert (states["gpu_recovery_action"] is CheckState.OK) == healthy
 
 
 # -- health ------------------------------------------------------------------------------------------------------------
@@ -199,12 +157,7 @@ def test_votes() -> None:
     ]
     for values, votes in cases:
         assert judge.votes(reading(**values), None, 0.0, HOT) == votes
-
-
-def test_only_the_hardware_slowing_down_counts() -> None:
-    """A power cap is normal, the hardware's own slowdown is not."""
-    cases: list[Any] = [(0, False), (0x4 | 0x20, False), (0x8, True), (0x40, True), (0x80, True)]
-    for bits, slow in cases:
+    for bits, slow in ((0, False), (0x4 | 0x20, False), (0x8, True), (0x40, True), (0x80, True)):
         assert judge.votes(GpuReading(0, reasons=bits), None, 0.0, HOT) == {"gpu_slowdown": slow}
 
 
@@ -242,17 +195,6 @@ def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
     return Link(number, up, errors)
 
 
-def test_a_link_that_was_never_up_is_no_fault() -> None:
-    """It counts from the first time it is up, also before a restart; one whose state is unknown counts for neither."""
-    nvlinks = NvLinks()
-    for up, shown, healthy in ((True, {0: True}, True), (False, {0: False}, False), (True, {0: True}, True)):
-        view = nvlinks.look([link(up), link(up=False, number=1)])
-        assert (view.up, well(nvlinks.checks(view))) == (shown, {"nvlink_down": healthy})
-    view = nvlinks.look([link(None)])
-    assert (view.up, nvlinks.checks(view)) == ({}, {})
-    assert NvLinks([1]).look([link(), link(up=False, number=1)]).up == {0: True, 1: False}
-
-
 def test_errors_of_all_links_never_fall() -> None:
     """A link that counts anew, or does not answer for a look, adds what is new to the errors of all, and no more."""
     nvlinks = NvLinks()
@@ -280,3 +222,139 @@ def test_flagged_links() -> None:
 def test_absurd_link_errors_are_dropped() -> None:
     """Unknown kinds and impossible counts are not counted."""
     assert NvLinks().look([link(replay=2**62 + 1, crc=2**62, other=1, recovery=-1)]).errors == {"crc": 2**62}
+
+
+NOW = 1_700_000_000.0
+STEP_SECONDS = 10.0
+
+
+def gpu(index: int, **values: int) -> GpuReading:
+    """A GPU whose UUID is GPU-index."""
+    return GpuReading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
+
+
+def xid(index: int, *codes: int) -> tuple[XidEvent, ...]:
+    """What a GPU tells."""
+    return tuple(XidEvent(f"GPU-{index}", code) for code in codes)
+
+
+class Bench:
+    """GPUs that are looked at every ten seconds."""
+
+    def __init__(self, remembered: dict[str, Remembered] | None = None) -> None:
+        self.gpus = Gpus(85.0, remembered or {})
+        self.verdicts: dict[str, GpuVerdict] = {}
+        self.now = NOW
+
+    def look(self, *readings: GpuReading, events: Iterable[XidEvent] = (), error: str = "") -> None:
+        answer = LookAnswer(error, gpus=readings, events=tuple(events))
+        self.now += STEP_SECONDS
+        self.verdicts = {entry.subject: entry for entry in self.gpus.observe(answer, STEP_SECONDS, self.now)}
+
+    def view(self, index: int) -> GpuView:
+        (states,) = [view for view in self.gpus.views if view.index == index]
+        return states
+
+    def restarted(self) -> Bench:
+        saved = msgspec.msgpack.encode(self.gpus.remembered)
+        return Bench(msgspec.msgpack.decode(saved, type=dict[str, Remembered]))
+
+    def lost(self) -> list[str]:
+        return [name for name, verdict in self.verdicts.items() if verdict.levels.get("gpu_lost") is CheckState.FAILED]
+
+
+def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
+    """Lost before its UUID was told it goes by its index, but not beside a known one that is missed there."""
+    nameless = GpuReading(1, lost=True)
+    bench = Bench()
+    bench.look(gpu(0), nameless)
+    assert bench.lost() == ["index 1"]
+    assert (bench.view(1).uuid, bench.view(1).reading) == ("", None)
+    bench.look(gpu(0), gpu(1))
+    assert bench.lost() == []
+    bench.look(gpu(0), nameless)
+    assert bench.lost() == ["GPU-1"]
+    assert len(bench.gpus.views) == 2
+
+
+def test_a_reset_while_the_agent_was_down() -> None:
+    """The last look is remembered, and counters below it are a reset."""
+    bench = Bench()
+    bench.look(gpu(0, energy_millijoules=100))
+    bench.look(gpu(0, energy_millijoules=900))
+    bench.gpus.keep_signs()
+    again = bench.restarted()
+    again.look(gpu(0, energy_millijoules=500))
+    assert again.verdicts["GPU-0"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
+    again.look(gpu(0, energy_millijoules=600))
+    assert again.verdicts["GPU-0"].recovered == ()
+    assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
+
+
+def test_what_the_xids_of_a_gpu_mean() -> None:
+    """Each number with its meaning, by the GPU's address, until it is too old; what is no Xid has none."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), events=(*xid(0, 79, 0), *xid(1, 94)))
+    meanings = {pci: [entry.fault.meaning for entry in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
+    assert meanings == {"0000:00:00.0": ["GPU has fallen off the bus"], "0000:01:00.0": ["contained memory error"]}
+    assert bench.gpus.faults(bench.now + fault_table.MAX_AGE_SECONDS + 1) == {"0000:00:00.0": [], "0000:01:00.0": []}
+
+
+def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
+    """They are counted all the same: that is when they matter."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1))
+    bench.look(gpu(1), events=xid(0, 79))
+    assert bench.verdicts["GPU-0"].faults == ("gpu_xid",)
+    assert bench.view(0).xids["79"] == 1
+    bench.look(error="driver_not_loaded", events=xid(1, 119))
+    assert bench.verdicts["GPU-1"] == GpuVerdict("GPU-1", {}, ("gpu_xid",))
+    assert bench.gpus.views == ()
+    bench.look(gpu(0), gpu(1))
+    assert bench.view(1).xids["119"] == 1
+
+
+def test_xid_series_are_bounded() -> None:
+    """Beyond 32 different Xids, and for numbers that are none, they are other; those known are still told apart."""
+    bench = Bench()
+    bench.look(gpu(0), events=xid(0, *range(1, MAX_XIDS + 1), 500, 501, 1, 0, 10_000))
+    shown = bench.view(0).xids
+    assert len(shown) == MAX_XIDS + 1
+    assert (shown["1"], shown["other"]) == (2, 4)
+
+
+def test_strange_gpus_are_left_out() -> None:
+    """A second GPU of one UUID, one without, those beyond the limit, and an Xid of none of them only count."""
+    bench = Bench()
+    twin = msgspec.structs.replace(gpu(1), uuid="GPU-0")
+    bench.look(
+        gpu(0),
+        twin,
+        GpuReading(2),
+        *(GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS)),
+        events=[XidEvent("", 79)],
+    )
+    assert len(bench.gpus.views) == MAX_GPUS
+    assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1, "event_of_unknown_gpu": 1}
+
+
+def test_votes_become_levels_when_they_keep_coming() -> None:
+    """Sixteen hot looks of thirty are a hot GPU, and a reset begins anew."""
+    bench = Bench()
+    for _ in range(15):
+        bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
+    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.FAILED
+    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=1))
+    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
+
+
+def test_a_gpu_under_another_index() -> None:
+    """When NVML numbers anew, the GPU keeps its history under its UUID and shows its new index."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1), events=xid(1, 63))
+    bench.look(msgspec.structs.replace(gpu(1), index=0))
+    assert sorted((view.index, view.uuid) for view in bench.gpus.views) == [(0, "GPU-0"), (0, "GPU-1")]
+    (known,) = [view for view in bench.gpus.views if view.uuid == "GPU-1"]
+    assert known.xids["63"] == 1

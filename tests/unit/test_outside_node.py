@@ -35,10 +35,10 @@ from exporters.process.usage.groups import GroupPaths, GroupReader
 from exporters.ras.local import job_files as library_module
 from exporters.ras.local.job_files import MAX_SECTION_BYTES, MAX_SECTIONS, parse, version_in
 from exporters.ras.local.listeners import MAX_FACTOR, read_settings
-from exporters.ras.local.sockets import parse_fib_trie, parse_if_inet6, parse_sockets
+from exporters.ras.local.sockets import addresses_in, parse_sockets
 from exporters.rdma.exporter import RdmaConfig, RdmaExporter
 from exporters.storage.exporter import StorageConfig, StorageExporter
-from exporters.storage.probe import FreeSpace, Probe
+from exporters.storage.probe import Probe
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -204,8 +204,9 @@ def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
     """Damaged tables of the kernel, and NCCL's settings of a job, are read as far as they make sense."""
     text = raw.decode("ascii", "replace")
     assert all(0 <= parse_socket.local.port < 65536 for parse_socket in parse_sockets(text, "0A"))
-    parse_fib_trie(text)
-    parse_if_inet6(text)
+    for name in ("fib_trie", "if_inet6"):
+        (tmp_path / name).write_bytes(raw)
+    addresses_in(tmp_path)
     mounted_devices(text, {"nvme0n1p2": BlockDevice("259:2", frozenset({"nvme0n1p2"}))})
     found = read_settings(parse(text))
     assert 1.0 <= found.timeout_factor <= MAX_FACTOR
@@ -240,7 +241,7 @@ LOOK = LookAnswer(
     events=(XidEvent("GPU-a", 79), XidEvent("", 13)),
     errors={"unreadable": 1},
 )
-PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=FreeSpace(100, 50, 10, 5))]
+PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5)]
 
 
 def taken(answer: object, kind: Any) -> object:

@@ -10,7 +10,7 @@ import ras_reports
 from hypothesis import given, settings, strategies as st
 from lent import Admission
 from odd_values import damaged, shown
-from test_ras_events import TEXT
+from test_ras_client import TEXT
 from test_ras_transcripts import transcripts
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
@@ -26,12 +26,12 @@ MAX_BODY = 6_000
 
 def telling(bodies: Iterable[bytes]) -> list[bytes]:
     """As few of these texts as hold, but for numbers, every line that is in any of them."""
-    left = {body: {re.sub(rb"[0-9a-f]+", b"0", line) for line in body.splitlines()} for body in sorted(bodies)}
+    unchosen = {body: {re.sub(rb"[0-9a-f]+", b"0", line) for line in body.splitlines()} for body in sorted(bodies)}
     chosen: list[bytes] = []
-    while best := max(left, key=lambda body: len(left[body]), default=None):
-        lines = left.pop(best)
+    while best := max(unchosen, key=lambda body: len(unchosen[body]), default=None):
+        lines = unchosen.pop(best)
         chosen.append(best)
-        left = {body: rest for body, own in left.items() if (rest := own - lines)}
+        unchosen = {body: rest for body, own in unchosen.items() if (rest := own - lines)}
     return chosen
 
 
@@ -51,7 +51,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
         silences({}, reading.report, [], hosts, (at, at))
         for host in hosts.values():
             memberships(reading.report, host)
-    shown(render_reports({job.job_id: each for job, each in kept.by_job.items()}))
+    shown(render_reports({job.job_id: job_report for job, job_report in kept.by_job.items()}))
     return reading
 
 
@@ -80,8 +80,8 @@ def test_any_reply_is_a_report_or_a_reason(
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
     """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
     splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
-    found = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
-    assert set(found) <= {*EVENTS, OTHER}
+    events = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
+    assert set(events) <= {*EVENTS, OTHER}
     assert len(splitter._line) <= MAX_EVENT_BYTES
     assert splitter.feed(b"\n" + TEXT)[-1:] == ["PEER_DEAD"]
 

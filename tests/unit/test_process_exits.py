@@ -41,7 +41,6 @@ class InlineThread(OwnThread):
         self.calls = 0
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Run ``function`` here."""
         self.calls += 1
         return function()
 
@@ -78,12 +77,10 @@ class Node:
         return keys
 
     def states(self, job: str) -> set[str]:
-        """The states of a job's ranks."""
         views = self.ranks.snapshot().ranks
         return {view.process.verdict.state for view in views if view.label.job_id == job and view.process.verdict}
 
     def learnt(self) -> int:
-        """How many exits are known with their status."""
         return sum(view.process.exit is not None for view in self.ranks.snapshot().ranks)
 
 
@@ -183,26 +180,6 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     node.exits.note_exit(other)
     await until(lambda: node.exits.unknown_exits == 1)
     assert node.thread.calls == calls + 1
-    await node.exits.stop()
-
-
-@pytest.mark.parametrize(("status", "text"), [
-    (KILLED, "rank {rank} of job {job_id} killed (SIGKILL), pid {pid}"),
-    (FAILED, "rank {rank} of job {job_id} exited with status 3, pid {pid}"),
-    (None, "rank {rank} of job {job_id} exited, status unknown, pid {pid}"),
-])  # fmt: skip
-async def test_the_log_names_the_rank(
-    node: Node, caplog: pytest.LogCaptureFixture, status: ExitStatus | None, text: str
-) -> None:
-    """A line on an exit names rank, job, cause, pid and the user by whom its repeats are counted."""
-    caplog.set_level("INFO")
-    [key] = node.add(range(361, 362), "4711", status)
-    node.exits.note_exit(key)
-    await until(lambda: bool(caplog.records))
-    [record] = caplog.records
-    fields = record.fields  # type: ignore[attr-defined]  # Logger adds them
-    assert record.msg == text
-    assert (fields["rank"], fields["job_id"], fields["pid"], fields["user"]) == ("0", "4711", 361, "alice")
     await node.exits.stop()
 
 

@@ -116,10 +116,10 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
     exporter = await node.start()
     apply = exporter._apply
 
-    def leave(found: ScanResult, pidfds: Any) -> None:
-        node.ranks.observe_process(found.new[0])
+    def leave(metrics: ScanResult, pidfds: Any) -> None:
+        node.ranks.observe_process(metrics.new[0])
         node.ranks.observe_exit(rank, None)
-        apply(found, pidfds)
+        apply(metrics, pidfds)
 
     exporter._apply = leave  # type: ignore[method-assign]
     await exporter.update()
@@ -154,8 +154,8 @@ def write_group(group: Path, seconds: int) -> None:
 
 def lines(exporter: ProcessExporter) -> set[str]:
     """What the exporter shows, as name{values} value."""
-    found = samples(exporter.families(exporter.snapshot()))
-    return {f"{s.name.removeprefix('rankwatch_')}{{{','.join(s.labels.values())}}} {s.value:g}" for s in found}
+    metrics = samples(exporter.families(exporter.snapshot()))
+    return {f"{s.name.removeprefix('rankwatch_')}{{{','.join(s.labels.values())}}} {s.value:g}" for s in metrics}
 
 
 async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:

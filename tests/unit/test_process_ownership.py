@@ -33,7 +33,7 @@ class Node:
         assert stat is not None
         return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
 
-    def place(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
+    def owner_in(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
         """The owner of a process in a control group, whose directory is there if it is ``made``."""
         if made:
             (self.groups / hierarchy / path.lstrip("/")).mkdir(parents=True)
@@ -59,19 +59,24 @@ POD_PATHS = [
 ]
 
 
-@pytest.mark.parametrize("path", POD_PATHS)
-def test_pods(path: str, node: Node) -> None:
-    """Kubelet's control groups name pod and container, with either driver and below a node made of a container."""
-    assert node.place(path) == (Owner("pod", POD), CONTAINER)
-
-
-@pytest.mark.parametrize("path", [
+BESIDE = (
     f"/../../kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope",
     f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope", f"/../../../pod{POD}/{CONTAINER}",
+)  # fmt: skip
+CONTAINER_PATHS = (
+    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
+    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "owner", "made"), [
+    *((path, Owner("pod", POD), True) for path in POD_PATHS),
+    *((path, Owner("pod", POD), False) for path in BESIDE),
+    *((path, Owner("container", CONTAINER), True) for path in CONTAINER_PATHS),
 ])  # fmt: skip
-def test_pods_beside_the_agents_own(path: str, node: Node) -> None:
-    """An agent in a control group namespace sees other pods by a path upwards from its own group."""
-    assert node.place(path, made=False) == (Owner("pod", POD), CONTAINER)
+def test_pods_and_containers(path: str, owner: Owner, made: bool, node: Node) -> None:
+    """Groups of kubelet, Docker, Podman and containerd name pod and container, also by a path upwards."""
+    assert node.owner_in(path, made=made) == (owner, CONTAINER)
 
 
 @pytest.mark.parametrize(("path", "hierarchy", "expected"), [
@@ -87,16 +92,7 @@ def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) 
     """The schedulers' control groups name the job."""
     scheduler, job_id = expected
     job = Owner("job", f"{scheduler}/{job_id}", scheduler=scheduler, job_id=job_id, proof="cgroup")
-    assert node.place(path, hierarchy=hierarchy) == (job, "")
-
-
-@pytest.mark.parametrize("path", [
-    f"/docker/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope", f"/machine.slice/libpod-{CONTAINER}.scope",
-    f"/libpod_parent/libpod-{CONTAINER}", f"/system.slice/cri-containerd-{CONTAINER}.scope",
-])  # fmt: skip
-def test_containers(path: str, node: Node) -> None:
-    """Control groups of Docker, Podman and containerd name the container."""
-    assert node.place(path) == (Owner("container", CONTAINER), CONTAINER)
+    assert node.owner_in(path, hierarchy=hierarchy) == (job, "")
 
 
 LOGIN = "/user.slice/user-1000.slice/user@1000.service"
@@ -107,36 +103,36 @@ LOGIN = "/user.slice/user-1000.slice/user@1000.service"
 )
 def test_a_users_own_groups_prove_nothing(path: str, node: Node) -> None:
     """Groups below a login's, whatever their names, leave a process its user's."""
-    assert node.place(path, made=path != "/") == (Owner("user", "1000"), "")
+    assert node.owner_in(path, made=path != "/") == (Owner("user", "1000"), "")
 
 
 @pytest.mark.parametrize("path", [STEP, *POD_PATHS, f"/docker/{CONTAINER}"])
 def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group at the right place that another user made, or that is not there, leaves a process its user's."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
-    assert node.place(path) == (Owner("user", "1000"), "")
+    assert node.owner_in(path) == (Owner("user", "1000"), "")
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
-    assert Node(node.sys.parent / "other").place(path, made=False) == (Owner("user", "1000"), "")
+    assert Node(node.sys.parent / "other").owner_in(path, made=False) == (Owner("user", "1000"), "")
 
 
 def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
     """What a container names its own groups says nothing: the first pod from the root counts."""
     other = POD.replace("c7", "ff")
-    found = group_of(f"/kubepods/burstable/pod{POD}/pod{other}/{CONTAINER}")
-    assert found == Group("pod", POD, "", f"/kubepods/burstable/pod{POD}")
+    owner_group = group_of(f"/kubepods/burstable/pod{POD}/pod{other}/{CONTAINER}")
+    assert owner_group == Group("pod", POD, "", f"/kubepods/burstable/pod{POD}")
     assert group_of(f"/kubepods/pod{POD}/{CONTAINER}/pod{other}") == Group("pod", POD, CONTAINER, f"/kubepods/pod{POD}")
 
 
 def test_a_pods_name_is_that_of_its_logs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Namespace and name come from the folder of the pod's logs; pods of one namespace are one owner."""
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
-    owner, _ = node.place(POD_PATHS[0])
+    owner, _ = node.owner_in(POD_PATHS[0])
     assert (owner.namespace, owner.pod_name, owner.key) == ("team-a", "trainer-0", "namespace/team-a")
     assert owner.key != Owner("pod", POD).key
     assert MAX_PODS == 4096
-    for bound, found in ((1, "team-a"), (0, "")):
+    for bound, owner_group in ((1, "team-a"), (0, "")):
         monkeypatch.setattr(ownership, "MAX_PODS", bound)
-        assert node.owner(100)[0].namespace == found
+        assert node.owner(100)[0].namespace == owner_group
 
 
 def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,13 +140,13 @@ def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.Mon
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
     beside = f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope"
-    assert node.place(beside, made=False) == (Owner("pod", POD), CONTAINER)
+    assert node.owner_in(beside, made=False) == (Owner("pod", POD), CONTAINER)
 
 
 def tree(node: Node, *chain: dict[str, object]) -> Owner:
     """The owner of the last of a chain of processes, the first of which is a child of init."""
-    for number, each in enumerate(chain):
-        node.proc.add(100 + number, parent=1 if number == 0 else 99 + number, **each)  # type: ignore[arg-type]
+    for number, state in enumerate(chain):
+        node.proc.add(100 + number, parent=1 if number == 0 else 99 + number, **state)  # type: ignore[arg-type]
     return node.owner(99 + len(chain))[0]
 
 

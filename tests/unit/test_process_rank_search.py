@@ -1,7 +1,6 @@
 """Which processes are ranks."""
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ from scanned_node import GPU, NCCL_MAPS, Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, YOUNG_SECONDS
-from exporters.process.scan import ScanResult
+from exporters.process import rank_search
+from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD_SECONDS, SETTLED_SECONDS, YOUNG_SECONDS
 
 
 @pytest.fixture
@@ -98,24 +97,6 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
 
 
-def test_a_process_that_hangs_in_exec_holds_up_no_look(node: Node) -> None:
-    """What can be read of no process until a file system answers is left out; a rank in that state has not left."""
-    for pid in (10, 30):
-        node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0"})
-    assert node.evidence().keys() == {10, 30}
-    node.proc.add(20)
-    for pid in (20, 30):
-        home = node.proc.root / str(pid)
-        (home / "stat").unlink()
-        os.mkfifo(home / "stat")  # who opens it waits
-        (home / "statm").write_text("1 1 0 0 0 1 0\n")
-    found: list[ScanResult] = []
-    look = threading.Thread(target=lambda: found.append(node.look()), daemon=True)
-    look.start()
-    look.join(20)
-    assert ([each.gone for each in found], [key.pid for key in found[0].standing]) == ([()], [10])
-
-
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
     """The memory of a process that runs has a text, and a kernel's thread has none at all."""
     assert not ProcFS(Path("/proc")).is_in_exec(os.getpid())
@@ -125,3 +106,218 @@ def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
         (node.proc.root / "10/statm").write_text(text)
         assert proc.is_in_exec(10) is expected
         assert (proc.open_files(10, bool) is None) is expected
+
+
+def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
+    """The environment that torchrun gives a rank."""
+    return {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(of), "MASTER_PORT": "29500", **more}
+
+
+def gloo_job(node: Node) -> None:
+    """A torchrun with two ranks. Rank 0 has a shell above it and two loaders below."""
+    node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "2", "RANK": "0"})  # as in a pod of PyTorchJob
+    node.proc.add(20, name="bash", parent=10, environment=rank(0))
+    node.proc.add(30, parent=20, environment=rank(0))
+    node.proc.add(31, parent=30, environment=rank(0))
+    node.proc.add(32, parent=30, environment=rank(0))
+    node.proc.add(40, parent=10, environment=rank(1))
+
+
+def test_ranks_of_gloo_are_counted(node: Node) -> None:
+    """Each rank without NCCL counts once: no launcher, no shell, no child that inherits its environment."""
+    gloo_job(node)
+    scan = node.look()
+    assert (scan.new, scan.without_nccl) == ((), 2)
+
+
+def test_what_names_no_rank(node: Node) -> None:
+    """A rank without a number of ranks, at or above it, or that is no number, names nothing; nor does Slurm's."""
+    for pid, environment in enumerate(
+        (
+            {"RANK": "0"},
+            rank(2),
+            {"RANK": "-1", "WORLD_SIZE": "2"},
+            {"RANK": "9" * 8, "WORLD_SIZE": "9" * 9},
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+        ),
+        start=50,
+    ):
+        node.proc.add(pid, environment=environment)
+    assert node.look().without_nccl == 0
+    node.proc.add(60, environment={"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert node.look().without_nccl == 1
+
+
+def test_ranks_with_nccl_do_not_count(node: Node) -> None:
+    """A rank that has NCCL, its launcher and its children are no processes without NCCL."""
+    gloo_job(node)
+    node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
+    node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
+    assert len(node.look().new) == 2
+    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 0
+
+
+def test_ranks_where_configured(node: Node) -> None:
+    """With the option they are ranks once SETTLED_SECONDS old, and count as processes without NCCL no more."""
+    node.without_nccl = True
+    gloo_job(node)
+    assert node.evidence() == {}
+    assert node.evidence(after=SETTLED_SECONDS - 1.0) == {}
+    assert node.evidence() == {30: "environment", 40: "environment"}
+    assert node.evidence() == {}
+
+
+@pytest.mark.parametrize("threads", [{}, {33: "NCCL RAS"}])
+def test_a_child_that_outlives_its_rank_is_none(node: Node, threads: dict[int, str]) -> None:
+    """A loader that init adopts after the end of its rank, with or without NCCL, neither counts nor becomes a rank."""
+    gloo_job(node)
+    node.proc.add(30, parent=20, environment=rank(0), threads=threads)
+    node.look()
+    node.proc.remove(30)
+    node.proc.remove(40)
+    node.proc.add(31, parent=1, environment=rank(0))
+    assert node.look().without_nccl == 0
+    node.without_nccl = True
+    assert node.evidence(after=SETTLED_SECONDS) == {}
+
+
+def test_a_restarted_rank_counts_at_once(node: Node) -> None:
+    """If a launcher has had a rank without NCCL, its next one is a rank at the first look; another launcher's waits."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.look()
+    assert node.evidence(after=SETTLED_SECONDS) == {30: "environment", 40: "environment"}
+    node.proc.add(11, name="torchrun")
+    for pid, parent in ((50, 10), (60, 11)):
+        node.proc.add(pid, name="bash", parent=parent, environment=rank(0, MASTER_PORT=str(pid)))
+        node.proc.add(pid + 1, parent=pid, environment=rank(0, MASTER_PORT=str(pid)))
+    assert node.evidence() == {51: "environment"}
+
+
+def ready_ranks(node: Node) -> dict[int, str]:
+    """Return the ranks that five looks in two and a half minutes give."""
+    new: dict[int, str] = {}
+    for _ in range(5):
+        new |= node.evidence(after=SETTLED_SECONDS / 2)
+    return new
+
+
+def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
+    """A rank that a launcher starts a look after another one is a rank too, also when both are started again."""
+    node.without_nccl = True
+    node.proc.add(10, name="torchrun")
+    for first, second, port in ((30, 40, "1"), (50, 60, "2")):
+        node.proc.add(first, parent=10, environment=rank(0, MASTER_PORT=port))
+        new = node.evidence()
+        node.proc.add(second, parent=10, environment=rank(1, MASTER_PORT=port))
+        assert new | ready_ranks(node) == {first: "environment", second: "environment"}
+        node.proc.remove(first)
+        node.proc.remove(second)
+
+
+def test_jobs_of_mpi_of_one_size(node: Node) -> None:
+    """A second job of as many ranks, whose environment tells it from the first by nothing, has its ranks."""
+    node.without_nccl = True
+    for launcher in (10, 50):
+        node.proc.add(launcher, name="mpirun")
+        for number in ("0", "1"):
+            environment = {"OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_SIZE": "2"}
+            node.proc.add(launcher + 1 + int(number), parent=launcher, environment=environment)
+        assert sorted(ready_ranks(node)) == [launcher + 1, launcher + 2]
+
+
+def test_a_rank_that_runs_a_shell(node: Node) -> None:
+    """A rank with a shell and its program below it in the first minute stays a rank."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.proc.add(33, name="sh", parent=30, environment=rank(0))
+    node.proc.add(34, name="lscpu", parent=33, environment=rank(0))
+    node.look()
+    node.proc.remove(33)
+    node.proc.remove(34)
+    assert ready_ranks(node) == {30: "environment", 40: "environment"}
+
+
+def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
+    """If a rank's script runs another program after the rank, that program does not count at once."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.look()
+    assert len(node.evidence(after=SETTLED_SECONDS)) == 2
+    node.proc.remove(30)
+    node.proc.add(50, name="rsync", parent=20, environment=rank(0))
+    assert node.evidence() == {}
+
+
+def test_a_look_between_fork_and_exec(node: Node) -> None:
+    """A rank that a look saw while it still had its launcher's program and environment is a rank."""
+    node.without_nccl = True
+    launchers = {"WORLD_SIZE": "2", "RANK": "0"}
+    node.proc.add(10, name="torchrun", environment=launchers)
+    node.proc.add(30, name="torchrun", parent=10, environment=launchers)
+    node.look()
+    node.proc.add(30, parent=10, environment=rank(0), threads={31: "x"})
+    node.proc.add(40, parent=10, environment=rank(1))
+    assert ready_ranks(node) == {30: "environment", 40: "environment"}
+
+
+def test_a_reused_pid_is_no_launcher(node: Node) -> None:
+    """A rank that has the pid of another rank's former launcher is no launcher."""
+    node.without_nccl = True
+    node.proc.add(10, name="torchrun")
+    node.proc.add(30, parent=10, environment=rank(0), start=6000)
+    node.look()
+    node.proc.remove(10)
+    node.proc.add(10, start=9000, environment=rank(1, MASTER_PORT="77"))
+    assert ready_ranks(node) == {30: "environment", 10: "environment"}
+
+
+def test_never_mixed_with_nccl(node: Node) -> None:
+    """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
+    node.without_nccl = True
+    gloo_job(node)
+    node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
+    node.proc.add(70, environment=rank(1, MASTER_PORT="29501"))
+    assert node.evidence() == {40: "thread"}
+    assert node.evidence(after=SETTLED_SECONDS) == {70: "environment"}
+
+
+def test_values_are_cut(node: Node) -> None:
+    """Of the values that tell jobs apart the first MAX_CLAIM_CHARACTERS count, so that none fills the memory."""
+    most = rank_search.MAX_CLAIM_CHARACTERS
+    environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
+    claim = rank_search.claim_of(environment)
+    assert claim is not None
+    assert claim == rank_search.claim_of(environment | {"MASTER_ADDR": "a" * most, "LOCAL_RANK": "1" * most})
+    assert claim != rank_search.claim_of(environment | {"MASTER_ADDR": "a" * (most - 1)})
+    node.proc.add(10, environment=environment)
+    assert node.look().without_nccl == 1
+
+
+def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each is read once."""
+    for pid in range(10, 40):
+        node.proc.add(pid, environment=rank(0, MASTER_PORT=str(pid)))
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 0.0)
+    assert node.look().without_nccl == 0
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 60.0)
+    assert node.look().without_nccl == 30
+    monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 0.0)
+    assert node.look().without_nccl == 30
+
+
+def test_a_blocked_process_is_not_read(node: Node) -> None:
+    """The environment of a process in uninterruptible sleep is read when it goes on: the kernel could let us wait."""
+    node.proc.add(10, environment=rank(0), state="D")
+    assert node.look().without_nccl == 0
+    node.proc.add(10, environment=rank(0))
+    assert node.look().without_nccl == 1
+
+
+def test_a_program_that_runs_another(node: Node) -> None:
+    """After an exec the environment is read again."""
+    node.proc.add(10, name="launcher")
+    assert node.look().without_nccl == 0
+    node.proc.add(10, name="python", environment=rank(0))
+    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 1

@@ -1,7 +1,10 @@
 """Which rank processes there are and left, who holds which file, and which of them the OOM killer ended."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +12,20 @@ from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
-from exporters.process.cgroups import OomLedger, oom_now
+from exporters.process import cgroups, standing
+from exporters.process.cgroups import (
+    OomCount,
+    OomKills,
+    OomLedger,
+    memory_files,
+    oom_kills,
+    oom_now,
+    oomd_kills,
+    unified_groups,
+)
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
+from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
+from exporters.process.usage.groups import MAX_LEVELS
 
 
 @pytest.fixture
@@ -33,9 +48,9 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
     for pid in (10, 20, 30):
         node.proc.add(pid, threads={pid + 1: "NCCL RAS"})
     for _ in range(2):
-        found = node.look()
-        assert {key.pid for key in found.standing} - {20} == {10, 30}
-        assert found.gone == ()
+        scan = node.look()
+        assert {key.pid for key in scan.standing} - {20} == {10, 30}
+        assert scan.gone == ()
     assert node.guard.skipped > 0
 
 
@@ -46,8 +61,8 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
         assert (node.look().gone, node.known) == ((), [ProcessKey(10, 5000)])
-    found = node.look()
-    assert (found.new, found.gone, [key.pid for key in found.standing]) == ((), (), [10])
+    scan = node.look()
+    assert (scan.new, scan.gone, [key.pid for key in scan.standing]) == ((), (), [10])
 
 
 def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
@@ -65,9 +80,9 @@ def test_reused_pid(node: Node) -> None:
     node.proc.add(10, threads={11: "NCCL RAS"})
     node.look()
     node.proc.add(10, threads={11: "NCCL RAS"}, start=9000)
-    found = node.look()
-    assert found.gone == (ProcessKey(10, 5000),)
-    assert [facts.key for facts in found.new] == [ProcessKey(10, 9000)]
+    scan = node.look()
+    assert scan.gone == (ProcessKey(10, 5000),)
+    assert [facts.key for facts in scan.new] == [ProcessKey(10, 9000)]
 
 
 def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
@@ -86,10 +101,10 @@ def test_writer_in_another_pid_namespace(node: Node) -> None:
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
     node.proc.add(200, namespace_pids=(200, 7), files={3: second})
-    found = node.look(writer_key)
-    assert ([facts.key.pid for facts in found.new], found.new[0].namespace_pid) == ([100], 7)
-    assert found.links == ((writer_key, ProcessKey(100, 5000)),)
-    assert found.held == {(writer_key.device, writer_key.inode): str(first)}
+    scan = node.look(writer_key)
+    assert ([facts.key.pid for facts in scan.new], scan.new[0].namespace_pid) == ([100], 7)
+    assert scan.links == ((writer_key, ProcessKey(100, 5000)),)
+    assert scan.held == {(writer_key.device, writer_key.inode): str(first)}
 
 
 def test_descriptors_unreadable(node: Node) -> None:
@@ -100,10 +115,10 @@ def test_descriptors_unreadable(node: Node) -> None:
     node.proc.add(200, namespace_pids=(200, 7))
     for pid in (100, 200):
         (node.proc.root / f"{pid}/fd").rmdir()
-    found = node.look(outside, inside)
-    assert [facts.key.pid for facts in found.new] == [100]
-    assert found.links == ((outside, ProcessKey(100, 5000)),)
-    assert found.unreadable == 1
+    scan = node.look(outside, inside)
+    assert [facts.key.pid for facts in scan.new] == [100]
+    assert scan.links == ((outside, ProcessKey(100, 5000)),)
+    assert scan.unreadable == 1
 
 
 def test_zombie_has_left(node: Node) -> None:
@@ -154,18 +169,15 @@ class Group:
         self.found: ScanResult | None = None
 
     def add(self, pid: int, **state: Any) -> None:
-        """Add a rank, or change one."""
         self.node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup="0::/job\n", **state)
 
     def kills(self, number: int) -> None:
-        """Let the kernel have counted so many."""
         self.file.write_text(f"low 0\nhigh 0\nmax 3\noom 1\noom_kill {number}\noom_group_kill 0\n")
 
     def look(self, times: int = 1) -> None:
-        """Look so many times, a second apart."""
         for _ in range(times):
             self.found = self.node.look()
-            self.ledger.keep(each.oom for each in self.found.standing.values())
+            self.ledger.keep(known.oom for known in self.found.standing.values())
 
     def is_oom(self, pid: int) -> bool:
         """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
@@ -215,17 +227,6 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     group.add(10, exiting=True)  # SIGKILL is not pending any more once it is being handled
     group.look(looks)
     assert group.is_oom(10)
-
-
-def test_kill_of_a_process_that_takes_long_to_die(group: Group) -> None:
-    """An OOM kill counted long before SIGKILL came is no cause of the exit."""
-    group.add(10)
-    group.look()
-    group.kills(1)
-    group.look(3)
-    group.add(10, pending=1 << 8)
-    group.look(5)
-    assert not group.is_oom(10)
 
 
 def test_pending_kill_is_not_taken_back(group: Group) -> None:
@@ -285,7 +286,6 @@ class Step:
         shutil.rmtree(group)
 
     def is_oom(self, pid: int) -> bool:
-        """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
         before = self.standing[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))
 
@@ -332,16 +332,6 @@ def test_group_that_could_not_be_read_before(node: Node) -> None:
     assert not OomLedger().assign(before, oom_now(before))
 
 
-def test_recording_settings_and_directory(node: Node) -> None:
-    """Of a rank's environment the variables that an exporter needs are kept too, and the directory it works in."""
-    settings = {"NCCL_INSPECTOR_ENABLE": "1", "RANK": "0"}
-    node.variables |= {"NCCL_INSPECTOR_ENABLE"}
-    node.proc.add(10, threads={11: "NCCL RAS"}, environment={**settings, "TOKEN": "t"})
-    (node.proc.root / "10/cwd").symlink_to("/home/u")
-    [facts] = node.look().new
-    assert (facts.environment, facts.directory) == (settings, "/home/u")
-
-
 def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:
     """Where descriptors may not be read, a process is taken for the writer of a file of its own user's alone."""
     _, writer_key = node.log(10)
@@ -350,9 +340,9 @@ def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> No
     node.file_uid = 1001
     assert node.evidence(writer_key) == {}
     node.file_uid = 1000
-    found = node.look(writer_key)
-    assert [facts.evidence for facts in found.new] == ["records"]
-    assert found.links == ((writer_key, ProcessKey(10, 5000)),)
+    scan = node.look(writer_key)
+    assert [facts.evidence for facts in scan.new] == ["records"]
+    assert scan.links == ((writer_key, ProcessKey(10, 5000)),)
 
 
 @pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
@@ -395,3 +385,150 @@ def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> 
         (tmp_path / f"{pid}/fdinfo/3").write_text(f"pos:\t0\nflags:\t010000{int(pid == writer)}\n")
         files.append([OpenFile(3, "/logs/x.log" if pid == writer else "/mine/x.log", 2, 1)])
     assert held_by(tmp_path, *files) == {(2, 1): "/logs/x.log"}
+
+
+def test_finalized(node: Node) -> None:
+    """A rank that closed its record file while it runs has destroyed its communicators; a new file takes that back."""
+    log, _ = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    key = ProcessKey(10, 5000)
+    assert not node.look().standing[key].finalized
+    node.proc.add(10, threads={11: "NCCL RAS"})
+    assert node.look().standing[key].finalized
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    assert not node.look(after=THREADS_SECONDS).standing[key].finalized
+
+
+@pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
+def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None:
+    """Descriptors that the kernel closed while it tore the process down are no orderly end."""
+    log, _ = node.log(10)
+    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
+    key = ProcessKey(10, 5000)
+    node.look()
+
+    def die(*_: object) -> bool:
+        node.proc.add(10, threads={11: "NCCL RAS"}, **how)  # type: ignore[arg-type]
+        return False
+
+    node.scanner._proc.holds = die  # type: ignore[method-assign]  # it dies between the look's reads
+    assert not node.look().standing[key].finalized
+
+
+def test_blocked_thread(node: Node) -> None:
+    """A vital thread in D with the same switch count is blocked since it was first seen so; a switch ends that."""
+    key = ProcessKey(10, 5000)
+    stuck = {"threads": {11: "NCCL Progress 0"}, "thread_states": {11: ("D", 42)}}
+    node.proc.add(10, **stuck)  # type: ignore[arg-type]
+    since = node.look().standing[key].blocked_since
+    assert since == node.now
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == since
+    node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", 43)})
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == node.now
+    node.proc.add(10, threads={11: "NCCL Progress 0", 12: "writer"}, thread_states={12: ("D", 1)})  # a data thread
+    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since is None
+
+
+def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look searches the descriptors of MAX_NEW_PER_USER new ranks of a user; others, and old ones, wait 5 s."""
+    searched: list[int] = []
+    open_files = ProcFS.open_files
+
+    def noted(self: ProcFS, pid: int, identify: object) -> object:
+        searched.append(pid)
+        return open_files(self, pid, identify)  # type: ignore[arg-type]
+
+    crowd, victim = range(100, 101 + MAX_NEW_PER_USER), 10
+    for pid in (*crowd, victim):
+        node.proc.add(pid, threads={pid + 1000: "NCCL RAS"}, uid=1000 if pid == victim else 1001)
+    node.look()
+    monkeypatch.setattr(standing.ProcFS, "open_files", noted)
+    node.look(after=1.0)
+    assert victim in searched
+    assert len(searched) == 1 + MAX_NEW_PER_USER < 1 + len(crowd)
+    searched.clear()
+    node.look(after=NEW_RANK_SECONDS)
+    assert len(searched) == len(crowd) + 1
+    searched.clear()
+    node.look(after=THREADS_SECONDS - 1.0)
+    assert searched == []
+
+
+STEP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
+
+
+def test_counters_of_both_versions(tmp_path: Path) -> None:
+    """Version 1 counts a group's own kills in memory.oom_control, version 2 those below it too in memory.events."""
+    base = tmp_path / "fs/cgroup"
+    assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
+    assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")
+    assert memory_files({"": "/"}, tmp_path) == ()  # a root counts nothing
+    assert memory_files({}, tmp_path) == ()
+
+
+def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
+    """Of a deep tree the nearest groups count, MAX_LEVELS of them; a Slurm task's are all there."""
+    deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
+    scan = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
+    assert [Path(known).name for known in scan] == deep[::-1][:MAX_LEVELS]
+    scan = unified_groups({"": STEP}, tmp_path)
+    assert [Path(known).name for known in scan] == STEP[1:].split("/")[::-1]
+
+
+@pytest.mark.parametrize(("text", "kills"), [
+    ("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", OomKills(3)),
+    ("oom 1\noom_kill 3\noom_group_kill 2\n", OomKills(3, 2)),
+    ("oom 1\noom_group_kill 2\n", None),
+    ("oom_kill x\n", None),
+    (f"oom_kill {'9' * 19}\n", None),
+    ("", None),
+])  # fmt: skip
+def test_counts(tmp_path: Path, text: str, kills: OomKills | None) -> None:
+    """Processes and whole groups that were killed are read; what has no plain number of processes tells nothing."""
+    (tmp_path / "memory.events").write_text(text)
+    assert oom_kills(str(tmp_path / "memory.events")) == kills
+    assert oom_kills(str(tmp_path / "gone")) is None
+
+
+class Oomd:
+    """Directories as systemd-oomd marks them, without the rights that this takes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.attributes: dict[tuple[str, str], bytes] = {}
+        self.status = SimpleNamespace(st_uid=0, st_mode=0o40755)
+        monkeypatch.setattr(cgroups.os, "stat", lambda _path, **_: self.status)
+        monkeypatch.setattr(cgroups.os, "getxattr", self.getxattr)
+
+    def getxattr(self, path: str, name: str, **_: bool) -> bytes:
+        if (path, name) not in self.attributes:
+            raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
+        return self.attributes[path, name]
+
+
+@pytest.fixture
+def oomd(monkeypatch: pytest.MonkeyPatch) -> Oomd:
+    """Directories without a mark."""
+    return Oomd(monkeypatch)
+
+
+@pytest.mark.parametrize("name", ["user.oomd_ooms", "user.oomd_kill"])
+def test_systemd_oomd(oomd: Oomd, name: str) -> None:
+    """A group that systemd-oomd killed since the rank was found is told by either of its marks."""
+    assert oomd_kills("/job") == 0
+    before = OomCount(oomd=(("/job", 0), ("/above", 2)))
+    assert not oom_now(before).by_oomd
+    oomd.attributes["/above", name] = b"2"
+    assert not oom_now(before).by_oomd
+    oomd.attributes["/above", name] = b"3"
+    assert oom_now(before).by_oomd
+
+
+@pytest.mark.parametrize(("uid", "mode", "mark", "kills"), [
+    (0, 0o40755, b"1", 1), (0, 0o40755, b"9" * 18, int("9" * 18)), (0, 0o40755, b"9" * 19, 0), (0, 0o40755, b"many", 0),
+    (1000, 0o40755, b"1", None), (0, 0o40775, b"1", None), (0, 0o40757, b"1", None),
+])  # fmt: skip
+def test_only_root_may_mark(oomd: Oomd, uid: int, mode: int, mark: bytes, kills: int | None) -> None:
+    """A mark on a group that another than root may write to is none, nor is one that is no number."""
+    oomd.status = SimpleNamespace(st_uid=uid, st_mode=mode)
+    oomd.attributes["/job", "user.oomd_kill"] = mark
+    assert oomd_kills("/job") == kills

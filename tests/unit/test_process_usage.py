@@ -10,7 +10,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process.standing import THREADS_SECONDS
 from exporters.process.usage.look import MAX_WAITS_READ, Usages, unavailable
-from exporters.process.usage.totals import MAX_PER_RANK, GroupTotals, RankUsage
+from exporters.process.usage.totals import MAX_PER_RANK, RankUsage
 
 RANK = ProcessKey(10, 5000)
 UTIME, CUTIME, RSS, MAJOR_FAULTS, IO_WAIT = 14, 16, 24, 12, 42
@@ -33,9 +33,9 @@ def add_rank(node: Node, pid: int = 10, **how: object) -> None:
 
 def usages(node: Node) -> Usages:
     """What the next look at usage finds."""
-    found = node.look(after=THREADS_SECONDS).usages
-    assert found is not None
-    return found
+    rank_usage = node.look(after=THREADS_SECONDS).usages
+    assert rank_usage is not None
+    return rank_usage
 
 
 def usage(node: Node, key: ProcessKey = RANK) -> RankUsage:
@@ -48,9 +48,9 @@ def test_so_often(node: Node) -> None:
     assert node.look().usages is not None
     add_rank(node, 20)
     assert node.look(after=THREADS_SECONDS - 0.5).usages is None
-    found = node.look(after=0.5).usages
-    assert found is not None
-    assert set(found.ranks) == {RANK, ProcessKey(20, 5000)}
+    rank_usage = node.look(after=0.5).usages
+    assert rank_usage is not None
+    assert set(rank_usage.ranks) == {RANK, ProcessKey(20, 5000)}
 
 
 def test_numbers_of_the_process(node: Node) -> None:
@@ -58,9 +58,9 @@ def test_numbers_of_the_process(node: Node) -> None:
     add_rank(node, numbers={UTIME: 3 * TICKS, UTIME + 1: TICKS, RSS: 7, MAJOR_FAULTS: 5})
     path = node.proc.root / "10/status"
     path.write_text(path.read_text() + "VmSwap:\t       3 kB\n")
-    found = usage(node)
-    assert (found.cpu_seconds, found.resident_bytes, found.major_faults) == (4.0, 7 * PAGE, 5)
-    assert (found.swap_bytes, found.children_cpu_seconds, found.blocked) == (3072, None, ())
+    rank_usage = usage(node)
+    assert (rank_usage.cpu_seconds, rank_usage.resident_bytes, rank_usage.major_faults) == (4.0, 7 * PAGE, 5)
+    assert (rank_usage.swap_bytes, rank_usage.children_cpu_seconds, rank_usage.blocked) == (3072, None, ())
 
 
 def test_waits_of_all_threads(node: Node) -> None:
@@ -71,39 +71,19 @@ def test_waits_of_all_threads(node: Node) -> None:
     add_rank(node, numbers={UTIME: 1, IO_WAIT: TICKS})
     for tid, seconds in ((10, 2), (11, 3), (12, 1)):
         node.proc.note(10, tid, schedstat=f"1 {seconds}000000000 1\n")
-    found = usage(node)
-    assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (3.0, 3.0)
+    rank_usage = usage(node)
+    assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (3.0, 3.0)
 
 
 def test_what_is_not_told(node: Node) -> None:
     """A kernel without schedstat and delay accounting has no numbers of them, and the log names what is missing."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
-    found = usage(node)
-    assert (found.run_queue_wait_seconds, found.io_wait_seconds) == (None, None)
+    rank_usage = usage(node)
+    assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (None, None)
     said = unavailable(ProcFS(node.proc.root), node.roots)
     assert [text.partition(" unavailable")[0] for text in said] == [
         "CPU wait time", "disk wait time", "control group pressure", "what blocked threads wait for",
     ]  # fmt: skip
-
-
-def test_all_is_told(node: Node) -> None:
-    """Where the kernel reports all, the log names nothing as missing."""
-    (node.proc.root / "sys/kernel/task_delayacct").write_text("1\n")
-    node.proc.note(10, 10, schedstat="1 0 1\n")
-    group = node.sys / "fs/cgroup/unified/made.slice"
-    group.mkdir(parents=True)
-    (group / "cpu.pressure").write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=42\n")
-    (group / "cpu.stat").write_text("throttled_usec 5\n")
-    found = usages(node)
-    assert found.groups == {str(group): GroupTotals(cpu=42, throttled=5)}
-    assert found.ranks[RANK].groups == (str(group),)
-    node.proc.add(os.getpid())
-    node.proc.note(os.getpid(), os.getpid(), schedstat="1 0 1\n")
-    node.proc.add(1)
-    node.proc.note(1, 1, wchan="do_epoll_wait")
-    (node.proc.root / "pressure").mkdir()
-    (node.sys / "fs/cgroup/cgroup.controllers").write_text("cpu\n")
-    assert unavailable(ProcFS(node.proc.root), node.roots) == []
 
 
 # -- children ------------------------------------------------------------------------------------------------------
@@ -117,8 +97,8 @@ def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
     assert usage(node).children_cpu_seconds == 0.0
     for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
         node.proc.add(pid, parent=parent, numbers={UTIME: pid * TICKS})
-    found = usages(node).ranks
-    assert {key.pid: rank.children_cpu_seconds for key, rank in found.items()} == {10: 61.0, 20: 40.0}
+    rank_usage = usages(node).ranks
+    assert {key.pid: rank.children_cpu_seconds for key, rank in rank_usage.items()} == {10: 61.0, 20: 40.0}
 
 
 def test_reused_pids_make_no_children(node: Node) -> None:
@@ -181,24 +161,21 @@ def test_blocked_threads(node: Node) -> None:
     node.proc.add(30, parent=10, state="D")
     node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
     node.look(after=0.0)
-    found = blocked(node, t10="folio_wait_bit_common", t12="nfs_wait_on_request")
-    assert found.blocked == (("disk", 1), ("nfs", 2))
+    rank_usage = blocked(node, t10="folio_wait_bit_common", t12="nfs_wait_on_request")
+    assert rank_usage.blocked == (("disk", 1), ("nfs", 2))
 
 
-def test_blocked_without_load(node: Node) -> None:
-    """A sleep that the kernel does not count as load blocks as well; one that signals end does not."""
-    add_rank(node, thread_states={11: ("I", 7), 12: ("S", 7)})
-    for tid in (11, 12):
-        node.proc.note(10, tid, wchan="cl_sync_io_wait")
-    assert usage(node).blocked == (("lustre", 1),)
-
-
-def test_whole_stack_is_read_where_it_may_be(node: Node) -> None:
-    """Where the kernel shows the whole stack it tells which file system a wait for pages is of."""
-    add_rank(node, thread_states={12: ("D", 7)})
-    stack = "[<0>] folio_wait_bit_common+0x12f/0x2b0\n[<0>] nfs4_read_done+0x1/0x2 [nfsv4]\n"
-    node.proc.note(10, 12, wchan="folio_wait_bit_common", stack=stack)
-    assert usage(node).blocked == (("nfs", 1),)
+@pytest.mark.parametrize(("state", "text", "stack", "wait"), [
+    ("I", "cl_sync_io_wait", "", "lustre"),  # no load, as the kernel counts
+    ("S", "cl_sync_io_wait", "", None),  # signals end it
+    ("D", "folio_wait_bit_common", "[<0>] folio_wait_bit_common+0x1/0x2\n[<0>] nfs4_read+0x1/0x2 [nfsv4]\n", "nfs"),
+    *(("D", odd, "", "other") for odd in ("0", "", "x y", "x\ny", "1abc", "a" * 200)),
+])  # fmt: skip
+def test_wait_of_a_thread(node: Node, state: str, text: str, stack: str, wait: str | None) -> None:
+    """The whole stack tells the wait where it may be read, else the innermost function; one that is odd is other."""
+    add_rank(node, thread_states={12: (state, 7)})
+    node.proc.note(10, 12, wchan=text, **({"stack": stack} if stack else {}))
+    assert usage(node).blocked == (((wait, 1),) if wait else ())
 
 
 def wait_for_pages(node: Node, call: str, *, mount_id: str = "47", file_system: str = "nfs4") -> RankUsage:
@@ -223,8 +200,8 @@ READ, SLEEP = {"x86_64": (0, 35), "aarch64": (63, 101)}.get(os.uname().machine, 
 )
 def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str, wait: str) -> None:
     """Where the kernel names no file system, that of the descriptor that the system call has tells which it is."""
-    found = wait_for_pages(node, f"{READ} 0x5 0x7f00 0x1000 0x0 0x0 0x0 0x7ffe 0x7f01\n", file_system=file_system)
-    assert found.blocked == ((wait, 1),)
+    rank_usage = wait_for_pages(node, f"{READ} 0x5 0x7f00 0x1000 0x0 0x0 0x0 0x7ffe 0x7f01\n", file_system=file_system)
+    assert rank_usage.blocked == ((wait, 1),)
 
 
 @pytest.mark.parametrize(
@@ -245,20 +222,14 @@ def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str)
     assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)
 
 
-@pytest.mark.parametrize("text", ["0", "", "x y", "x\ny", "1abc", "a" * 200])
-def test_wait_that_may_not_be_read(node: Node, text: str) -> None:
-    """A wait that the kernel does not name counts as other."""
-    assert blocked(node, t12=text).blocked == (("other", 1),)
-
-
 def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that has gone on when it is asked what it waits for counts as nothing."""
     thread_stat = node.scanner._proc.thread_stat
-    asked: list[int] = []
+    reads: list[int] = []
 
     def go_on(pid: int, tid: int) -> object:
-        asked.append(tid)
-        return None if asked.count(12) > 1 else thread_stat(pid, tid)
+        reads.append(tid)
+        return None if reads.count(12) > 1 else thread_stat(pid, tid)
 
     node.look()
     monkeypatch.setattr(node.scanner._proc, "thread_stat", go_on)
@@ -288,7 +259,10 @@ def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -
         return 0
 
     monkeypatch.setattr(node.scanner._proc, "run_queue_wait", fail)
-    found = node.look(after=THREADS_SECONDS)
-    assert found.usages is not None
-    assert (set(found.usages.ranks), set(found.standing)) == ({ProcessKey(20, 5000)}, {RANK, ProcessKey(20, 5000)})
+    rank_usage = node.look(after=THREADS_SECONDS)
+    assert rank_usage.usages is not None
+    assert (set(rank_usage.usages.ranks), set(rank_usage.standing)) == (
+        {ProcessKey(20, 5000)},
+        {RANK, ProcessKey(20, 5000)},
+    )
     assert node.guard.skipped == 1

@@ -9,53 +9,20 @@ from proc_tree import stat_line
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
-from agent.system.process_lines import parse_schedstat, parse_stat, parse_status
-from exporters.process.usage.groups import MAX_GROUPS, MAX_LEVELS, GroupPaths, GroupReader, JobTotals, group_paths
+from agent.system.process_lines import MAX_CPU_LIST, parse_schedstat, parse_stat, parse_status
+from exporters.process.usage.groups import MAX_GROUPS, GroupPaths, GroupReader, JobTotals, group_paths
 from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
-from exporters.process.usage.waits import wait_of
+from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
 
 
 def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
     """A thread's, or a process', line."""
-    found = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
-    assert found is not None
-    return msgspec.structs.replace(found, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
+    result = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
+    assert result is not None
+    return msgspec.structs.replace(result, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
 
 
 # -- lines ---------------------------------------------------------------------------------------------------------
-
-
-def test_times_of_a_stat_line() -> None:
-    """CPU time is user and system time, that of waited-for children stands apart, and nothing is taken for another."""
-    fields = stat_line(7, "x) y", "R", 3, 0, 5, 123456, 0).split(" ")
-    skipped = 1  # the name has a blank of its own
-    for number, value in ((12, 4), (14, 100), (15, 20), (16, 3000), (17, 400), (24, 77), (42, 9)):
-        fields[number - 1 + skipped] = str(value)
-    stat = parse_stat(" ".join(fields))
-    assert stat is not None
-    found = (stat.major_faults, stat.cpu_ticks, stat.waited_cpu_ticks, stat.resident_pages, stat.io_wait_ticks)
-    assert found == (4, 120, 3400, 77, 9)
-
-
-@pytest.mark.parametrize("number", [12, 14, 24, 42])
-@pytest.mark.parametrize("value", ["-1", "x", str(2**63)])
-def test_odd_number_is_no_stat_line(number: int, value: str) -> None:
-    """A line with a number that cannot be is none."""
-    fields = stat_line(7, "x", "R", 3, 0, 5, 123456, 0).split(" ")
-    fields[number - 1] = value
-    assert parse_stat(" ".join(fields)) is None
-
-
-def test_swap_and_switches_of_a_status() -> None:
-    """Swapped memory is in bytes, and 0 where a zombie has none."""
-    switches = "voluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t3\n"
-    text = f"Uid:\t1\t1\t1\t1\nPid:\t7\nSigPnd:\t0\nShdPnd:\t0\n{switches}"
-    status = parse_status(text)
-    assert status is not None
-    assert (status.swap_bytes, status.context_switches) == (0, 8)
-    swapped = parse_status(text + "VmSwap:\t      12 kB\n")
-    assert swapped is not None
-    assert swapped.swap_bytes == 12288
 
 
 @pytest.mark.parametrize(
@@ -109,26 +76,17 @@ class Threads:
     def __init__(self) -> None:
         self.totals = ThreadTotals()
         self.waits: dict[int, int | None] = {}
-        self.asked: list[int] = []
+        self.reads: list[int] = []
 
     def look(self, *threads: Stat) -> tuple[int, int]:
         """Look, and return the totals: run queue, input and output."""
-        self.asked = []
+        self.reads = []
         self.totals.note(threads, 1, self._wait)
         return self.totals.run_queue_ns, self.totals.io_wait_ticks
 
     def _wait(self, tid: int) -> int | None:
-        self.asked.append(tid)
+        self.reads.append(tid)
         return self.waits.get(tid)
-
-
-def test_thread_totals_begin_at_zero_and_take_in_the_increases() -> None:
-    """What threads waited before the first look is not counted: a restarted agent adds nothing of the past."""
-    node = Threads()
-    node.waits = {1: 700, 2: 50}
-    assert node.look(thread(1, io=9), thread(2)) == (0, 0)
-    node.waits = {1: 800, 2: 60}
-    assert node.look(thread(1, 1, io=11), thread(2, 1)) == (110, 2)
 
 
 def test_quiet_threads_are_not_asked() -> None:
@@ -136,10 +94,10 @@ def test_quiet_threads_are_not_asked() -> None:
     node = Threads()
     node.waits = dict.fromkeys(range(1, 6), 10)
     node.look(thread(1), thread(2), thread(3), thread(4))
-    assert node.asked == [1, 2, 3, 4]
+    assert node.reads == [1, 2, 3, 4]
     node.waits = dict.fromkeys(range(1, 6), 20)
     assert node.look(thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)) == (50, 0)
-    assert node.asked == [1, 3, 4, 5]
+    assert node.reads == [1, 3, 4, 5]
     assert node.look(thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5))[0] == 60
 
 
@@ -155,26 +113,14 @@ def test_threads_that_end_take_nothing_back() -> None:
     assert node.look(thread(1), thread(2, 1, start=6000, io=3)) == (37, 8)
 
 
-def test_kernel_that_does_not_count_waits() -> None:
-    """Without numbers nothing is counted and it is said so; when they appear, they count from there."""
-    node = Threads()
-    assert node.look(thread(1))[0] == 0
-    assert not node.totals.counts_run_queue
-    node.waits = {1: 10_000}
-    assert node.look(thread(1))[0] == 0
-    assert node.totals.counts_run_queue
-    node.waits = {1: 10_001}
-    assert node.look(thread(1))[0] == 1
-
-
 # -- children ------------------------------------------------------------------------------------------------------
 
 
 def test_shares_of_children() -> None:
     """A rank's oldest MAX_PER_RANK children are looked at; one with 10,000 takes none of another's."""
     many = [ProcessKey(20_000 - number, number) for number in range(10_000)]
-    found = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
-    assert found == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
+    result = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
+    assert result == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
     assert len(shares({ProcessKey(1, 1): many[: MAX_PER_RANK + 1]})[ProcessKey(1, 1)]) == MAX_PER_RANK
 
 
@@ -185,22 +131,9 @@ def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     many = {
         ProcessKey(rank, 1): [ProcessKey(rank, child) for child in range(MAX_PER_RANK + 1)] for rank in range(ranks)
     }
-    found = shares(many)
-    assert len({len(each) for each in found.values()}) == 1
-    assert MAX_IN_ALL // 2 < sum(map(len, found.values())) <= MAX_IN_ALL
-
-
-def test_cpu_time_of_children_goes_on_when_they_end() -> None:
-    """The sum does not change when a child ends and is waited for; its last time counts once."""
-    cpu = ChildrenCpu()
-    cpu.note(thread(1, waited=50), [])
-    assert cpu.ticks is None
-    cpu.note(thread(1, waited=50), [thread(2, 10), thread(3, 5, waited=1)])
-    assert cpu.ticks == 16
-    cpu.note(thread(1, waited=50), [thread(2, 30), thread(3, 5, waited=1)])
-    assert cpu.ticks == 36
-    cpu.note(thread(1, waited=82), [thread(3, 5, waited=1)])  # child 2 used two more ticks, then ended
-    assert cpu.ticks == 38
+    result = shares(many)
+    assert len({len(entry) for entry in result.values()}) == 1
+    assert MAX_IN_ALL // 2 < sum(map(len, result.values())) <= MAX_IN_ALL
 
 
 def test_children_before_the_first_look_do_not_count() -> None:
@@ -246,13 +179,6 @@ def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
     assert group_paths({"": path, "cpu": path}, tmp_path) == GroupPaths()
 
 
-def test_so_many_levels_count(tmp_path: Path) -> None:
-    """Of a deep tree the nearest MAX_LEVELS groups are read."""
-    deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
-    found = group_paths({"": "/" + "/".join(deep)}, tmp_path)
-    assert [Path(each).name for each in found.throttling] == deep[::-1][:MAX_LEVELS]
-
-
 def test_totals_of_both_versions(tmp_path: Path) -> None:
     """The time that some task waited is read of the own group, a used-up quota also of those above and of version 1."""
     own, above, old = tmp_path / "a/b", tmp_path / "a", tmp_path / "cpu/c"
@@ -260,8 +186,8 @@ def test_totals_of_both_versions(tmp_path: Path) -> None:
     write_group(above, cpu=500, throttled="throttled_usec 7\n")
     write_group(old, throttled="nr_periods 1\nnr_throttled 1\nthrottled_time 9000\nwait_sum 7\n")
     reader = GroupReader()
-    found = reader.read([GroupPaths(str(own), (str(own), str(above), str(old)))])
-    assert found == {
+    result = reader.read([GroupPaths(str(own), (str(own), str(above), str(old)))])
+    assert result == {
         str(own): GroupTotals(10, 20, 30, 3),
         str(above): GroupTotals(throttled=7),
         str(old): GroupTotals(throttled=9),
@@ -291,31 +217,63 @@ def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
     assert list(reader.read(wanted[:1])) == [str(groups[0])]
 
 
-def test_totals_of_a_job() -> None:
-    """A job's total grows by what each of its groups waited since the last look, each once; it begins at 0."""
-    jobs = JobTotals()
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)})
-    assert jobs.waited == {"7": GroupTotals()}
-    jobs.note({"7": ["a", "b"], "8": ["b"]}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)})
-    assert jobs.waited == {"7": GroupTotals(13, 0, 2, 0), "8": GroupTotals()}
+Readings = dict[str, GroupTotals]
 
 
-def test_groups_that_come_and_go_take_nothing_back() -> None:
-    """A group's end leaves the total, a group made anew under its name counts from 0, a new one from then on."""
+@pytest.mark.parametrize(("looks", "waited"), [
+    pytest.param([{"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)}], GroupTotals(), id="begins at 0"),
+    pytest.param([
+        {"a": GroupTotals(100, 5, 6, 7), "b": GroupTotals(1)}, {"a": GroupTotals(110, 5, 8, 7), "b": GroupTotals(4)},
+    ], GroupTotals(13, 0, 2, 0), id="the increase of each group"),
+    pytest.param([
+        {"a": GroupTotals(100), "b": GroupTotals(50)}, {"a": GroupTotals(103), "b": GroupTotals(50)},
+        {"b": GroupTotals(2), "c": GroupTotals(9000)},
+    ], GroupTotals(5), id="one that ends, one made anew, a new one"),
+    pytest.param([
+        {"a": GroupTotals(throttled=7)}, {"a": GroupTotals(9000, 9000, 9000, 8)}, {"a": GroupTotals()},
+        {"a": GroupTotals(9003, 9000)}, {"a": GroupTotals(9004, 9000, 9000, 9)},
+    ], GroupTotals(1, throttled=1), id="no past of what could not be read"),
+])  # fmt: skip
+def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
+    """A job's total grows by what its groups waited since the last look, and never falls; other jobs are forgotten."""
     jobs = JobTotals()
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(100), "b": GroupTotals(50)})
-    jobs.note({"7": ["a", "b"]}, {"a": GroupTotals(103), "b": GroupTotals(50)})
-    jobs.note({"7": ["b", "c"]}, {"b": GroupTotals(2), "c": GroupTotals(9000)})
-    assert jobs.waited == {"7": GroupTotals(5)}
+    for reading in looks:
+        jobs.note({"7": list(reading), "8": []}, reading)
+    assert jobs.waited == {"7": waited, "8": GroupTotals()}
     jobs.note({}, {})
     assert jobs.waited == {}
 
 
-def test_what_was_not_told_before_begins_to_count() -> None:
-    """The past of a group whose files could not be read, or whose pressure nobody asked for, is no wait of now."""
-    jobs = JobTotals()
-    for told in (GroupTotals(throttled=7), GroupTotals(9000, 9000, 9000, 8), GroupTotals(), GroupTotals(9003, 9000)):
-        jobs.note({"7": ["a"]}, {"a": told})
-    assert jobs.waited == {"7": GroupTotals(throttled=1)}
-    jobs.note({"7": ["a"]}, {"a": GroupTotals(9004, 9000, 9000, 9)})
-    assert jobs.waited == {"7": GroupTotals(1, throttled=1)}
+@pytest.mark.parametrize(("text", "expected"), [
+    ("0-3,8", {0, 1, 2, 3, 8}),
+    ("5", {5}),
+    (f"{MAX_CPUS - 1}-{MAX_CPUS + 7}", {MAX_CPUS - 1}),
+    (f"{MAX_CPUS}", set()),
+    ("", set()),
+    ("3-", set()),
+    ("all", set()),
+])  # fmt: skip
+def test_lists_of_cpus(text: str, expected: set[int]) -> None:
+    """A list gives CPUs up to the greatest number that a CPU can have; any other text gives none."""
+    assert parse_cpus(text) == expected
+
+
+def test_nodes(tmp_path: Path) -> None:
+    """CPUs give the memory nodes that have some of them; without the kernel's folder none."""
+    for node, cpus in ((0, "0-15,32-47"), (1, "16-31"), (10, "")):
+        (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
+        (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")
+    (tmp_path / "devices/system/node/online").write_text("0-1\n")
+    nodes = read_nodes(tmp_path)
+    assert [nodes_of(parse_cpus(text), nodes) for text in ("0-3", "15-16", "64", "")] == ["0", "0,1", "", ""]
+    assert read_nodes(tmp_path / "elsewhere") == {}
+
+
+@pytest.mark.parametrize(("length", "is_shown"), [(MAX_CPU_LIST, True), (MAX_CPU_LIST + 1, False)])
+def test_a_list_too_long_for_a_label_is_left_out(length: int, is_shown: bool) -> None:
+    """A list longer than MAX_CPU_LIST gives no CPUs."""
+    text = Path("/proc/self/status").read_text()
+    own = next(line for line in text.splitlines() if line.startswith("Cpus_allowed_list"))
+    result = parse_status(text.replace(own, f"Cpus_allowed_list:\t{'1' * length}"))
+    assert result is not None
+    assert bool(result.cpus) == is_shown

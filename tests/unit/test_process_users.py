@@ -24,12 +24,11 @@ class Directory:
     def __init__(self) -> None:
         self.answers = threading.Event()
         self.threads: set[str] = set()
-        self.asked: list[int] = []
+        self.queries: list[int] = []
 
     def getpwuid(self, uid: int) -> object:
-        """As of pwd."""
         self.threads.add(threading.current_thread().name)
-        self.asked.append(uid)
+        self.queries.append(uid)
         self.answers.wait()
         if uid == 404:
             raise KeyError(uid)
@@ -84,11 +83,11 @@ async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_p
 async def test_a_name_is_looked_up_once(directory: Directory) -> None:
     """Many processes of one user are one question, and its answer is remembered."""
     learnt: list[tuple[int, str]] = []
-    names = UserNames(OwnThread("users"), lambda *found: learnt.append(found), Logger("process"))
+    names = UserNames(OwnThread("users"), lambda *lookup: learnt.append(lookup), Logger("process"))
     assert [names.name(7) for _ in range(3)] == ["7"] * 3
     directory.answers.set()
     await until(lambda: learnt == [(7, "user7")])
-    assert (names.name(7), directory.asked) == ("user7", [7])
+    assert (names.name(7), directory.queries) == ("user7", [7])
     names.stop()
 
 
@@ -100,7 +99,7 @@ async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
     for times in (1, 2):
         assert names.name(uid) == str(uid)
         await names.settle()
-        assert directory.asked == [uid] * times
+        assert directory.queries == [uid] * times
     names.stop()
 
 
@@ -110,7 +109,7 @@ async def test_names_are_bounded(directory: Directory) -> None:
     for uid in range(1000, 1000 + MAX_USERS + 1):
         names.name(uid)
     directory.answers.set()
-    await until(lambda: len(directory.asked) == MAX_USERS and not names._waiting)
+    await until(lambda: len(directory.queries) == MAX_USERS and not names._waiting)
     assert len(names._names) == MAX_USERS
     names.name(9999)
     await names.settle()

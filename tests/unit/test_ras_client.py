@@ -1,15 +1,30 @@
 """The RAS client against servers that are as they should be, and against those that are not."""
 
 import asyncio
+import itertools
+import json
+import re
+import tarfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given, strategies as st
 from ras_server import JSON_ANSWERS, Serve, answering, served
 
 from exporters.ras.protocol import client
-from exporters.ras.protocol.client import MAX_LINE_BYTES, Endpoint, QueryError, QueryLimits
+from exporters.ras.protocol.client import (
+    MAX_EVENT_BYTES,
+    MAX_LINE_BYTES,
+    OTHER,
+    Endpoint,
+    EventSplitter,
+    QueryError,
+    QueryLimits,
+)
 
 QUICK = QueryLimits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
@@ -30,7 +45,10 @@ async def query(endpoint: Endpoint, limits: QueryLimits) -> Reply:
     async def whole(is_json: bool, pieces: AsyncIterator[bytes]) -> tuple[bool, bytes]:
         return is_json, b"".join([piece async for piece in pieces])
 
-    (is_json, body), seconds = await client.query(endpoint, limits, whole)
+    async def accept(_: Endpoint) -> bool:
+        return True
+
+    (is_json, body), seconds = await client.query(endpoint, limits, whole, accept)
     return Reply(is_json, body, seconds)
 
 
@@ -124,8 +142,8 @@ async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 ])  # fmt: skip
 async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str, seconds: float) -> None:
     """Each misbehaviour ends the query at its own stage, within the time that stage has."""
-    found, took = await failure(serve)
-    assert found == stage
+    split_events, took = await failure(serve)
+    assert split_events == stage
     assert took < seconds + 1.0
 
 
@@ -155,7 +173,89 @@ async def test_a_line_of_more_than_its_cap_fails() -> None:
     assert (await failure(answering([just + b"222\n"])))[0] == "size"
 
 
-def test_the_deadline_lies_beyond_the_library_s_own() -> None:
-    """A report has the library's soft timeout, its 5 s after that times the job's factor, and some to be sent."""
-    assert QueryLimits().report_seconds() == 5 + 5 + 5
-    assert QueryLimits(timeout_factor=3.0, collective_seconds=30).report_seconds() == 30 + 15 + 5
+RECORDINGS = Path(__file__).parents[1] / "data" / "ras" / "monitors.tar.xz"
+TEXT = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
+
+
+def recordings() -> dict[str, list[bytes]]:
+    """The pieces of every recording, by its name."""
+    with tarfile.open(RECORDINGS) as archive:
+        return {
+            member.name: [json.loads(line).encode() for line in file]
+            for member in archive
+            if (file := archive.extractfile(member)) is not None
+        }
+
+
+ALL = recordings()
+
+
+def split(*pieces: bytes) -> tuple[list[str], int]:
+    """The events of a stream that ends after ``pieces``, and how many lines of it are none."""
+    splitter = EventSplitter()
+    split_events = [event for piece in pieces for event in splitter.feed(piece)]
+    return split_events, splitter.unread
+
+
+def test_every_recording_gives_its_events() -> None:
+    """All recorded streams of text are read in full; together they hold these events."""
+    total: Counter[str] = Counter()
+    texts = {name: pieces for name, pieces in ALL.items() if not b"".join(pieces).startswith(b"{")}
+    for name, pieces in texts.items():
+        stream = b"".join(pieces).decode()
+        assert split(*pieces) == (re.findall(r"^\[[^]]*\] (\w+): ", stream, re.MULTILINE), 0), name
+        total.update(split(*pieces)[0])
+    assert (len(texts), total) == (
+        33,
+        {
+            "PEER_DEAD": 41,
+            "PEER_NEW": 2,
+            "PEER_UNRESPONSIVE": 12,
+            "PEER_CONNECTED": 13,
+            "PEER_KEEPALIVE_TIMEOUT": 4,
+            "PEER_RECOVERED": 8,
+            "PEER_CONNECTING": 10,
+            "PEER_DISCONNECTED": 11,
+            "PEER_INIT_TIMEOUT": 8,
+            "PEER_TIMEOUT_DEAD": 2,
+        },
+    )
+
+
+FRAGMENTS = st.sampled_from([
+    TEXT, b"\n", b"\0\xff\n", b"x" * (MAX_EVENT_BYTES + 1) + b"\n",
+    b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n",
+    b"no end",
+])  # fmt: skip
+
+
+@given(st.lists(FRAGMENTS, max_size=12), st.lists(st.integers(0, 60_000), max_size=30))
+def test_the_cutting_changes_nothing(fragments: list[bytes], cuts: list[int]) -> None:
+    """Whatever a stream holds, and however it is cut, its events and what is not read of it are the same."""
+    stream = b"".join(fragments)
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+    pieces = [stream[begin:end] for begin, end in itertools.pairwise(edges)]
+    assert split(*pieces) == split(stream)
+
+
+@pytest.mark.parametrize(("stream", "events"), [
+    (TEXT, ["PEER_DEAD"]),
+    (b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n", ["PEER_NEW"]),
+    (b"[2026-11-20 18:05:23] PEER_PROMOTED: Process 1 on node ::1 managing GPUs 0,1 (NVML 2,3) x\n", [OTHER]),
+    (TEXT + b"SERVER PROTOCOL 2\n" + TEXT, ["PEER_DEAD"] * 2),
+])  # fmt: skip
+def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
+    """A line is read, with or without a peer; an invention of the library is `other`, an answer is no event."""
+    assert split(stream) == (events, 0)
+
+
+def test_what_is_no_event_costs_itself_alone() -> None:
+    """A line that is none, or is too long, is counted once, and the next is read; one without end is not kept."""
+    for line in (b"hello", b"x" * MAX_EVENT_BYTES, b"x" * (MAX_EVENT_BYTES + 1), b"x" * 10 * MAX_EVENT_BYTES):
+        assert split(line + b"\n" + TEXT) == (["PEER_DEAD"], 1)
+    event = TEXT.rstrip().ljust(MAX_EVENT_BYTES)
+    assert (split(event + b"\n"), split(event + b" \n")) == ((["PEER_DEAD"], 0), ([], 1))
+    splitter = EventSplitter()
+    for _ in range(100):
+        splitter.feed(b"x" * 8192)
+    assert (len(splitter._line), splitter.unread) == (0, 1)

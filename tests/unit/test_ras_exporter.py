@@ -13,12 +13,12 @@ from rank_table import environment
 from ras_node import Node, report
 
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.ranks import Membership, ProcessKey, RankLabel
+from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
-from exporters.ras.query import jobs as jobs_module, policy
+from exporters.ras.query import jobs as jobs_module
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show.families import RasSnapshot
 
@@ -26,17 +26,9 @@ LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    """A node of its own for each test."""
-    node = Node(tmp_path)
-    with node.listener:
-        yield node
-
-
-@pytest.fixture
-def elsewhere(tmp_path: Path) -> Iterator[Node]:
-    """A node with another address than the reports name."""
-    node = Node(tmp_path, address="10.0.0.2")
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """A node, by default with the address that the reports name."""
+    node = Node(tmp_path, address=getattr(request, "param", "10.0.0.1"))
     with node.listener:
         yield node
 
@@ -55,29 +47,12 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
 async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
     """Nobody is asked twice within an interval, and somebody is asked in each."""
     async with node.exporter() as exporter:
-        assert node.asked == 0
+        assert node.queries == 0
         assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
         await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 1
+        assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.asked == 2
-
-
-@pytest.fixture
-def unnamed(tmp_path: Path) -> Iterator[Node]:
-    """A node whose processes no environment names; records put them at places 2 and 3 of a communicator of 4."""
-    node = Node(tmp_path, ranks={})
-    for pid, rank in ((11, 2), (12, 3)):
-        node.add(pid, {"SLURM_JOB_ID": "4711"}, Membership("aa", rank, 4))
-    with node.listener:
-        yield node
-
-
-async def test_the_size_of_a_job_is_known_from_its_communicator_too(unnamed: Node) -> None:
-    """Where no environment tells, the node of the last rank of the largest communicator stands by."""
-    async with unnamed.exporter() as exporter:
-        found = await unnamed.look(exporter, 1.0)
-    assert [(job.role, job.refusal) for job in found.jobs] == [("standby", None)]
+        assert node.queries == 2
 
 
 @pytest.fixture
@@ -96,8 +71,8 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         assert ((await node.look(exporter, LABELS_WAIT_SECONDS - 2.0)).queries, node.table.labels()) == (0, {})
-        found = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
-        assert found.queries == 1
+        published = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
+        assert published.queries == 1
         node.table.tick()
         assert node.table.labels() == {
             RankLabel("4711", "0"): 11,
@@ -106,9 +81,9 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
             RankLabel("4711", "3"): 12,
         }
         for _ in range(2):
-            found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-        assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", None)]
-        assert found.queries == 2
+            published = await node.look(exporter, MIN_INTERVAL_SECONDS)
+        assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [("4711", "reporter", None)]
+        assert published.queries == 2
 
 
 async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
@@ -117,14 +92,7 @@ async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
         for _ in range(2):
             with pytest.raises(NoData):
                 await node.look(exporter, MAX_INTERVAL_SECONDS)
-    assert node.asked == 0
-
-
-@pytest.fixture
-def orphaned(node: Node) -> Node:
-    """The node with one more listener, which no rank holds."""
-    node.listen(13)
-    return node
+    assert node.queries == 0
 
 
 @pytest.fixture
@@ -135,22 +103,24 @@ def shared(node: Node) -> Node:
     return node
 
 
-async def test_an_orphan_at_the_address_is_never_connected_to(orphaned: Node) -> None:
-    """While a listener is nobody's, nobody is asked; the snapshot says why."""
-    node = orphaned
+async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> None:
+    """While no rank holds one of the listeners, the exporter queries none of them; the snapshot says why."""
+    await asyncio.to_thread(node.listen, 13)
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert node.asked == 0
-    assert [(job.job.job_id, job.role, job.refusal) for job in found.jobs] == [("4711", "reporter", "unowned_listener")]
-    assert (list(found.listeners.values()), found.up) == ([(2, 1)], {})
+        published = await node.first_query(exporter)
+    assert node.queries == 0
+    assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [
+        ("4711", "reporter", "unowned_listener")
+    ]
+    assert (list(published.listeners.values()), published.up) == ([(2, 1)], {})
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
     """When every answer says so, most of the job is missing."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (node.asked, shown(found)) == (3, {"4711": [("0xab", 1, 3)]})
+        published = await node.first_query(exporter)
+    assert (node.queries, shown(published)) == (3, {"4711": [("0xab", 1, 3)]})
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
@@ -192,9 +162,9 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
     node.replies = [report(launched=5), *[None] * 6, report(launched=5)]
     async with node.exporter() as exporter:
         began = still_since(await node.first_query(exporter))
-        while node.asked < 8:
-            found = await node.look(exporter, MAX_INTERVAL_SECONDS)
-        assert still_since(found) == began
+        while node.queries < 8:
+            published = await node.look(exporter, MAX_INTERVAL_SECONDS)
+        assert still_since(published) == began
         await exporter.drain()
         node.state = StateSection("ras", node.state.published)
         after = await node.start(msgspec.convert({"addresses": [f"127.0.0.1:{node.port}"]}, RasConfig))
@@ -210,11 +180,11 @@ async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) 
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
     async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
+        published = await node.first_query(exporter)
         for _ in range(4):  # when each is asked is spread at random
-            if len(shown(found)) < 2:
-                found = await node.look(exporter, MIN_INTERVAL_SECONDS)
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
+            if len(shown(published)) < 2:
+                published = await node.look(exporter, MIN_INTERVAL_SECONDS)
+    assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
 
 
 async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
@@ -232,23 +202,8 @@ async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> No
         node.table.tick(MIN_INTERVAL_SECONDS)
         await exporter.update()
         await exporter.settle()
-        found = exporter.snapshot()
-    assert (found.queries, found.reports) == (1, {})
-
-
-async def test_each_job_is_asked_by_a_connection_that_reaches_it(shared: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection that another job's process accepted is left before anything is asked, and the next one is made.
-
-    The process that the second report misses is greeted in the end.
-    """
-    node = shared
-    monkeypatch.setattr(policy, "first_wait_seconds", lambda _role, _jitter: 1.0)  # one after the other
-    node.accepting = [11, 21, 12, 11, 21, 12, 22]
-    node.replies_of = {11: report(), 12: report(), 21: report(1, pids=(21, 22), hash_number=0xCD)}
-    async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert shown(found) == {"4711": [("0xab", 4, 0)], "4712": [("0xcd", 3, 1)]}
-    assert (node.asked, node.accepting, found.queries) == (2, [], 2)
+        published = exporter.snapshot()
+    assert (published.queries, published.reports) == (1, {})
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:
@@ -268,29 +223,22 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
     assert saved != node.state.published == msgspec.msgpack.encode([])
 
 
-async def test_a_report_without_room_is_counted(node: Node) -> None:
-    """Where the agent's budget of series is spent, the report is left out."""
-    node.admission = Admission(in_all=4)
-    async with node.exporter() as exporter:
-        found = await node.first_query(exporter)
-    assert (found.queries, found.reports) == (1, {})
-
-
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
     caplog.set_level("INFO")
-    node.admission = Admission(in_all=11)  # without launches it takes ten
+    node.admission = Admission(in_all=10)  # with launches it takes eleven
     node.replies = [report(), report(), report(launched=5)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         for _ in range(4):
             await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-    assert node.asked == 5
+    assert node.queries == 5
     words = [record.message for record in caplog.records if "report" in record.message]
     assert words == [
         "RAS reports on job {job_id}: {ranks} ranks",
         "no series are left for RAS's reports on job {job_id}",
     ]
+    assert exporter.snapshot().reports == {}
 
 
 async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -300,20 +248,16 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     whole["communicators"].append({"hash": "0x0", "size": 0, "ranks": [], "missing_ranks": []})
     node.replies = [json.dumps(whole).encode()]
     async with node.exporter() as exporter:
-        found = list(exporter.families(await node.first_query(exporter)))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(await node.first_query(exporter)))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
     assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
     assert [record.fields["left_out"] for record in caplog.records if "RAS reports" in record.message] == ["1 phantom"]
     assert (series["rankwatch_ras_queries_total",], series["rankwatch_ras_reporter", "4711", "reporter"]) == (1, 1)
-    assert series["rankwatch_ras_query_duration_seconds",] >= 0
     endpoint = f"127.0.0.1:{node.port}"
     assert (series["rankwatch_library_info", "4711", "nccl", "2.30.7"], series["rankwatch_ras_up", endpoint]) == (1, 1)
     assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
-
-
-WOKEN_SECONDS = 3.0  # From a wake to the query, at the most
 
 
 @pytest.fixture
@@ -330,57 +274,16 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
         await node.look(exporter, 1.0)
         await node.listened_to(exporter)
         await node.tell(exporter, "PEER_DEAD")
-        found = await node.first_query(exporter)
-    assert (node.asked, found.heard.events) == (0, {"PEER_DEAD": 1})
-    assert [(job.role, job.refusal) for job in found.jobs] == [("none", "not_elected")]
+        published = await node.first_query(exporter)
+    assert (node.queries, published.heard.events) == (0, {"PEER_DEAD": 1})
+    assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
 async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
     """A single pass opens no stream."""
     async with node.exporter(once=True) as exporter:
-        found = await node.first_query(exporter)
-    assert (found.heard.up, node.asked) == ({}, 0)
-
-
-@pytest.mark.parametrize("event", ["PEER_DEAD", "PEER_UNRESPONSIVE"])
-async def test_an_alarm_wakes_the_standby_for_a_while(last: Node, event: str) -> None:
-    """The standby, which would ask after 28 s, asks soon, and goes on at the reporter's pace for five minutes."""
-    async with last.exporter() as exporter:
-        await last.first_query(exporter)
-        await last.listened_to(exporter)
-        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
-        assert last.asked == 1
-        await last.tell(exporter, "PEER_RECOVERED")
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 1
-        await last.tell(exporter, event)
-        await last.look(exporter, 0.0)
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 2
-        for asked in range(3, 40):  # 285 s
-            await last.look(exporter, LONGEST_INTERVAL_SECONDS)
-            assert last.asked == asked
-        for asked in (40, 41):
-            await last.look(exporter, 4 * LONGEST_INTERVAL_SECONDS)
-            assert last.asked == asked
-        await last.look(exporter, 3 * LONGEST_INTERVAL_SECONDS)
-        assert last.asked == 41
-
-
-async def test_the_end_of_a_stream_is_an_alarm_and_the_next_asks_what_was_missed(last: Node) -> None:
-    """Its process has ended: the standby asks soon, listens to another, and asks once more for what it missed."""
-    async with last.exporter() as exporter:
-        await last.first_query(exporter)
-        stream = await last.listened_to(exporter)
-        await last.look(exporter, 2 * MIN_INTERVAL_SECONDS)
-        stream.close()
-        await last.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
-        await last.look(exporter, 0.0)
-        await last.look(exporter, WOKEN_SECONDS)
-        assert last.asked == 2
-        assert await last.listened_to(exporter) is not stream
-        assert len(last.streams) == 1
-        await last.tell(exporter, "PEER_DEAD")
+        published = await node.first_query(exporter)
+    assert (published.heard.up, node.queries) == ({}, 0)
 
 
 def held_up(node: Node) -> asyncio.Event:
@@ -410,7 +313,7 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
         assert not drain.done()
         gate.set()
         await drain
-        assert (node.asked, exporter.snapshot().queries, exporter.snapshot().errors) == (1, 1, {})
+        assert (node.queries, exporter.snapshot().queries, exporter.snapshot().errors) == (1, 1, {})
 
 
 async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
@@ -451,8 +354,8 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.replies = [b"garbage"]
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
     assert series["rankwatch_ras_failures", "4711"] == 1
     doubled = 2 * MIN_INTERVAL_SECONDS
@@ -475,8 +378,8 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
         await node.look(exporter, 1.0)
         (await node.listened_to(exporter)).write(b"garbage\n")
         await node.tell(exporter, "PEER_NEW", times=3)
-        found = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(found)}
+        published = list(exporter.families(exporter.snapshot()))
+    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
     events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
     assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
@@ -509,8 +412,9 @@ def test_localhost_is_both_loopbacks() -> None:
     assert RasConfig().oldest() == (2, 29, 2)
 
 
-async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node) -> None:
-    """The process of rank 1 is missed by two reports over 15 s: its rank is unresponsive, until RAS is not asked."""
+@pytest.mark.parametrize(("node", "state"), [("10.0.0.1", "unresponsive"), ("10.0.0.2", "alive")], indirect=["node"])
+async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, state: str) -> None:
+    """A rank that reports miss for 15 s is unresponsive until RAS is not asked; a pid of another host is not meant."""
     node.replies = [report(1, size=2)]
     node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:
@@ -519,18 +423,24 @@ async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node)
         for _ in range(2):
             await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.table.tick()
-        assert node.table.states() == {"0": "alive", "1": "unresponsive"}
+        assert node.table.states() == {"0": "alive", "1": state}
     node.table.tick()
     assert node.table.states() == {"0": "alive", "1": "alive"}
 
 
-async def test_a_process_of_another_host_with_the_same_pid_is_not_meant(elsewhere: Node) -> None:
-    """The address of the missed process is none of this node's: its namesake here is alive."""
-    node = elsewhere
-    node.replies = [report(1, size=2)]
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        for _ in range(3):
-            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        node.table.tick()
-        assert node.table.states() == {"0": "alive", "1": "alive"}
+async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node) -> None:
+    """After the last rank has left, nothing connects to the listener that its child still holds."""
+    async with node.exporter("monitor") as exporter:
+        await node.look(exporter, 1.0)
+        stream = await node.listened_to(exporter)
+        for pid in (11, 12):
+            node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
+        await asyncio.to_thread(node.listen, 13)
+        before = node.connections
+        stream.close()
+        await node.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
+        for _ in range(8):
+            with pytest.raises(NoData):
+                await node.look(exporter, 1.0)
+            await asyncio.sleep(0.02)  # a connection would come now
+    assert node.connections == before

@@ -8,6 +8,7 @@ import pytest
 from client_metrics import samples
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
+from agent.sdk.evidence import EvidenceBoard
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.query import reports as saved_module
 from exporters.ras.query.jobs import OwnedJob
@@ -31,6 +32,7 @@ from exporters.ras.report.hangs import (
 )
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
+from exporters.ras.show import evidence
 from exporters.ras.show.families import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -77,14 +79,14 @@ def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | Non
     watches: dict[str, Watch] = {}
     for _ in range(polls):
         watches = watch(watches, report.communicators, 1000.0)
-    return told(report, watches)
+    return suspects_of(report, watches)
 
 
-def told(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
+def suspects_of(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
     """By communicator: suspects (rank there, rank in the whole job, reason) of a report that is watched already."""
     return {
-        name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in found]
-        for name, found in suspects(report.communicators, watches).items()
+        name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in result]
+        for name, result in suspects(report.communicators, watches).items()
     }
 
 
@@ -171,7 +173,7 @@ def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int,
     """Who is told when this is what two more reports say."""
     for when in (1100.0, 1110.0):
         watches = watch(watches, report.communicators, when)
-    return told(report, watches)
+    return suspects_of(report, watches)
 
 
 def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
@@ -179,18 +181,9 @@ def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None
     assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
     fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
     assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a number, so that the constant itself is tested
-
-
-@pytest.mark.parametrize("groups", [
-    pytest.param([], id="all others are equally far"),
-    pytest.param([reduced(DP2, {2: 9, 3: 9, 4: 8})], id="one is behind because it waits for it in its group"),
-])  # fmt: skip
-def test_where_nobody_else_is_it_a_rank_that_does_not_answer_is_named(groups: list[dict[str, Any]]) -> None:
-    """All others wait for a rank without which the job went on for long: it is named."""
     world = reduced(WORLD, {process: 52 for process in range(8) if process != 6}, missing=(6,))
-    its_group = reduced(TP1, {4: 53, 5: 53, 7: 53}, missing=(6,))
-    expected = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
-    assert hung(read(world, its_group, *groups), went_on(UNHEARD_SECONDS)) == expected
+    all_wait_for_it = [world, reduced(TP1, {4: 53, 5: 53, 7: 53}, missing=(6,)), reduced(DP2, {2: 9, 3: 9, 4: 8})]
+    assert hung(read(*all_wait_for_it), went_on(UNHEARD_SECONDS)) == fresh
 
 
 def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
@@ -200,30 +193,29 @@ def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
     assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
 
 
-def left(number: int, process: int) -> dict[str, Any]:
+def departed(number: int, process: int) -> dict[str, Any]:
     """A rank whose process answers and is not in the communicator any more."""
-    found = silent(number, process)
-    found["status"]["unresponsive"] = False
-    return found
+    result = silent(number, process)
+    result["status"]["unresponsive"] = False
+    return result
 
 
 def after(report: Report, seconds: float) -> list[tuple[int, str]]:
     """The suspects of a report that is seen again after so long: rank there, reason."""
     watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
-    return [(number, reason) for found in told(report, watches).values() for number, _, reason in found]
+    return [(number, reason) for result in suspects_of(report, watches).values() for number, _, reason in result]
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
-    """A rank that has aborted or left the communicator while the others are equally far is named, not sooner."""
-    report = read(group(WORLD, [rank(0, 0, AllReduce=5), rank(1, 1, AllReduce=5)], (left(2, 2),)))
-    assert (after(report, LEFT_SECONDS - 1.0), after(report, LEFT_SECONDS)) == ([], [(2, "left")])
-
-
-def test_a_communicator_that_half_have_left_waits_for_nobody() -> None:
-    """Where half of the ranks have left, the communicator is being torn down."""
+    """Ranks that aborted or left while the others are equally far are named, not sooner; half of all are a teardown."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
-    assert after(read(group(WORLD, three, (left(3, 3), left(4, 4)))), LEFT_SECONDS) == [(3, "left"), (4, "left")]
-    assert after(read(group(WORLD, three[:2], (left(3, 3), left(2, 2)))), LEFT_SECONDS) == []
+    one_left, two_of_five = (
+        group(WORLD, three, (departed(3, 3),)),
+        group(WORLD, three, (departed(3, 3), departed(4, 4))),
+    )
+    assert (after(read(one_left), LEFT_SECONDS - 1.0), after(read(one_left), LEFT_SECONDS)) == ([], [(3, "left")])
+    assert after(read(two_of_five), LEFT_SECONDS) == [(3, "left"), (4, "left")]
+    assert after(read(group(WORLD, three[:2], (departed(3, 3), departed(2, 2)))), LEFT_SECONDS) == []
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
@@ -265,16 +257,33 @@ def test_watches_outlive_the_agent() -> None:
     assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
 
 
-def test_watches_beyond_the_room_are_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one communicator more than there is room for, the one that has stood still the longest is saved."""
-    watches = watch({}, read(reduced(TP1, {4: 1, 5: 1})).communicators, 1000.0)
-    both = read(reduced(TP0, {0: 1, 1: 1}), reduced(TP1, {4: 1, 5: 1})).communicators
-    watches = watch(watches, both, 1010.0)
-    room = sum(each.size_bytes for each in watches.values())
+ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
+
+
+def still_watch(since_seconds: float, ranks: int = 1, seen_seconds: float = 900.0) -> Watch:
+    """A communicator that stands still."""
+    return Watch(bytes(ranks * MARK_BYTES), since_seconds, 2, seen_seconds)
+
+
+ROOM_OF_ONE = still_watch(0.0).size_bytes
+
+
+@pytest.mark.parametrize(("watches", "room", "saved"), [
+    pytest.param({ONE: {"0xb0": still_watch(2.0), "0xb1": still_watch(1.0)}}, 2 * ROOM_OF_ONE, {"1": ["0xb1", "0xb0"]},
+     id="room for both"),
+    pytest.param({ONE: {"0xb0": still_watch(2.0), "0xb1": still_watch(1.0)}}, 2 * ROOM_OF_ONE - 1, {"1": ["0xb1"]},
+     id="the one that stands still the longest"),
+    pytest.param({ONE: {"0xa0": still_watch(1.0, ranks=9)}, TWO: {"0xb0": still_watch(5.0)}}, ROOM_OF_ONE,
+     {"2": ["0xb0"]}, id="one too large costs itself alone"),
+    pytest.param({ONE: {hex(n): still_watch(n, seen_seconds=n) for n in range(9)}, TWO: {"0xb0": still_watch(500.0)}},
+     2 * ROOM_OF_ONE, {"1": ["0x8"], "2": ["0xb0"]}, id="of each job the one seen last before any job's others"),
+])  # fmt: skip
+def test_which_watches_are_saved(
+    watches: dict[OwnedJob, dict[str, Watch]], room: int, saved: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs share the room: no job, however many communicators it has, keeps another's out."""
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
-    assert [len(job.watches) for job in to_save({OwnedJob("7"): watches})] == [2]
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room - 1)
-    assert [[each.hash for each in job.watches] for job in to_save({OwnedJob("7"): watches})] == [["0xb1"]]
+    assert {job.job_id: [entry.hash for entry in job.watches] for job in to_save(watches)} == saved
 
 
 def test_damaged_marks_are_not_restored() -> None:
@@ -296,18 +305,18 @@ def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPat
     """One more than may be named over a whole report: those of the largest communicator are named first."""
     monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 2)
     small = reduced(TP0, {0: 9, 1: 9, 2: 8})
-    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [[rank.comm_rank for rank in each.launches.behind] for each in found if each.launches] == [[], [5, 6]]
+    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [[rank.comm_rank for rank in entry.launches.behind] for entry in result if entry.launches] == [[], [5, 6]]
     monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 3)
-    found = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [len(each.launches.behind) for each in found if each.launches] == [1, 2]
+    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
+    assert [len(entry.launches.behind) for entry in result if entry.launches] == [1, 2]
 
 
 def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
     """One more than may be named."""
     ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
-    for each in ranks:
-        each["status"]["async_error"] = 6
+    for entry in ranks:
+        entry["status"]["async_error"] = 6
     assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
 
 
@@ -339,19 +348,19 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
 def test_a_stalled_communicator_as_series() -> None:
     """Launches, the last one's time, the suspect and its lag are shown, and are fewer series than were admitted."""
     report = read(reduced(WORLD, everybody(50) | {5: 48}))
-    found = series(report, 8)
-    assert (found["launched_min", "a0", "AllReduce"], found["launched_max", "a0", "AllReduce"]) == (48, 50)
-    assert (found["last_launch_timestamp_seconds", "a0"], found["stalled", "a0"]) == (1000.0, 1)
-    assert found["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
-    assert found["rank_lag", "a0", "5", "5", "AllReduce"] == 2
+    result = series(report, 8)
+    assert result["launched_max", "a0", "AllReduce"] == 50
+    assert (result["last_launch_timestamp_seconds", "a0"], result["stalled", "a0"]) == (1000.0, 1)
+    assert result["suspect", "a0", "5", "5", "10.0.0.1", "1", "behind"] == 1
+    assert result["rank_lag", "a0", "5", "5", "AllReduce"] == 2
     watches = watch(watch({}, report.communicators, 1.0), report.communicators, 2.0)
-    assert len(found) <= series_of(report.communicators[0], watches)
+    assert len(result) <= series_of(report.communicators[0], watches)
 
 
 def test_a_running_communicator_as_series() -> None:
     """A lag of the moment is not shown: every report would make other series of it."""
-    found = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
-    assert (found["stalled", "a0"], [key for key in found if key[0] in ("rank_lag", "suspect")]) == (0, [])
+    result = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
+    assert (result["stalled", "a0"], [key for key in result if key[0] in ("rank_lag", "suspect")]) == (0, [])
 
 
 def test_global_ranks_are_those_of_the_whole_job_only() -> None:
@@ -377,12 +386,12 @@ def test_errors_and_aborts_as_series() -> None:
         ]
     ):
         ranks[number]["status"][key] = value
-    found = series(read(group(WORLD, ranks)), 7)
-    assert found["async_error", "a0", "0", "0", "remote_error"] == 1
-    assert found["async_error", "a0", "2", "2", "code_9"] == 1
-    assert (found["init_error", "a0", "4", "4", "system_error"], found["aborted", "a0", "5", "5"]) == (1, 1)
-    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in found) == 4
-    stages = {key[2]: value for key, value in found.items() if key[0] == "ranks"}
+    result = series(read(group(WORLD, ranks)), 7)
+    assert result["async_error", "a0", "0", "0", "remote_error"] == 1
+    assert result["async_error", "a0", "2", "2", "code_9"] == 1
+    assert (result["init_error", "a0", "4", "4", "system_error"], result["aborted", "a0", "5", "5"]) == (1, 1)
+    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in result) == 4
+    stages = {key[2]: value for key, value in result.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
 
 
@@ -401,12 +410,13 @@ def test_an_abort_is_shown_for_a_minute() -> None:
     assert seen == {AbortedRank("0xa0", 1): Abort(1000.0, 1)}
     assert aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS) == {}
     assert aborted(seen, aborting(1), 1050.0) == {AbortedRank("0xa0", 1): Abort(1050.0, 1)}
+    assert aborted(seen, aborting(), 900.0) == {}  # the clock was set back
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more than the limit, those seen first are shown."""
     monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
-    assert [each.comm_rank for each in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
+    assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
@@ -414,11 +424,11 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
     bare = [
         {key: value for key, value in rank(n, n).items() if key not in ("status", "collective_counts")} for n in (0, 1)
     ]
-    found = series(read(group(WORLD, bare)), 2)
-    assert {key[2] for key in found if key[0] == "ranks"} == {
+    result = series(read(group(WORLD, bare)), 2)
+    assert {key[2] for key in result if key[0] == "ranks"} == {
         "expected", "responding", "missing", "unresponsive", "dead",
     }  # fmt: skip
-    assert {key[0] for key in found} == {"ranks"}
+    assert {key[0] for key in result} == {"ranks"}
 
 
 @pytest.mark.slow
@@ -428,46 +438,44 @@ def test_many_small_communicators_fit_the_checkpoint() -> None:
     assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
 
 
-def test_a_watch_beyond_the_room_costs_itself_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A communicator that is too large to be saved does not keep those of others out."""
-    large = {"0xa0": Watch(bytes(9 * MARK_BYTES), 1.0, 2, 2.0)}
-    small = {"0xb0": Watch(bytes(MARK_BYTES), 5.0, 2, 6.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", large["0xa0"].size_bytes - 1)
-    saved = to_save({OwnedJob("1", "uid/1"): large, OwnedJob("2", "uid/2"): small})
-    assert [(job.job_id, [each.hash for each in job.watches]) for job in saved] == [("2", ["0xb0"])]
-
-
-def test_what_one_job_left_behind_does_not_keep_another_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each job's communicator seen last is saved before any job's others, however long those stand still."""
-    gone = {hex(number): Watch(bytes(MARK_BYTES), 1.0 + number, 2, 2.0 + number) for number in range(9)}
-    hung = {"0xb0": Watch(bytes(MARK_BYTES), 500.0, 2, 900.0)}
-    monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", 8 * hung["0xb0"].size_bytes)
-    saved = to_save({OwnedJob("1", "uid/1"): gone, OwnedJob("2", "uid/2"): hung})
-    assert {job.job_id for job in saved} == {"1", "2"}
-
-
-def test_an_abort_has_one_series() -> None:
-    """A rank of which a later report tells another number in the job, or none, aborted once."""
-    ranks = [rank(number, number) for number in range(4)]
-    ranks[3]["status"]["abort_flag"] = True
-    part = [rank(1 - number, 2 + number) for number in range(2)]
-    part[1]["status"]["abort_flag"] = True
-    first = read(group(WORLD, [rank(number, number) for number in range(4)]), group(TP0, part))
-    second = read(group(TP0, part))
-    seen = aborted(aborted({}, first, 1000.0), second, 1007.0)
-    job = JobReport(ProcessKey(1, 1), second, 0.0, 4, watch({}, second.communicators, 1007.0), aborted=seen)
-    assert (
-        len([sample.labels for sample in samples(render_reports({"7": job})) if sample.name.endswith("_aborted")]) == 1
-    )
-
-
-def test_a_clock_that_was_set_back_keeps_no_abort() -> None:
-    """An abort that was seen in what is now the future is not shown for as long as the clock was wrong."""
-    assert aborted(aborted({}, aborting(1), 5000.0), aborting(), 1400.0) == {}
-
-
 def test_a_clock_that_was_set_back_delays_no_hang() -> None:
     """A communicator stands still at the latest since the first report by the new clock."""
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
     watches = watch(watch({}, still, 5000.0), still, 1400.0)
     assert (watches["0xa0"].since_seconds, watch(watches, still, 1700.0)["0xa0"].still_seconds) == (1400.0, 300.0)
+
+
+HELD_UP = read(reduced(1, {0: 8, 1: 7}))
+
+
+def report_of_stall(report_seconds: list[float]) -> JobReport:
+    """The last of equal reports of a job of which one rank has launched less."""
+    watches: dict[str, Watch] = {}
+    for seconds in report_seconds:
+        watches = watch(watches, HELD_UP.communicators, seconds)
+    blamed = suspects(HELD_UP.communicators, watches)
+    return JobReport(ProcessKey(1, 1), HELD_UP, 0.0, 2, watches, report_seconds[-1], suspects=blamed)
+
+
+def test_what_a_bundle_has_of_a_stalled_job() -> None:
+    """It stood still between equal reports, however long ago; suspects are named if their rank in the job is known."""
+    assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
+    report = report_of_stall([1000.0, 1030.0])
+    assert evidence.stalls({"7": report}) == {"7": 30.0}
+    assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
+    for suspect in (one for ranks in report.suspects.values() for one in ranks):
+        suspect.rank.rank = None
+    part = evidence.bundle_part(report)
+    assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
+    assert evidence.bundle_part(None).files == {}
+
+
+def test_the_longer_of_two_stalls_counts() -> None:
+    """Of two exporters that tell of a job the longer time counts, until that one has ended."""
+    board = EvidenceBoard()
+    ras, other = board.of("ras"), board.of("other")
+    ras.tell_stalls(lambda: {"7": 10.0})
+    other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
+    assert ras.stalls() == {"7": 15.0, "8": 20.0}
+    other.close()
+    assert ras.stalls() == {"7": 10.0}

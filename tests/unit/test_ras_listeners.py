@@ -1,14 +1,22 @@
 """Who listens where RAS does, and which library it runs, over a made-up /proc."""
 
+import asyncio
 import os
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from fake_clock import FakeClock
 from proc_tree import ProcTree
 
+from agent.helper.by_user import ByUser
+from agent.helper.client import Helpers
+from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
+from agent.system import inside
+from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
 from exporters.ras.local import job_files, listeners, sockets as sockets_module
 from exporters.ras.local.job_files import (
     MAX_LINE,
@@ -18,12 +26,15 @@ from exporters.ras.local.job_files import (
     files_of,
     parse,
     read_conf,
+    read_files,
     read_one,
     version_in,
 )
 from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
 from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.query import runner as runner_module
+from exporters.ras.query.runner import FILE_READER, JobFiles
 
 V4 = Endpoint("127.0.0.1", 28028)
 V6 = Endpoint("::1", 28028)
@@ -62,11 +73,11 @@ class Search(ListenerSearch):
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """Look until nothing is left to be read."""
-        found = super().look(processes)
-        while asked := self.wanted():
-            self.note(asked, {key: read_one(request) for key, request in asked.items()})
-            found = super().look(processes)
-        return found
+        sites = super().look(processes)
+        while requests := self.wanted():
+            self.note(requests, {key: read_one(request) for key, request in requests.items()})
+            sites = super().look(processes)
+        return sites
 
 
 def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
@@ -95,17 +106,19 @@ def test_a_table_gives_its_listening_sockets() -> None:
     assert listening == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
 
 
-def test_listeners_belong_to_the_rank_processes_that_hold_them(tree: ProcTree) -> None:
-    """Each listener is served by the process that holds it, with its library's version."""
-    keys = add(tree, 10, 71), add(tree, 20, 72, 73)
-    assert look(tree, *keys) == {V4: Site(dict.fromkeys(keys, Server((2, 30, 7), 1.0)), 0)}
-
-
-def test_a_listener_that_no_rank_holds_is_unowned(tree: ProcTree) -> None:
-    """A child that outlived its rank holds the listener still: it is no rank's."""
-    key = add(tree, 10, 71)
-    add(tree, 30, 72, threads={})
-    assert look(tree, key) == {V4: Site({key: Server((2, 30, 7), 1.0)}, 1)}
+def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is unowned once its rank left, gave it away, or holds it under a descriptor beyond the bound."""
+    first, second = add(tree, 10, 71), add(tree, 20, 72, 73)
+    search = Search(tree.root, (V4,))
+    assert search.look([first, second]) == {V4: Site(dict.fromkeys((first, second), Server((2, 30, 7), 1.0)), 0)}
+    assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
+    (tree.root / "20/fd/40").unlink()
+    assert search.look([first, second])[V4].unowned == 1
+    (tree.root / "10/fd/50").symlink_to("socket:[72]")
+    assert search.look([first, second])[V4] == Site({first: Server((2, 30, 7), 1.0)}, 0)
+    for bound, unowned in ((2, 0), (1, 1)):
+        monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", bound)
+        assert look(tree, first)[V4].unowned == unowned
 
 
 @pytest.mark.parametrize(
@@ -116,14 +129,6 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
     """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""
     key = add(tree, 10, 71, 72, threads=threads)
     assert look(tree, key)[V4].unowned == (0 if owned else 2)
-
-
-def test_a_listener_is_unowned_once_its_rank_left(tree: ProcTree) -> None:
-    """What was found of a process is forgotten when it is no rank process any more."""
-    first, second = add(tree, 10, 71), add(tree, 20, 72)
-    search = Search(tree.root, (V4,))
-    assert search.look([first, second])[V4].unowned == 0
-    assert search.look([second])[V4] == Site({second: Server((2, 30, 7), 1.0)}, 1)
 
 
 def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
@@ -195,17 +200,21 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
         version_of(library(tmp_path / "cut", good, sections=4))
 
 
-def test_the_version_of_an_unnumbered_library_is_read_from_it(tree: ProcTree) -> None:
-    """Where the name has no version the file is read as the process has it; a FIFO in its place holds up nobody."""
+@pytest.mark.parametrize(("name", "text", "server"), [
+    ("libnccl.so.2", b"NCCL version 2.31.2+cuda13.3\0", Server((2, 31, 2), 1.0)),
+    ("librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0", Server((2, 28, 3), 1.0, "rccl")),
+])  # fmt: skip
+def test_the_version_of_an_unnumbered_library_is_read_from_it(
+    tree: ProcTree, name: str, text: bytes, server: Server
+) -> None:
+    """If a library's name has no version, as RCCL's, its file has it; a FIFO in its place holds up nobody."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
-    (tree.root / "10/maps").write_text(
-        NAMED.replace("/usr/lib/x86_64-linux-gnu/libnccl.so.2.30.7", "/opt/libnccl.so.2")
-    )
-    library(inside / "libnccl.so.2", b"NCCL version 2.31.2+cuda13.3\0")
-    assert look(tree, key)[V4].servers[key].version == (2, 31, 2)
-    (inside / "libnccl.so.2").unlink()
-    os.mkfifo(inside / "libnccl.so.2")
+    (tree.root / "10/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /opt/{name}\n")
+    library(inside / name, text)
+    assert look(tree, key)[V4].servers[key] == server
+    (inside / name).unlink()
+    os.mkfifo(inside / name)
     assert look(tree, key)[V4].servers[key].version is None
     (tree.root / "10/maps").unlink()
     assert look(tree, key)[V4].servers[key].version is None
@@ -303,15 +312,6 @@ def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatc
     assert look(tree)[V4].unowned == 1
 
 
-def test_descriptors_beyond_the_bound_are_not_looked_at(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with more descriptors than the bound owns what is found among the first: the rest is nobody's."""
-    key = add(tree, 10, 71, 72)
-    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 2)
-    assert look(tree, key)[V4].unowned == 0
-    monkeypatch.setattr(listeners, "MAX_DESCRIPTORS", 1)
-    assert look(tree, key)[V4].unowned == 1
-
-
 def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
@@ -323,15 +323,6 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
     key = add(tree, 10, 71, 72)
     monkeypatch.setattr(job_files, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
     assert look(tree, key)[V4].servers[key].version is None
-
-
-def test_rccl_is_told_from_its_name(tree: ProcTree) -> None:
-    """RCCL's library is named after ROCm's version: its own is read from its text."""
-    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
-    inside.mkdir(parents=True)
-    (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/librccl.so.1.0.70000\n")
-    library(inside / "librccl.so.1.0.70000", b"RCCL version : 2.28.3-HEAD:1a2b\0")
-    assert look(tree, key)[V4].servers[key] == Server((2, 28, 3), 1.0, "rccl")
 
 
 def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None:
@@ -379,37 +370,19 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
     assert look(tree, key)[V4].unowned == 1
 
 
-def test_a_listener_that_its_process_gave_away_is_not_its_any_more(tree: ProcTree) -> None:
-    """The process that held a listener at the last look must still hold it, under the same descriptor."""
-    first, second = add(tree, 10, 71, 72), add(tree, 11)
-    search = Search(tree.root, (V4,))
-    assert list(search.look([first, second])[V4].servers) == [first]
-    (tree.root / "10/fd/40").unlink()
-    assert search.look([first, second])[V4].unowned == 1
-    (tree.root / "11/fd/50").symlink_to("socket:[71]")
-    assert list(search.look([first, second])[V4].servers) == [first, second]
-
-
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its row is found where it ends at the bound, and one byte beyond it is not."""
+    """A row that ends at the bound counts, one a byte beyond it does not; tcp6 has those to a listener of both."""
     server, client = V4, Endpoint("127.0.0.1", 40001)
-    found = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
-    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + found)
+    line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)
     expected = sockets_module.Socket(server, client, 0, 99)
     size = (tree.root / "net/tcp").stat().st_size
     monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
     assert sockets_module.connection(tree.root / "net", server, client) == expected
     monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
     assert sockets_module.connection(tree.root / "net", server, client) is None
-
-
-def test_a_connection_to_a_listener_of_both_families(tree: ProcTree) -> None:
-    """The kernel has IPv4's connections to it among those of IPv6."""
-    mapped = "0000000000000000FFFF0000"
-    line = f"1: {mapped}0100007F:6D7C {mapped}0100007F:9C41 01 0:0 0:0 0 0 0 99 1\n"
-    (tree.root / "net/tcp6").write_text(HEAD + line)
-    client = Endpoint("127.0.0.1", 40001)
-    assert sockets_module.connection(tree.root / "net", V4, client) == sockets_module.Socket(V4, client, 0, 99)
+    (tree.root / "net/tcp6").write_text(line.replace("0100007F", "0000000000000000FFFF00000100007F"))
+    assert sockets_module.connection(tree.root / "net", server, client) == expected
 
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
@@ -419,3 +392,140 @@ def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> N
     with (tree.root / "net/tcp").open("a") as table:
         table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
     assert search.server_of(site, V4, Endpoint("127.0.0.1", 40001)) is None
+
+
+SETTING = "NCCL_RAS_TIMEOUT_FACTOR=7\n"
+FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)
+
+
+@pytest.fixture
+def job_root(tmp_path: Path) -> Path:
+    """A process' root directory, with a file, beside which lies another that is not the job's."""
+    job_root = tmp_path / "proc/10/root"
+    (job_root / "etc/deep").mkdir(parents=True)
+    (job_root / "etc/nccl.conf").write_text(SETTING)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside/nccl.conf").write_text("not the job's")
+    return job_root
+
+
+def text_of(job_root: Path, path: str) -> str:
+    """What the file says; the name of the error where it cannot be opened."""
+    try:
+        fd = open_inside(str(job_root), path)
+    except OSError as error:
+        return type(error).__name__
+    try:
+        return os.read(fd, 100).decode()
+    finally:
+        os.close(fd)
+
+
+def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:
+    """Absolute links and any number of .. are the job's, in a directory on the way as well as in the last name."""
+    outside = job_root.parents[2] / "outside"
+    for name, target in {"dir": outside, "up": "../../../outside", "file": outside / "nccl.conf"}.items():
+        (job_root / name).symlink_to(target)
+    for path in ("/dir/nccl.conf", "/up/nccl.conf", "/file", "/../../../outside/nccl.conf"):
+        assert text_of(job_root, path) == "FileNotFoundError"
+    (job_root / "own").symlink_to("/etc")
+    (job_root / "etc/deep/conf").symlink_to("../nccl.conf")
+    for path in ("/own/nccl.conf", "/own/deep/conf", "/../etc//./deep/../nccl.conf", "/own/deep/../../etc/nccl.conf"):
+        assert text_of(job_root, path) == SETTING
+
+
+def test_nothing_but_a_regular_file_is_opened(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO, a directory, a socket's place are not opened at all; a name below a file is none."""
+    os.mkfifo(job_root / "fifo")
+    opened = []
+    monkeypatch.setattr(inside, "open_regular", lambda fd: opened.append(fd) or inside_regular(fd))
+    assert [text_of(job_root, path) for path in ("/fifo", "/etc", "/", "/etc/nccl.conf/x")] == ["OSError"] * 3 + [
+        "NotADirectoryError"
+    ]
+    assert len(opened) == 3
+
+
+inside_regular = inside.open_regular
+
+
+def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
+    """So many links, directories and bytes are followed, and not one more; no descriptor is left."""
+    before = len(os.listdir("/proc/self/fd"))
+    (job_root / "l0").symlink_to("etc/nccl.conf")
+    for number in range(1, MAX_LINKS + 1):
+        (job_root / f"l{number}").symlink_to(f"l{number - 1}")
+    assert (text_of(job_root, f"/l{MAX_LINKS - 1}"), text_of(job_root, f"/l{MAX_LINKS}")) == (SETTING, "OSError")
+    level = job_root
+    for _ in range(MAX_NAMES - 1):
+        level /= "d"
+    level.mkdir(parents=True)
+    (level / "f").write_text(SETTING)
+    assert text_of(job_root, "/d" * (MAX_NAMES - 1) + "/f") == SETTING
+    (level / "d").mkdir()
+    (level / "d/f").write_text(SETTING)
+    assert text_of(job_root, "/d" * MAX_NAMES + "/f") == "OSError"
+    path = "/etc/nccl.conf"
+    assert text_of(job_root, "/" * (MAX_PATH_BYTES - len(path)) + path) == SETTING
+    assert text_of(job_root, "/" * (MAX_PATH_BYTES - len(path) + 1) + path) == "OSError"
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
+    """One that says it is empty may have effects when it is read: kmsg takes messages from others."""
+    proc = str(job_root.parents[1])
+    (job_root / "empty").write_text("")
+    os.truncate(job_root / "empty", 0)
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
+    assert job_files.read_one(FileRequest(proc, 10, 0, ("/etc/nccl.conf",))) == FOUND
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others are answered meanwhile."""
+    gate = threading.Event()
+
+    def read_or_hang(request: FileRequest) -> FileFacts:
+        if request.uid:
+            gate.wait()
+        return job_files.read_one(request)
+
+    monkeypatch.setattr(job_files, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(job_files, "_readers", ByUser(read_or_hang))
+    both = [FileRequest(str(job_root.parents[1]), 10, uid, ("/etc/nccl.conf",)) for uid in (100, 0)]
+    assert read_files(both, b"") == [None, FOUND]
+    gate.set()
+
+
+class Wanting(ListenerSearch):
+    """Wants these files, and notes what it is told."""
+
+    def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
+        self.wants = wanted
+        self.answers: dict[ProcessKey, FileFacts] = {}
+
+    def wanted(self) -> dict[ProcessKey, FileRequest]:
+        return {key: request for key, request in self.wants.items() if key not in self.answers}
+
+    def note(self, _asked: object, sites: object) -> None:
+        self.answers.update(sites)  # type: ignore[call-overload]
+
+
+async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request more than the bound waits for the next time; a helper that fails is asked again."""
+    monkeypatch.setattr(runner_module, "MAX_REQUESTS", 2)
+    helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
+    request = FileRequest(str(job_root.parents[1]), 10, 0, ("/etc/nccl.conf",))
+    search = Wanting({ProcessKey(pid, 1): request for pid in (1, 2, 3)})
+    reader = JobFiles(helper, thread, Logger("ras"))
+    for expected in (2, 3):
+        assert await reader.read_for(search)
+        assert search.answers == {ProcessKey(pid, 1): FOUND for pid in range(1, expected + 1)}
+    assert not await reader.read_for(search)
+    search.answers.clear()
+    process = helper._process
+    assert process is not None
+    process.kill()
+    async with asyncio.timeout(10.0):
+        while not await reader.read_for(search):
+            pass
+    await helper.stop()
+    thread.stop()

@@ -55,7 +55,6 @@ class Station:
         return self.monitors.snapshot()
 
     async def follow(self, servers: frozenset[ProcessKey] = SERVERS) -> None:
-        """Listen to the one address."""
         await self.monitors.follow({self.endpoint: servers})
 
     async def begin(self) -> asyncio.StreamWriter:
@@ -83,10 +82,10 @@ def streams_under_way() -> int:
 @asynccontextmanager
 async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
     """A station whose server is up; at the end every connection must have ended."""
-    found = Station()
-    async with served(serve or found.serve) as found.endpoint:
-        yield found
-        await found.monitors.drain()
+    counts = Station()
+    async with served(serve or counts.serve) as counts.endpoint:
+        yield counts
+        await counts.monitors.drain()
 
 
 async def test_all_events_are_asked_for_and_counted() -> None:
@@ -98,8 +97,8 @@ async def test_all_events_are_asked_for_and_counted() -> None:
         await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
         assert here.monitors.take_wakes() == set()
         writer.write(DEAD + b"garbage\n" + RECOVERED)
-        found = await here.until(lambda now: now.events.total() == 3)
-        assert found.events == {"PEER_RECOVERED": 2, "PEER_DEAD": 1}
+        counts = await here.until(lambda now: now.events.total() == 3)
+        assert counts.events == {"PEER_RECOVERED": 2, "PEER_DEAD": 1}
         assert here.monitors.take_wakes() == {here.endpoint}
         assert here.monitors.take_wakes() == set()
         writer.write(SILENT)
@@ -159,8 +158,8 @@ async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
         for _ in range(8):
             waits.append(await wait(here))
             await here.cut(here.writers[-1])
-        for longest, found in zip((1, 2, 4, 8, 16, 32, 60, 60), waits, strict=True):
-            assert 0.5 * longest <= found <= longest + 0.25
+        for longest, counts in zip((1, 2, 4, 8, 16, 32, 60, 60), waits, strict=True):
+            assert 0.5 * longest <= counts <= longest + 0.25
         await wait(here)
         here.clock.advance(LAST_RETRY_SECONDS)
         await here.cut(here.writers[-1])
@@ -204,9 +203,9 @@ async def test_a_flood_is_read_piece_by_piece() -> None:
     async with station(flood) as here:
         await here.follow()
         began = asyncio.get_running_loop().time()
-        found = await here.until(lambda now: len(DEAD) * now.events.total() >= 3 * PIECE_BYTES)
+        counts = await here.until(lambda now: len(DEAD) * now.events.total() >= 3 * PIECE_BYTES)
         took = asyncio.get_running_loop().time() - began
-        assert len(DEAD) * found.events.total() <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
+        assert len(DEAD) * counts.events.total() <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
 
 
 async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -259,21 +258,21 @@ async def test_nobody_listens() -> None:
 async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that answers is listened to on; one that does not has stopped: its stream has ended, and that alarms."""
     monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.3)
-    asked = 0
+    pings = 0
 
     async def answering_twice(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
+        nonlocal pings
         for answer in ANSWERS:
             await reader.readline()
             writer.write(answer)
         while line := await reader.readline():
             assert line == b"CLIENT PROTOCOL 2\n"
-            asked += 1
-            if asked <= 2:
+            pings += 1
+            if pings <= 2:
                 writer.write(ANSWERS[0])
 
     async with station(answering_twice) as here:
         await here.follow()
-        found = await here.until(lambda now: now.errors.total() > 0)
-        assert (asked, found.errors, here.up) == (3, {"deadline": 1}, [False])
+        counts = await here.until(lambda now: now.errors.total() > 0)
+        assert (pings, counts.errors, here.up) == (3, {"deadline": 1}, [False])
         assert here.monitors.take_wakes() == {here.endpoint}

@@ -27,13 +27,13 @@ class Forger:
 
     def __init__(self, node: Node, env: dict[str, str], evidence: str = "thread") -> None:
         self._node = node
-        self.asked = 0
+        self.queries = 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         node.add(21, env | {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}"}, None, evidence, uid=ATTACKER, port=self.port)
 
     async def report(self) -> bytes:
-        self.asked += 1
+        self.queries += 1
         whole = json.loads(report(2, size=4, pids=(21, 21, 11, 12), hash_number=FORGED))
         for missing in whole["communicators"][0]["missing_ranks"]:
             missing["status"] = {"unresponsive": True, "considered_dead": True}
@@ -55,9 +55,9 @@ async def watched(node: Node, forger: Forger, seconds: float) -> RasSnapshot:
     async with served(node.serve, node.listener), served(forger.serve, forger.listener):
         exporter = await node.start(RasConfig(addresses=[f"127.0.0.1:{node.port}"], role="reporter"))
         for _ in range(6):
-            found = await node.look(exporter, seconds)
+            snapshot = await node.look(exporter, seconds)
         await exporter.drain()
-    return found
+    return snapshot
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
     forger = Forger(node, environment(0, world=4, job=claim))
     if first == "attacker":
         add_victims()
-    found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
-    assert forger.asked > 0
+    snapshot = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
+    assert forger.queries > 0
     node.table.ranks.tick()
     processes = node.table.ranks.running()
     for pid in (11, 12):
@@ -95,23 +95,23 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
     theirs = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
     shown = {
         job_id: [communicator.hash for communicator in job.report.communicators]
-        for job_id, job in found.reports.items()
+        for job_id, job in snapshot.reports.items()
     }
     assert [shown[job_id] for job_id in theirs] == [["0xab"]]
     assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in theirs)
 
 
-@pytest.mark.parametrize("asked", [True, False], ids=["asked as well", "without RAS"])
-def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, asked: bool) -> None:
+@pytest.mark.parametrize("is_queried", [True, False], ids=["asked as well", "without RAS"])
+def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_queried: bool) -> None:
     """Of two users' processes without ranks each is named by its own user's report alone."""
     for pid in (11, 12):
-        node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library", uid=VICTIM, port=None if asked else 1)
+        node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library", uid=VICTIM, port=None if is_queried else 1)
     forger = Forger(node, {"SLURM_JOB_ID": "4712"}, "library")
     asyncio.run(watched(node, forger, 6.0 * LABELS_WAIT_SECONDS))
-    assert forger.asked > 0
+    assert forger.queries > 0
     processes = node.table.ranks.running()
     for pid in (11, 12):
-        assert {comm for comm, _ in processes[ProcessKey(pid, 5000)].members} == ({"ab"} if asked else set())
+        assert {comm for comm, _ in processes[ProcessKey(pid, 5000)].members} == ({"ab"} if is_queried else set())
 
 
 def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node) -> None:
@@ -122,5 +122,5 @@ def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node)
     (node.tree.root / "net/tcp6").write_text(
         f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
     )
-    found = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
-    assert [communicator.hash for communicator in found.reports["4711"].report.communicators] == ["0xab"]
+    snapshot = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
+    assert [communicator.hash for communicator in snapshot.reports["4711"].report.communicators] == ["0xab"]

@@ -45,7 +45,6 @@ class Always(ListenerSearch):
         self._bench = bench
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The one that the bench has."""
         return self._bench.reached
 
 
@@ -199,27 +198,31 @@ class Reached(ListenerSearch):
         self.servers = list(servers)
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """The next."""
         return self.servers.pop(0) if self.servers else None
 
 
-@pytest.mark.parametrize(("accepting", "present", "left"), [
+@asynccontextmanager
+async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[QueryRunner, Reached]]:
+    """A query runner whose connections these processes accept."""
+    thread = OwnThread("ras")
+    search = await thread.call(lambda: Reached(accepting))
+    yield QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras")), search
+    thread.stop()
+
+
+@pytest.mark.parametrize(("accepting", "present", "unused"), [
     ([SECOND, FIRST, FIRST, THIRD, FIRST], frozenset({FIRST, THIRD}), 1),
     ([SECOND, FIRST], frozenset({FIRST}), 0),
     ([SECOND] * MAX_ATTEMPTS + [FIRST], frozenset(), 1),
 ], ids=["all", "some", "beyond the attempts"])  # fmt: skip
 async def test_processes_that_answer_a_greeting(
-    accepting: list[ProcessKey], present: frozenset[ProcessKey], left: int
+    accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
     """Connections are made until all the wanted have answered, or as many as are allowed; nothing else is said."""
     heard: list[bytes] = []
-    thread = OwnThread("ras")
-    search = await thread.call(lambda: Reached(accepting))
-    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
-    async with served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
-        found = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
-    thread.stop()
-    assert (found, len(search.servers), set(heard) - {b""}) == (present, left, {b"CLIENT PROTOCOL 2\n"})
+    async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
+        received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
+    assert (received, len(search.servers), set(heard) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
     assert runner.queries == 0
 
 
@@ -231,13 +234,9 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
         accepted.append(await reader.readline())
         await reader.read()
 
-    thread = OwnThread("ras")
-    search = await thread.call(lambda: Reached([FIRST]))
-    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
-    async with served(silent) as endpoint:
+    async with runner_of([FIRST]) as (runner, _), served(silent) as endpoint:
         target = QueryTarget(endpoint, SITE, frozenset({FIRST}), PIDS)
         assert await runner.present(target, QueryLimits(step_seconds=0.05)) == frozenset()
-    thread.stop()
     assert accepted == [b"CLIENT PROTOCOL 2\n"]
 
 
@@ -254,11 +253,8 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
     async def nobody(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         raise AssertionError("nobody monitors")
 
-    thread = OwnThread("ras")
-    search = await thread.call(lambda: Reached([FIRST, *[fourth] * 15, SECOND]))
-    runner = QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras"))
-    async with served(conversing(reply, nobody)) as endpoint:
-        found = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
-    thread.stop()
-    assert [answer.server for answer in found] == [FIRST, SECOND]
+    accepting = [FIRST, *[fourth] * 15, SECOND]
+    async with runner_of(accepting) as (runner, _), served(conversing(reply, nobody)) as endpoint:
+        received = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
+    assert [answer.server for answer in received] == [FIRST, SECOND]
     assert not runner.errors

@@ -4,13 +4,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from rank_table import Table
 
 from agent.sdk.exporter import OwnThread
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilence
-from exporters.ras.local.sockets import MAX_ADDRESSES, Addresses, addresses_in, parse_fib_trie, parse_if_inet6
+from exporters.ras.local.sockets import MAX_ADDRESSES, addresses_in
 from exporters.ras.query.jobs import OwnedJob
-from exporters.ras.query.witness import Witness, named_here, silences, unambiguous, unheard
+from exporters.ras.query.witness import Witness, silences, unambiguous
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
 
@@ -18,65 +19,46 @@ DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"
 A, B, C = ProcessKey(4001, 1), ProcessKey(4002, 1), ProcessKey(4003, 1)
 NAMES = {A: (HERE, 1), B: (HERE, 2)}
-FIB_TRIE = """\
-Main:
-  +-- 0.0.0.0/0 3 0 5
-     |-- 0.0.0.0
-        /0 universe UNICAST
-     +-- 127.0.0.0/8 2 0 2
-        +-- 127.0.0.0/31 1 0 0
-           |-- 127.0.0.0
-              /8 host LOCAL
-           |-- 127.0.0.1
-              /32 host LOCAL
-        |-- 127.255.255.255
-           /32 link BROADCAST
-     +-- 192.0.2.0/24 2 0 2
-        |-- 192.0.2.2
-           /32 host LOCAL
-        |-- 192.0.2.255
-           /32 link BROADCAST
-"""
-IF_INET6 = (
-    "fd000000000000000000000000000002 04 40 00 82     eth0\n00000000000000000000000000000001 01 80 10 80       lo\n"
-)
 
 
 def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
     """A report of one communicator of processes on one host, by their pids."""
     named = tuple(MissingRank(pid, Place(host, pid, 0), reason=reason) for pid, reason in missed.items())
     size = len(heard) + len(missed)
-    found = Communicator("0xab", size, len(heard), len(missed), None, None, named)
-    return Report("2.30.7", (found,), frozenset((host, pid) for pid in heard), 0, {})
+    result = Communicator("0xab", size, len(heard), len(missed), None, None, named)
+    return Report("2.30.7", (result,), frozenset((host, pid) for pid in heard), 0, {})
 
 
-def test_a_missed_process_is_counted_on() -> None:
-    """Report after report misses process 2: since the first of them, so often; heard again, nothing is left."""
-    found = silences({}, report((1,), {2: "unresponsive"}), [], NAMES, (10.0, 1010.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 1)}
-    found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 2)}
-    assert silences(found, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
+MISSED = RasSilence(10.0, 1010.0, 1)
 
 
-def test_a_process_that_makes_another_communicator_is_not_missed() -> None:
-    """A rank that answers and is not in the communicator is no silence."""
-    assert silences({}, report((1,), {2: "no_communicator"}), [], NAMES, (10.0, 1010.0)) == {}
-
-
-def test_a_process_that_answers_a_greeting_contradicts() -> None:
-    """Missed by a report, it answers when it is greeted: that is remembered, and of another it says nothing."""
-    missed: dict[int, MissingReason] = {1: "dead", 2: "dead"}
-    found = silences({}, report((), missed), [], NAMES, (10.0, 1010.0), {B})
-    assert found == {A: RasSilence(10.0, 1010.0, 1), B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
-    assert silences(found, report((), missed), [], NAMES, (20.0, 1020.0))[B].contradicted
+@pytest.mark.parametrize(("missed", "others", "present", "silent"), [
+    pytest.param({2: "unresponsive"}, [], {}, {B: MISSED}, id="missed"),
+    pytest.param({2: "no_communicator"}, [], {}, {}, id="makes another communicator"),
+    pytest.param({1: "dead", 2: "dead"}, [], {B}, {A: MISSED, B: replace(MISSED, contradicted=True)}, id="greeted"),
+    pytest.param({2: "dead"}, [report((2,), {1: "dead"})], {}, {B: replace(MISSED, contradicted=True)},
+     id="dead to all others after a minute's stop, it answers for itself"),
+])  # fmt: skip
+def test_who_is_silent(
+    missed: dict[int, MissingReason],
+    others: list[Report],
+    present: set[ProcessKey],
+    silent: dict[ProcessKey, RasSilence],
+) -> None:
+    """A silence counts on from the first report that misses the process; an answer contradicts it, and ends none."""
+    heard = tuple({1, 2} - missed.keys())
+    result = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
+    assert result == silent
+    result = silences(result, report(heard, missed), [], NAMES, (20.0, 1020.0))
+    assert result == {key: replace(known, reports=2) for key, known in silent.items()}
+    assert silences(result, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
 
 
 @pytest.fixture
 def proc_root(tmp_path: Path) -> Path:
     """A /proc with the addresses of the processes' network."""
     (tmp_path / f"{C.pid}/net").mkdir(parents=True)
-    (tmp_path / f"{C.pid}/net/fib_trie").write_text(FIB_TRIE)
+    (tmp_path / f"{C.pid}/net/fib_trie").write_text("|-- 192.0.2.2\n   /32 host LOCAL\n")
     return tmp_path
 
 
@@ -100,84 +82,43 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
     assert greeted == [{A, B}, {A}]
 
 
-def test_a_process_that_answers_for_itself_contradicts() -> None:
-    """Dead to all others for ever after a minute's stop, it answers once for itself: that is remembered."""
-    alone = report((2,), {1: "dead"})
-    found = silences({}, report((1,), {2: "dead"}), [alone], NAMES, (10.0, 1010.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 1, contradicted=True)}
-    found = silences(found, report((1,), {2: "dead"}), [], NAMES, (20.0, 1020.0))
-    assert found == {B: RasSilence(10.0, 1010.0, 2, contradicted=True)}
-
-
-def test_processes_are_found_by_pid() -> None:
-    """A report's processes, answering or not, are named for the pids of this node, whoever's they are."""
-    found = named_here(report((1, 9), {2: "dead"}), {1: [A], 2: [B, C]})
-    assert found == [(A, (HERE, 1)), (B, (HERE, 2)), (C, (HERE, 2))]
-
-
-@pytest.mark.parametrize(("found", "expected"), [
+@pytest.mark.parametrize(("result", "expected"), [
     ([(A, (HERE, 1)), (B, (HERE, 2))], {A: (HERE, 1), B: (HERE, 2)}),
     ([(A, (HERE, 7)), (B, (HERE, 7))], {}),
     ([(A, (HERE, 7)), (A, ("10.0.0.9", 7))], {}),
     ([], {}),
 ])  # fmt: skip
 def test_only_names_of_one_process_count(
-    found: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
+    result: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
 ) -> None:
     """Two processes of one name, or two names for one process: nobody can tell who is meant."""
-    assert unambiguous(found) == expected
+    assert unambiguous(result) == expected
 
 
-def test_addresses_of_a_namespace(tmp_path: Path) -> None:
-    """Addresses of the kernel's tables are this node's, a network that is local as a whole too; others are not."""
-    (tmp_path / "7" / "net").mkdir(parents=True)
-    (tmp_path / "7/net/fib_trie").write_text(FIB_TRIE)
-    (tmp_path / "7/net/if_inet6").write_text(IF_INET6)
-    found = addresses_in(tmp_path / "7/net")
-    ours = ["127.0.0.1", "127.0.77.3", "192.0.2.2", "fd00::2", "::1"]
-    assert [host for host in ours if host not in found] == []
-    others = ["192.0.2.3", "192.0.2.255", "0.0.0.0", "fd00::3", "", "unknown", "1.2.3"]  # noqa: S104  # compared
-    assert [host for host in others if host in found] == []
-
-
-def test_addresses_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    """A process that is gone has no address, and tables of anything else are none."""
-    assert "127.0.0.1" not in addresses_in(tmp_path / "7/net")
-    assert (parse_fib_trie("|-- 999.0.0.1\n   /8 host LOCAL\n"), parse_if_inet6("zz\n")) == ([], [])
-
-
-def test_addresses_beyond_the_limit_are_left_out() -> None:
-    """One more than a namespace may have: the first are known."""
-    table = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
-    found = Addresses(parse_fib_trie(table), [])
-    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in found
-    assert f"10.1.{MAX_ADDRESSES // 256}.{MAX_ADDRESSES % 256}" not in found
+def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
+    """One more than a namespace may have: the first are known; what is no address is none."""
+    rows = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
+    (tmp_path / "fib_trie").write_text(rows)
+    (tmp_path / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82 eth0\nzz\n")
+    addresses = addresses_in(tmp_path)
+    assert f"10.1.{(MAX_ADDRESSES - 1) // 256}.{(MAX_ADDRESSES - 1) % 256}" in addresses
+    assert "fd00::2" in addresses
+    assert not [host for host in ("10.1.4.0", "fd00::3", "", "unknown", "1.2.3") if host in addresses]
+    (tmp_path / "fib_trie").write_text("|-- 999.0.0.1\n   /8 host LOCAL\n")
+    assert "10.1.0.1" not in addresses_in(tmp_path)
 
 
 def transcripts(scenario: str) -> list[tuple[str, Report]]:
     """The JSON reports of a recorded scenario in order."""
     with tarfile.open(DATA / "transcripts.tar.xz") as archive:
-        found = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
-    return [(name, read_json(found[name])) for name in sorted(found) if scenario in name and ".json." in name]
+        result = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
+    return [(name, read_json(result[name])) for name in sorted(result) if scenario in name and ".json." in name]
 
 
 def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
     """NCCL 2.32.3, a process stopped for 87 s: missed in every report from the first on, and never heard again."""
     name = {A: ("127.0.102.4", 30589)}
-    found: dict[ProcessKey, RasSilence] = {}
-    for number, (_, each) in enumerate(transcripts("2.32.3/sigstop")):
-        found = silences(found, each, [], name, (float(number), 1000.0 + number))
-    assert found == {A: RasSilence(1.0, 1001.0, 13)}
-
-
-def test_of_a_lost_node_all_processes_are_missed() -> None:
-    """NCCL 2.32.3 declares but half of a lost node's eight processes dead: the other half is missed all the same."""
-    reports = [each for _, each in transcripts("2.32.3/nodekill8")]
-    pids = sorted(pid for host, pid in unheard(reports[0]) if host == "127.0.242.4")
-    names = {ProcessKey(pid, 1): ("127.0.242.4", pid) for pid in pids}
-    assert len(names) == 8
-    found: dict[ProcessKey, RasSilence] = {}
-    for each in reports:
-        found = silences(found, each, [], names, (0.0, 0.0))
-    assert {key: each.reports for key, each in found.items()} == dict.fromkeys(names, 16)
-    assert sum(rank.reason == "dead" for rank in reports[-1].communicators[0].named) == 4
+    result: dict[ProcessKey, RasSilence] = {}
+    for number, (_, entry) in enumerate(transcripts("2.32.3/sigstop")):
+        result = silences(result, entry, [], name, (float(number), 1000.0 + number))
+    assert result == {A: RasSilence(1.0, 1001.0, 13)}

@@ -1,8 +1,9 @@
 """RDMA devices: what is read of them, what is expected, and what is told of those that fall short."""
 
 import asyncio
-import os
+import errno
 import shutil
+import struct
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,15 +12,19 @@ import msgspec
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
+from fake_kernel import FakeKernel, done, refuse, reply
+from hypothesis import given, strategies as st
 from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.sdk.exporter import NoData, StateSection
+from agent.system import netlink
+from agent.system.netlink import Message, attribute
 from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import TELLING, TELLING_OF_DRIVER, RdmaSnapshot, render
+from exporters.rdma.families import MAX_COUNT, TELLING, TELLING_OF_DRIVER, RdmaSnapshot, read_resources, render, summary
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
@@ -46,9 +51,9 @@ def device(
 
 def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge: which device falls short of what."""
-    before = {pci for pci, each in baseline.functions.items() if each.missing}
+    before = {pci for pci, item in baseline.functions.items() if item.missing}
     vanished = learn(baseline, devices, hidden)
-    missing = {pci for pci, each in baseline.functions.items() if each.missing}
+    missing = {pci for pci, item in baseline.functions.items() if item.missing}
     assert vanished == (len(missing - before) > 0)
     states = levels(baseline, devices)
     return {(subject.name, check) for (subject, check), state in states.items() if state is CheckState.FAILED}
@@ -74,24 +79,34 @@ def test_a_port_slower_than_its_best_is_degraded() -> None:
     assert fall_short(baseline, device(state=None)) == set()
 
 
-def test_a_device_or_port_that_vanishes_is_missed() -> None:
-    """A device that was there is missing until it is back; a port that is gone is down."""
-    baseline = Baseline()
-    assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    for _ in range(2):
-        assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
-    assert fall_short(baseline, device(), device("mlx5_1")) == set()
-    assert fall_short(baseline, device()) == {("mlx5_1", "rdma_device_missing")}
-    assert fall_short(baseline, device(number=2), device("mlx5_1")) == {("mlx5_0", "rdma_port_down")}
+MISSING = {("mlx5_1", "rdma_device_missing")}
+PORT_DOWN = {("mlx5_0", "rdma_port_down")}
+RENAMED = device("rocep24s0", rate=2.5e10, pci=PCI)
+KNOWN, OTHER = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
+MADE = [
+    device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""), ("mlx5_3", PCI))
+]
 
 
-def test_a_renamed_device_is_the_same() -> None:
-    """Names change with udev: nothing vanishes, and what the function's port was at its best is expected of it."""
+@pytest.mark.parametrize("looks", [
+    pytest.param([
+        ([device(), device("mlx5_1")], set()), ([device()], MISSING), ([device()], MISSING),
+        ([device(), device("mlx5_1")], set()), ([device()], MISSING), ([device(number=2), device("mlx5_1")], PORT_DOWN),
+    ], id="a device is missing until it is back, a port that is gone is down"),
+    pytest.param([
+        ([device(pci=PCI)], set()), ([RENAMED], {("rocep24s0", "rdma_rate_degraded")}),
+        ([], {("rocep24s0", "rdma_device_missing")}),
+    ], id="a renamed device is the same, with what its port was at its best"),
+    pytest.param([([device(pci=PCI), *MADE], set()), ([device(pci=PCI, state=1)], PORT_DOWN)],
+     id="what software made it may take away"),
+    pytest.param([([KNOWN], set()), ([OTHER, KNOWN], set()), ([KNOWN, OTHER], set()), ([OTHER], PORT_DOWN)],
+     id="of two devices of one function the first stands for it"),
+])  # fmt: skip
+def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str]]]]) -> None:
+    """Look after look those devices fall short of what their function was at its best."""
     baseline = Baseline()
-    assert fall_short(baseline, device("mlx5_0", pci=PCI)) == set()
-    assert fall_short(baseline, device("rocep24s0", rate=2.5e10, pci=PCI)) == {("rocep24s0", "rdma_rate_degraded")}
-    assert fall_short(baseline) == {("rocep24s0", "rdma_device_missing")}
-    assert list(baseline.functions) == [PCI]
+    for devices, failing in looks:
+        assert fall_short(baseline, *devices) == failing
 
 
 def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
@@ -103,25 +118,6 @@ def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> Non
     moved_up = device("mlx5_0", state=1, pci="0000:27:00.0")
     assert fall_short(baseline, moved_up) == {("0000:18:00.0", "rdma_device_missing"), ("mlx5_0", "rdma_port_down")}
     assert fall_short(baseline, first, second) == set()
-
-
-def test_what_software_made_it_may_take_away() -> None:
-    """Virtual functions and software devices are not expected, whatever becomes of them; their function's device is."""
-    baseline = Baseline()
-    made = [device(name, pci=pci, physical=False) for name, pci in (("mlx5_2", "0000:18:00.1"), ("rxe0", ""))]
-    subfunction = device("mlx5_3", pci=PCI, physical=False)
-    assert fall_short(baseline, device(pci=PCI), *made, subfunction) == set()
-    assert fall_short(baseline, device(pci=PCI, state=1)) == {("mlx5_0", "rdma_port_down")}
-    assert list(baseline.functions) == [PCI]
-
-
-def test_two_devices_of_one_function() -> None:
-    """The one that was there first stands for the function, wherever the other's name comes."""
-    baseline = Baseline()
-    known, other = device("mlx5_1", pci=PCI), device("mlx5_0", state=1, pci=PCI)
-    assert fall_short(baseline, known) == set()
-    assert fall_short(baseline, other, known) == fall_short(baseline, known, other) == set()
-    assert fall_short(baseline, other) == {("mlx5_0", "rdma_port_down")}
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
@@ -147,8 +143,8 @@ def test_what_sysfs_may_hide(tmp_path: Path) -> None:
         if mode:
             parameters.mkdir(parents=True)
             (parameters / "netns_mode").write_text(f"{mode}\n")
-        found = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
-        assert found == ({PCI} if name == "exclusive" else set()), name
+        values = hidden_functions(tmp_path / name, [PCI, "0000:19:00.0"])
+        assert values == ({PCI} if name == "exclusive" else set()), name
 
 
 def test_which_devices_are_physical(tmp_path: Path) -> None:
@@ -176,22 +172,8 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
     for number in range(module.MAX_DEVICES + 1):
         (tmp_path / f"class/infiniband/mlx5_{number}").mkdir(parents=True)
     (tmp_path / "class/infiniband/mlx5_99/device").symlink_to(function)
-    found = read_devices(tmp_path)
-    assert (len(found), found[0].name) == (module.MAX_DEVICES, "mlx5_99")
-
-
-def test_a_counter_that_cannot_be_read_costs_itself_alone() -> None:
-    """Of the made-up ConnectX one counter is refused: it is absent, all others are there."""
-    (found,) = [device for device in read_devices(DATA / "sys") if device.name == "mlx5_0"]
-    folder = DATA / "sys/class/infiniband/mlx5_0/ports/1/hw_counters"
-    expected = {
-        name: int((folder / name).read_text())
-        for name in os.listdir(folder)
-        if name not in ("lifespan", "rx_dct_connect")
-    }
-    assert found.ports[0].hardware_counters == expected
-    assert found.pci_path[0] == "pci0000:15"
-    assert (found.pci, found.numa, found.driver) == ("0000:18:00.0", 0, "mlx5_core")
+    values = read_devices(tmp_path)
+    assert (len(values), values[0].name) == (module.MAX_DEVICES, "mlx5_99")
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,9 +184,9 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
             counters.mkdir(parents=True)
             for counter in ("one", "two", "three!"):
                 (counters / counter).write_text("1\n")
-    found = read_devices(tmp_path)
-    assert [(each.name, [port.number for port in each.ports]) for each in found] == [("a", [1, 2]), ("b", [1, 2])]
-    assert found[0].ports[0].counters == {"one": 1, "two": 1}
+    values = read_devices(tmp_path)
+    assert [(item.name, [port.number for port in item.ports]) for item in values] == [("a", [1, 2]), ("b", [1, 2])]
+    assert values[0].ports[0].counters == {"one": 1, "two": 1}
     for limit in ("MAX_DEVICES", "MAX_PORTS", "MAX_COUNTERS"):
         monkeypatch.setattr(module, limit, 1)
     (only,) = read_devices(tmp_path)
@@ -224,8 +206,8 @@ def test_states_and_rates(tmp_path: Path) -> None:
     ):
         (port / "state").write_text(state)
         (port / "rate").write_text(rate)
-        found = read_devices(tmp_path)[0].ports[0]
-        assert (found.state, found.rate) == expected
+        values = read_devices(tmp_path)[0].ports[0]
+        assert (values.state, values.rate) == expected
 
 
 class Node:
@@ -243,7 +225,6 @@ class Node:
 
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[RdmaExporter]:
-        """The exporter from its start and first look to its end."""
         await self.exporter.start(self.context)
         try:
             await self.exporter.update()
@@ -252,19 +233,16 @@ class Node:
             await self.exporter.drain()
 
     def failed(self) -> set[tuple[str, str]]:
-        """The checks that have failed."""
-        return {(each.subject.name, each.check) for each in failed(self.ledger)}
+        return {(item.subject.name, item.check) for item in failed(self.ledger)}
 
-    def told(self) -> set[str]:
+    def judged(self) -> set[str]:
         """The devices of which anything is told."""
         return {entry.subject.name for entry in self.ledger.entries()}
 
     def nics(self) -> list[str]:
-        """The devices that may be near a GPU."""
         return [nic.device for nic in self.hardware.nics()]
 
     def series(self, family: str) -> dict[str, float]:
-        """The series of a family by device."""
         rendered = self.exporter.families(self.exporter.snapshot())
         return {
             sample.labels["device"]: sample.value
@@ -301,9 +279,9 @@ async def test_ignored_devices(root: Path) -> None:
     await asyncio.to_thread((root / "sys/class/infiniband/mlx5_0").unlink)
     node = Node(root, first.state.published, ["mlx5_0", "rdmap160s27"])
     async with node.under_way():
-        left = {"bnxt_re0", "mlx5_1"}
-        assert set(node.series("device_info")) == left
-        assert (node.told(), set(node.nics()), node.failed()) == (left, left, set())
+        others = {"bnxt_re0", "mlx5_1"}
+        assert set(node.series("device_info")) == others
+        assert (node.judged(), set(node.nics()), node.failed()) == (others, others, set())
 
 
 async def test_which_counters_are_shown(root: Path) -> None:
@@ -313,10 +291,10 @@ async def test_which_counters_are_shown(root: Path) -> None:
         async with node.under_way():
             shown = samples(node.exporter.families(node.exporter.snapshot()))
         port, of_driver = (
-            {(each.labels["device"], each.labels["counter"]) for each in shown if each.name == f"rankwatch_rdma_{kind}"}
+            {(item.labels["device"], item.labels["counter"]) for item in shown if item.name == f"rankwatch_rdma_{kind}"}
             for kind in ("port_counter_total", "hardware_counter_total")
         )
-        ports, drivers = ({counter for _, counter in found} for found in (port, of_driver))
+        ports, drivers = ({counter for _, counter in values} for values in (port, of_driver))
         assert ports >= TELLING
         assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= drivers
         assert (ports == TELLING, drivers <= TELLING_OF_DRIVER) == (not all_counters,) * 2
@@ -334,12 +312,12 @@ def test_bytes_of_ionic() -> None:
     read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
-    found = {
+    values = {
         (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
         for sample in samples(render(RdmaSnapshot((ionic,))))
         if sample.value in read.values()
     }
-    assert found == {
+    assert values == {
         ("received_bytes_total", None): 7,
         ("transmitted_bytes_total", None): 8,
         ("hardware_counter_total", "tx_rdma_ack_timeout"): 9,
@@ -389,7 +367,53 @@ def test_version_of_a_driver(tmp_path: Path) -> None:
     path = tmp_path / "sys/module/mlx5_core/version"
     for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):
         path.write_text(f"{text}\n")
-        found = [device for device in read_devices(tmp_path / "sys") if device.driver == "mlx5_core"]
-        assert {each.driver_version for each in found} == {expected}
+        values = [device for device in read_devices(tmp_path / "sys") if device.driver == "mlx5_core"]
+        assert {item.driver_version for item in values} == {expected}
     path.unlink()
     assert {device.driver_version for device in read_devices(tmp_path / "sys")} == {""}
+
+
+RES_GET = 5 << 10 | 9
+
+
+def entry(kind: bytes, count: int) -> bytes:
+    """A line of the summary."""
+    judged = attribute(17, kind + b"\0") + attribute(18, struct.pack("=Q", count))
+    return attribute(16, judged, nested=True)
+
+
+def told_of(name: str, *entries: bytes) -> bytes:
+    """What the kernel says of a device."""
+    inside = attribute(15, b"".join(entries), nested=True)
+    return attribute(1, struct.pack("=I", 3)) + attribute(2, name.encode() + b"\0") + inside
+
+
+MLX5 = told_of("mlx5_0", entry(b"qp", 42), entry(b"mr", 7), entry(b"unheard_of", 1), entry(b"cq", MAX_COUNT + 1))
+BNXT = told_of("bnxt_re0", entry(b"pd", MAX_COUNT))
+
+
+def test_what_is_asked_and_understood() -> None:
+    """One dump of summaries gives the known kinds by device; numbers beyond a float's are left out."""
+    kernel = FakeKernel(lambda _, question: [reply(question, MLX5, BNXT), done(question)])
+    assert read_resources(kernel.connect) == {"mlx5_0": {"qp": 42, "mr": 7}, "bnxt_re0": {"pd": MAX_COUNT}}
+    ((protocol, question),) = kernel.questions
+    assert (protocol, question.kind, question.flags & netlink.DUMP) == (netlink.RDMA, RES_GET, netlink.DUMP)
+    assert kernel.open == 0
+
+
+def test_a_kernel_that_refuses() -> None:
+    """A refusal is the caller's, and the socket is closed."""
+
+    def answer(_: int, question: Message) -> list[bytes]:
+        return [refuse(question, errno.EPERM)]
+
+    kernel = FakeKernel(answer)
+    with pytest.raises(PermissionError):
+        read_resources(kernel.connect)
+    assert kernel.open == 0
+
+
+@given(st.binary(max_size=200))
+def test_any_answer_is_read(raw: bytes) -> None:
+    """Nothing that a kernel could send is an error."""
+    summary(raw)

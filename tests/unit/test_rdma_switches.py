@@ -1,6 +1,8 @@
 """What a port is connected to: the site's file, read when it changes."""
 
 import asyncio
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,8 +12,9 @@ from fake_clock import FakeClock
 from hypothesis import given, strategies as st
 from lent import lent
 
-from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, switches as module
-from exporters.rdma.switches import MAX_NAME, Wiring, read_wiring
+from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, switches, switches as module
+from exporters.rdma.exporter import NEIGHBOURS_SECONDS
+from exporters.rdma.switches import MAX_NAME, Wiring, read_neighbours, read_wiring
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
 HEAD = "device,port,switch,switch_port\n"
@@ -40,8 +43,8 @@ def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["mlx5_0,1,leaf-1,1", "mlx5_1,1", f"mlx5_2,1,{'x' * (MAX_NAME + 1)},1", "mlx5_3,1,a\x07,1", "mlx5_4,1,l,1"]
     assert read_wiring((HEAD + "\n".join(lines)).encode(), "a").bad_lines == (3, 4, 5)
     monkeypatch.setattr(module, "MAX_ROWS", 2)
-    found = read_wiring((HEAD + "\n".join([*lines, "mlx5_5,1,l,2"])).encode(), "a")
-    assert (len(found.switches), found.bad_lines) == (2, (3, 4, 5, 7))
+    ports = read_wiring((HEAD + "\n".join([*lines, "mlx5_5,1,l,2"])).encode(), "a")
+    assert (len(ports.switches), ports.bad_lines) == (2, (3, 4, 5, 7))
 
 
 def test_a_file_of_another_form_is_refused() -> None:
@@ -96,5 +99,118 @@ def write(path: Path, content: str | None) -> None:
 
 def shown(exporter: RdmaExporter) -> list[dict[str, str]]:
     """The labels of the ports that are connected."""
-    found = samples(exporter.families(exporter.snapshot()))
-    return [each.labels for each in found if each.name == "rankwatch_rdma_switch_info"]
+    ports = samples(exporter.families(exporter.snapshot()))
+    return [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
+
+
+def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: str = "LLDP", **more: object) -> object:
+    """One interface and who is heard on it."""
+    said = {
+        "chassis": [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}],
+        "port": [
+            {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
+        ],
+    }
+    return {"name": name, "via": via, "rid": "1", "age": "0 day, 02:10:11", **said, **more}
+
+
+def heard(*interfaces: object) -> bytes:
+    """What lldpcli prints."""
+    return json.dumps({"lldp": [{"interface": list(interfaces)}]}).encode()
+
+
+def test_names_of_switch_and_port() -> None:
+    """Each interface has the switch's name and the port's; without a neighbour there is nothing."""
+    assert read_neighbours(heard(neighbour("ens1f0np0"), neighbour("ens2", "leaf-2", "Ethernet1/2"))) == {
+        "ens1f0np0": ("leaf-1", "swp7"),
+        "ens2": ("leaf-2", "Ethernet1/2"),
+    }
+    for raw in (heard(), b'{"lldp": [{}]}', b'{"lldp": []}'):
+        assert read_neighbours(raw) == {}
+
+
+def test_a_switch_without_names() -> None:
+    """A switch without a name goes by its id, a port whose id is an address by its description, else by that."""
+    nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]
+    by_address = {"id": [{"type": "mac", "value": "aa:bb"}], "descr": [{"value": "Gi1/0/4"}]}
+    bare = {"id": [{"type": "mac", "value": "aa:bb"}]}
+    ports = read_neighbours(
+        heard(
+            neighbour("a", chassis=nameless, port=[by_address]),
+            neighbour("b", port=[bare]),
+            neighbour("c", port=[]),
+            neighbour("d", chassis=[]),
+        )
+    )
+    assert ports == {"a": ("00:11:22:33:44:55", "Gi1/0/4"), "b": ("leaf-1", "aa:bb"), "c": ("leaf-1", "")}
+
+
+def test_odd_neighbours() -> None:
+    """Of several on one cable the first counts, other protocols do not, and texts are printable and bounded."""
+    ports = read_neighbours(
+        heard(
+            neighbour("a", via="CDPv2"),
+            neighbour("a"),
+            neighbour("a", "leaf-9"),
+            neighbour("b", "s" * (MAX_NAME + 1), "x\x07"),
+        )
+    )
+    assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
+
+
+def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many interfaces are kept, and not one more."""
+    monkeypatch.setattr(switches, "MAX_INTERFACES", 2)
+    assert list(read_neighbours(heard(*map(neighbour, "abc")))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b'{"lldp": {"interface": {}}}', b"\xff", b'{"x":' + b"[" * 100_000])
+def test_what_is_no_such_output(raw: bytes) -> None:
+    """Other text, also that of the format json, whose form changes with the number of neighbours, is refused."""
+    with pytest.raises(ValueError):
+        read_neighbours(raw)
+
+
+def test_the_sites_word_comes_first(tmp_path: Path) -> None:
+    """A port has the switch that the site's file names, else the one that is heard on its network device."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    path, wiring = tmp_path / "lldp.json", tmp_path / "wiring.csv"
+    path.write_bytes(heard(neighbour("ens1f0np0", "heard"), neighbour("", "nobody")))
+    exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path), switch_ports=str(wiring)))
+    with asyncio.Runner() as runner:
+        runner.run(exporter.start(lent("rdma", FakeClock(), tmp_path)))
+        runner.run(exporter.update())
+        assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
+        path.write_bytes(b"half")
+        wiring.write_text("device,port,switch,switch_port\nmlx5_0,1,leaf-1,swp1\nbnxt_re0,1,leaf-3,swp3\n")
+        runner.run(exporter.update())
+        assert connected(exporter) == {("mlx5_0", "1"): ("leaf-1", "swp1"), ("bnxt_re0", "1"): ("leaf-3", "swp3")}
+        wiring.write_text("device,port,switch,switch_port\n")
+        runner.run(exporter.update())
+        assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
+
+
+def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
+    """A file that nobody has written for four hours, or that is gone, names no switch; one written anew does."""
+    shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
+    path, clock = tmp_path / "lldp.json", FakeClock()
+    exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path)))
+
+    def is_told(age_seconds: float | None) -> bool:
+        path.unlink(missing_ok=True)
+        if age_seconds is not None:
+            path.write_bytes(heard(neighbour("ens1f0np0", "heard")))
+            os.utime(path, (0, clock.time() - age_seconds))
+        runner.run(exporter.update())
+        return bool(connected(exporter))
+
+    with asyncio.Runner() as runner:
+        runner.run(exporter.start(lent("rdma", clock, tmp_path)))
+        assert [is_told(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
+
+
+def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:
+    """The switch and its port by device and port."""
+    ports = samples(exporter.families(exporter.snapshot()))
+    labels = [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
+    return {(label["device"], label["port"]): (label["switch"], label["switch_port"]) for label in labels}

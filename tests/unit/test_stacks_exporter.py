@@ -3,21 +3,22 @@
 The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
 """
 
-import os
+import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
-from lent import lent, stop_all
+from lent import lent
+from proc_tree import ProcTree
 from rank_table import KILLED, WORLD, RankTable, environment, owned, writer_key
 
-from agent.helper.client import HelperHung, Helpers
+from agent.helper.client import HelperHung
 from agent.ranks.rank.facts import Owner
 from agent.sdk.evidence import EvidenceBoard, Wanted
 from agent.sdk.exporter import NoData, Roots
@@ -25,11 +26,10 @@ from agent.sdk.ranks import Membership, ProcessKey
 from exporters.stacks import StacksConfig, StacksExporter, dump, exporter as module
 from exporters.stacks.dump import StackAnswer, StackRequest, take_stack
 from exporters.stacks.exporter import AGAIN_SECONDS, MAX_RANKS, MAX_RANKS_PER_JOB, WAITING
-from exporters.stacks.frames import Stack
+from exporters.stacks.frames import MAX_FRAMES, MAX_NAME, MAX_TEXT, MAX_THREADS, Stack, others, stack_of
 
 RECORDED = Path(__file__).parents[1] / "data/stacks/py-spy.json"
 SILENCE = 180.0
-START_SECONDS = 20.0
 
 
 def script(path: Path, text: str) -> Path:
@@ -48,7 +48,6 @@ class Asked:
         self.error: Exception | None = None
 
     async def call(self, request: StackRequest, _deadline_seconds: float) -> StackAnswer:
-        """Answer as the helper does."""
         self.pids.append(request.pid)
         if self.error is not None:
             raise self.error
@@ -58,18 +57,17 @@ class Asked:
 class Node:
     """A node with ranks that have completed an operation at the beginning, and the exporter."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.board = EvidenceBoard()
-        self.asked = Asked()
-        self.program = script(place / "py-spy", f"cat {RECORDED}")
+        self.reader = Asked()
+        self.program = script(folder / "py-spy", f"cat {RECORDED}")
         self.exporter = StacksExporter(StacksConfig(enabled=True, py_spy=str(self.program)))
         self.keys: dict[int, ProcessKey] = {}
 
     async def start(self) -> None:
-        """Start the exporter."""
-        lend: Any = lambda _spec: self.asked  # noqa: E731  # what a context has in this place
+        lend: Any = lambda _spec: self.reader  # noqa: E731  # what a context has in this place
         more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
         await self.exporter.start(lent("stacks", self.clock, **more))
 
@@ -81,7 +79,6 @@ class Node:
         self.progress(pid, rank, job)
 
     def progress(self, pid: int, rank: int, job: str = "7") -> None:
-        """Let a rank complete an operation now."""
         member = Membership(f"{WORLD[:-1]}{job}", rank, 64, "world")
         self.ranks.observe_records(writer_key(pid), [member], self.clock.time())
         self.ranks.link(writer_key(pid), self.keys[pid])
@@ -93,8 +90,8 @@ class Node:
         self.ranks.tick()
         await self.exporter.update()
         families = self.exporter.families(self.exporter.snapshot())
-        found = [sample for sample in samples(families) if sample.name == "rankwatch_rank_stack_info"]
-        return {sample.labels["rank"]: sample.labels["stack"] for sample in found}
+        outcome = [sample for sample in samples(families) if sample.name == "rankwatch_rank_stack_info"]
+        return {sample.labels["rank"]: sample.labels["stack"] for sample in outcome}
 
 
 @pytest.fixture
@@ -114,12 +111,12 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
     """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
     for rank in range(2):
         node.add(100 + rank, rank)
-    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
+    assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
     assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
     assert await node.look(AGAIN_SECONDS - 1.0) != {}
-    assert node.asked.pids == [100, 101]
+    assert node.reader.pids == [100, 101]
     await node.look(2.0)
-    assert node.asked.pids == [100, 101, 100, 101]
+    assert node.reader.pids == [100, 101, 100, 101]
 
 
 async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
@@ -133,29 +130,14 @@ async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
     assert list(await node.look(1.0)) == ["2"]
 
 
-async def test_a_long_pause_is_no_silence_later(node: Node) -> None:
-    """A rank that once paused for longer is not silent before it pauses for longer than that."""
-    node.add(100, 0)
-    await node.look(1.0)
-    await node.look(SILENCE - 10.0)
-    node.clock.advance(300.0)
-    node.progress(100, 0)
-    await node.look(1.0)
-    node.asked.pids.clear()
-    await node.look(400.0)
-    assert node.asked.pids == []
-    await node.look(100.0)
-    assert node.asked.pids == [100]
-
-
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
     """Ranks without records are looked at when RAS reports for the time of a silence that their job stands still."""
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
     ras, stalls = node.board.of("ras"), {"9": SILENCE}
     ras.tell_stalls(lambda: stalls)
-    assert (await node.look(SILENCE), node.asked.pids) == ({}, [])
+    assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
     stalls["9"] = SILENCE + 1.0
-    assert (await node.look(1.0), node.asked.pids) == ({"0": "all_reduce #1"}, [30])
+    assert (await node.look(1.0), node.reader.pids) == ({"0": "all_reduce #1"}, [30])
     ras.close()
     assert await node.look(5.0) == {}
 
@@ -177,7 +159,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
         node.add(200 + rank, rank, "8", uid=2)
     await node.look(1.0)
     await node.look(SILENCE)
-    assert (node.asked.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
+    assert (node.reader.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
     assert MAX_RANKS == 128
 
 
@@ -186,11 +168,11 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
     for rank in range(2):
         node.add(100 + rank, rank)
     await node.look(1.0)
-    node.asked.error = HelperHung("no answer")
+    node.reader.error = HelperHung("no answer")
     with pytest.raises(HelperHung):
         await node.look(SILENCE)
-    node.asked.error = None
-    assert (await node.look(AGAIN_SECONDS - 1.0), node.asked.pids) == ({}, [100])
+    node.reader.error = None
+    assert (await node.look(AGAIN_SECONDS - 1.0), node.reader.pids) == ({}, [100])
     assert node.exporter.snapshot().counts["unanswered"] == 1
     assert len(await node.look(2.0)) == 2
 
@@ -201,15 +183,15 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
         node.add(100 + rank, rank)
     await node.look(1.0)
     part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
-    found = await part(Wanted("7", pids, ("4",)))
-    assert (node.asked.pids[0], len(found.files)) == (104, 1 + WAITING)
-    node.asked.labels[105] = "next_batch #2"
+    outcome = await part(Wanted("7", pids, ("4",)))
+    assert (node.reader.pids[0], len(outcome.files)) == (104, 1 + WAITING)
+    node.reader.labels[105] = "next_batch #2"
     every = await part(Wanted("7", pids, ()))
     assert sorted(every.files) == [f"rank-{rank}.txt" for rank in range(6)]
     assert [(word.rank, word.says) for word in every.words if word.blames] == [
         ("5", "its Python code is in next_batch #2")
     ]
-    assert sorted(node.asked.pids) == [100 + rank for rank in range(6)]
+    assert sorted(node.reader.pids) == [100 + rank for rank in range(6)]
 
 
 @pytest.fixture
@@ -276,34 +258,9 @@ def test_another_process_of_the_number(asleep: StackRequest) -> None:
 @pytest.mark.parametrize(("state", "result"), [("D", "uninterruptible"), ("T", "read"), ("S", "read")])
 def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
     """With one thread in uninterruptible sleep a process is not looked at; a stopped one is."""
-    task = tmp_path / "proc/5/task"
-    for place, each in ((task.parent, "S"), (task / "5", "S"), (task / "6", state)):
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "stat").write_text(f"5 (a) b) {each} " + " ".join(["0"] * 18) + " 77 0\n")
+    ProcTree(tmp_path / "proc").add(5, start=77, threads={6: "loader"}, thread_states={6: (state, 1)})
     request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
     assert take_stack(request, b"").result == result
-
-
-async def test_in_a_helper_process(asleep: StackRequest, made: Node) -> None:
-    """The helper has the program run, and answers what it prints."""
-    helpers = Helpers(FakeClock())
-    helper = helpers.lend(module.TAKER)
-    assert (await helper.call(with_program(asleep, made.program), 20.0)).result == "read"
-    await stop_all(helpers)
-
-
-def test_the_real_program_reads_a_stack(asleep: StackRequest) -> None:
-    """py-spy itself reads the stack of a sleeping Python process."""
-    request = with_program(asleep, Path(sys.executable).with_name("py-spy"))
-
-    label, deadline = "", time.monotonic() + START_SECONDS
-    while not label.startswith("(module) ((string)) #"):  # it starts up at first
-        assert time.monotonic() < deadline, label
-        answer = take_stack(request, b"")
-        if answer.result == "not_permitted":
-            assert os.geteuid() != 0
-            return
-        label = answer.stack.label if answer.stack else answer.error
 
 
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
@@ -318,8 +275,96 @@ async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> 
             raise HelperHung("no answer")
         return StackAnswer("read", Stack("wait #1", "text\n"))
 
-    node.asked.call = call  # type: ignore[method-assign]  # the test's own helper
+    node.reader.call = call  # type: ignore[method-assign]  # the test's own helper
     assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == [
         "rank-0.txt",
         "rank-1.txt",
     ]
+
+
+ANSWER = (Path(__file__).parents[1] / "data/stacks/py-spy.json").read_bytes()
+PID = json.loads(ANSWER)[0]["pid"]
+
+
+def frame(name: str = "wait", file: str = "a/train.py", line: int = 3) -> dict[str, Any]:
+    """A call."""
+    return {"name": name, "filename": f"/srv/{file}", "short_filename": file, "line": line}
+
+
+def answer(*threads: dict[str, Any]) -> bytes:
+    """What py-spy would print."""
+    return json.dumps(threads).encode()
+
+
+def thread(*frames: dict[str, Any], number: int = PID, name: str = "MainThread") -> dict[str, Any]:
+    """A thread."""
+    return {"frames": list(frames), "os_thread_id": number, "thread_name": name, "owns_gil": False, "pid": PID}
+
+
+def stack(text: bytes) -> Stack:
+    """The stack in an answer that has one."""
+    outcome = stack_of(text, {PID})
+    assert outcome is not None
+    return outcome
+
+
+def test_a_recorded_stack() -> None:
+    """Of a recorded answer the main thread gives the label, though another one comes first; the text has both."""
+    outcome = stack_of(ANSWER, {PID})
+    assert outcome is not None
+    assert outcome.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
+    assert outcome.text.splitlines()[:2] == [f"thread {PID} MainThread", "    all_reduce (hanging_rank.py:48)"]
+    assert "Thread-1 (stay)" in outcome.text
+
+
+def test_lines_do_not_tell_stacks_apart() -> None:
+    """Two ranks in different lines of one loop have one stack; a caller five calls up makes another."""
+    calls = [frame(name) for name in "abcde"]
+    one, same = (stack(answer(thread(frame("a", line=line), *calls[1:]))) for line in (3, 4))
+    assert one.label == same.label == stack(answer(thread(*calls, frame("z")))).label
+    assert one.label != stack(answer(thread(*calls[:4], frame("z")))).label
+
+
+def test_the_main_thread_by_its_name() -> None:
+    """Where no thread has the process' number, the one that Python calls the main one counts, else the last."""
+    named = stack(answer(thread(frame("x"), number=1, name="other"), thread(frame("y"), number=2)))
+    last = stack(answer(thread(frame("x"), number=1, name="a"), thread(frame("y"), number=2, name="b")))
+    assert named.label[0] == last.label[0] == "y"
+
+
+def test_bounds() -> None:
+    """Of names, frames, threads and text no more is kept than the bounds, and nothing that does not print."""
+    long = stack(answer(thread(frame("n" * (MAX_NAME + 1), "f" * (MAX_NAME + 1)))))
+    deep = stack(answer(thread(*[frame()] * (MAX_FRAMES + 1))))
+    wide = stack(answer(*[thread(frame(), number=number) for number in range(MAX_THREADS + 1)]))
+    large = stack(answer(*[thread(*[frame("n" * MAX_NAME)] * MAX_FRAMES)] * MAX_THREADS))
+    odd = stack(answer(thread(frame("a\x1b[31m\n<!channel>"), name="\x07")))
+    assert long.label.startswith(f"{'n' * MAX_NAME} ({'f' * MAX_NAME}) #")
+    assert (deep.text.count("wait"), wide.text.count("thread "), len(large.text)) == (MAX_FRAMES, MAX_THREADS, MAX_TEXT)
+    assert odd.label.startswith("a?[31m?(!channel) (train.py) #")
+    assert "\x07" not in odd.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"Permission Denied", b"{}", b'[{"frames": 1}]', b"[" * 100_000, b'[{"frames": [{"name": 1}]}]', b"\xff"],
+)
+def test_what_is_no_answer(text: bytes) -> None:
+    """What is no answer of py-spy is refused with msgspec's own error."""
+    with pytest.raises(msgspec.DecodeError):
+        stack_of(text, {1})
+
+
+def test_no_python() -> None:
+    """Without a thread that runs Python there is no stack."""
+    assert stack_of(b"[]", {1}) is None
+    assert stack_of(answer(thread()), {1}) is None
+
+
+@pytest.mark.parametrize(("stacks", "elsewhere"), [
+    ("aaaaaaab", "7"), ("aaab", "3"), ("aab", ""), ("aabb", ""), ("aaaabb", ""), ("aaaaaabb", "67"), ("aaaaaabc", "67"),
+    ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
+])  # fmt: skip
+def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
+    """At most a quarter with one stack are elsewhere when more than half share another, of four at least."""
+    assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -19,9 +20,7 @@ from agent.helper.client import Helpers
 from agent.sdk.exporter import NoData
 from exporters.storage import StorageConfig, StorageExporter, probe as module
 from exporters.storage.exporter import ABSENT_SECONDS, DUMP_SECONDS, MAX_PATHS, levels
-from exporters.storage.probe import FreeSpace, Probe, ProbeRequest, probe
-
-ROOM = FreeSpace(1000, 500, 100, 50)
+from exporters.storage.probe import Probe, ProbeRequest, probe
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +45,16 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
-    """A directory and a file answer, with the room of their file system; what is missing does not."""
+    """A directory and a file answer, with the free share of their file system; what is missing does not."""
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
-    found = probe(ProbeRequest(paths), b"")
-    assert [each.ok for each in found] == [True, True, True, False]
-    room, expected = found[0].room, os.statvfs(tmp_path)
-    assert room is not None
-    assert (room.size_bytes, room.inodes) == (expected.f_blocks * expected.f_frsize, expected.f_files)
-    assert 0 < room.available_bytes <= room.size_bytes
-    assert found[3].room is None
+    states = probe(ProbeRequest(paths), b"")
+    assert [item.ok for item in states] == [True, True, True, False]
+    assert states[0].free is not None
+    assert (0.0 < states[0].free <= 1.0, states[3].free) == (True, None)
     for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
-        assert [each.path for each in probe(ProbeRequest([path], [path]), b"")] == [path]
+        assert [item.path for item in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
@@ -82,8 +78,8 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, bool]]:
-        found = probe(ProbeRequest([], [str(path)]), b"")
-        return [(each.ok, each.under_way_seconds > 0) for each in found]
+        states = probe(ProbeRequest([], [str(path)]), b"")
+        return [(item.ok, item.under_way_seconds > 0) for item in states]
 
     gate.set()
     assert looked() == []
@@ -102,14 +98,14 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
 def test_series_of_paths() -> None:
     """One path answers, one never did, one hangs after it had answered."""
     probes = (
-        Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, room=ROOM),
+        Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
-        Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, room=ROOM),
+        Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, free=0.5),
     )
-    found: dict[str, dict[str, float]] = {}
+    states: dict[str, dict[str, float]] = {}
     for sample in samples(StorageExporter(StorageConfig()).families(probes)):
-        found.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
-    assert found == {
+        states.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
+    assert states == {
         "probe_success": {"/a": 1, "/c": 0},
         "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
         "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
@@ -129,7 +125,6 @@ class Node:
 
     @asynccontextmanager
     async def under_way(self) -> AsyncIterator[StorageExporter]:
-        """The exporter from its start to its end."""
         await self.exporter.start(self.context)
         try:
             yield self.exporter
@@ -138,13 +133,11 @@ class Node:
             await stop_all(self.helpers)
 
     async def look(self) -> tuple[Probe, ...]:
-        """Start, look once and end."""
         async with self.under_way() as exporter:
             await exporter.update()
         return self.exporter.snapshot()
 
     def checks(self) -> dict[str, bool]:
-        """What was told."""
         return {entry.check: entry.finding.state is CheckState.OK for entry in self.ledger.entries()}
 
 
@@ -159,8 +152,8 @@ def lustre(tmp_path: Path) -> Path:
 async def test_a_real_helper_probes(lustre: Path) -> None:
     """Paths that answer are well, one that is missing fails; a dump directory nobody made is no fault."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
-    found = await node.look()
-    assert [(each.path, each.ok) for each in found] == [(str(lustre), True)]
+    states = await node.look()
+    assert [(item.path, item.ok) for item in states] == [(str(lustre), True)]
     assert node.checks() == {"storage_failed": True, "dump_disk_full": True, "lustre_unhealthy": False}
     missing = Node(lustre, paths=[str(lustre / "none")], full_ratio=1.0, dump_paths=[str(lustre)])
     await missing.look()
@@ -206,7 +199,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
         (helper,) = node.helpers.all()
         for _ in range(2):  # in between the helper ends, and what it said stays
             await exporter.update()
-            assert (helper.calls["ok"], [each.path for each in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
+            assert (helper.calls["ok"], [item.path for item in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
         async with asyncio.timeout(10.0):
             while helper._process is not None and not helper._process.is_gone:
@@ -231,30 +224,42 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
 
     for name in ("stat", "lstat", "open", "scandir", "listdir", "statvfs", "access"):
         monkeypatch.setattr(os, name, watched(getattr(os, name)))
-    found = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
-    assert ([(each.path, each.ok) for each in found], touched) == ([(path + "/none", False), (path, True)], [])
+    states = await Node(tmp_path, paths=[path + "/none"], dump_paths=[path]).look()
+    assert ([(item.path, item.ok) for item in states], touched) == ([(path + "/none", False), (path, True)], [])
 
 
-def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, room: FreeSpace | None = None) -> Probe:
+def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, free: float | None = None) -> Probe:
     """How the probe of a path went."""
-    return Probe(path, ok, 0.1, under_way_seconds, room=room)
+    return Probe(path, ok, 0.1, under_way_seconds, free=free)
 
 
 def test_one_check_is_told_of_several_paths() -> None:
     """One path that fails or hangs fails its check whatever its place, a full directory likewise; no answer is none."""
     config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
-    well = [probed("/a", ok=True, room=ROOM), probed("/d", ok=True, room=ROOM)]
+    well = [probed("/a", ok=True, free=0.5), probed("/d", ok=True, free=0.5)]
 
-    def told(*probes: Probe) -> dict[str, bool]:
+    def judged(*probes: Probe) -> dict[str, bool]:
         return {check: state is CheckState.OK for (_, check), state in levels(config, probes, None).items()}
 
-    assert told(*well) == {"storage_failed": True, "dump_disk_full": True}
+    assert judged(*well) == {"storage_failed": True, "dump_disk_full": True}
     for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
-        assert told(*well, bad) == told(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
-    for room in (FreeSpace(1000, 49, 100, 50), FreeSpace(1000, 500, 100, 4)):
-        full = probed("/e", ok=True, room=room)
-        assert told(*well, full) == told(full, *well) == {"storage_failed": True, "dump_disk_full": False}
-    assert told(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
+        assert judged(*well, bad) == judged(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
+    for free, is_full in ((0.049, True), (0.05, False)):
+        full = probed("/e", ok=True, free=free)
+        assert judged(*well, full) == judged(full, *well) == {"storage_failed": True, "dump_disk_full": not is_full}
+    assert judged(probed("/b", None, 9.9), probed("/e", ok=False)) == {}
+
+
+@pytest.mark.parametrize(("blocks", "inodes", "share"), [
+    ((49, 1000), (50, 100), 0.049), ((500, 1000), (4, 100), 0.04), ((0, 0), (0, 0), 1.0),
+])  # fmt: skip
+def test_free_share(
+    blocks: tuple[int, int], inodes: tuple[int, int], share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of bytes and inodes the smaller free share counts; a file system that counts neither is free."""
+    info = SimpleNamespace(f_bavail=blocks[0], f_blocks=blocks[1], f_favail=inodes[0], f_files=inodes[1])
+    monkeypatch.setattr(os, "statvfs", lambda _: info)
+    assert module.free_share("/x") == share
 
 
 def test_a_configuration_that_is_none_is_refused() -> None:

@@ -1,17 +1,16 @@
 """Waits of the control groups of rank processes (PSI and throttling, of both versions), and each job's sum."""
 
-import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from agent.sdk.system import sysfs
 from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8  # The nearest groups, from a process's own upwards, that may have a limit of CPU time
+MAX_LEVELS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
 MAX_GROUPS = 512  # Groups read in one look; the next look reads the next ones
-_READ_BYTES = 4096
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
@@ -30,18 +29,18 @@ def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
-    levels = _levels(paths.get("", "/"), unified)
+    own = levels(paths.get("", "/"), unified)
     version1 = next((path for controllers, path in paths.items() if "cpu" in controllers.split(",")), "/")
-    return GroupPaths(levels[0] if levels else "", levels + _levels(version1, base / "cpu"))
+    return GroupPaths(own[0] if own else "", own + levels(version1, base / "cpu"))
 
 
-def _levels(path: str, mount: Path) -> tuple[str, ...]:
-    """Return a group and those above it, nearest first."""
+def levels(path: str, mount: Path) -> tuple[str, ...]:
+    """Return the directories of a group and of those above, nearest first; none for a root or a path upwards."""
     group = PurePosixPath(path.lstrip("/"))
     if ".." in group.parts:
         return ()
-    levels = [level for level in (group, *group.parents) if level != PurePosixPath()]
-    return tuple(str(mount / level) for level in levels[:MAX_LEVELS])
+    groups = [level for level in (group, *group.parents) if level != PurePosixPath()]
+    return tuple(str(mount / level) for level in groups[:MAX_LEVELS])
 
 
 class GroupReader:
@@ -67,11 +66,12 @@ class GroupReader:
         return dict(self._known)
 
     def _read(self, directory: str, *, pressure: bool) -> None:
-        throttled = _throttled(_text(f"{directory}/cpu.stat"))
+        throttled = _throttled(sysfs.read_text(Path(directory, "cpu.stat")) or "")
         if not pressure:
             self._known[directory] = GroupTotals(throttled=throttled)
             return
-        pressures = [_PRESSURE.search(_text(f"{directory}/{name}.pressure")) for name in ("cpu", "memory", "io")]
+        files = (Path(directory, f"{name}.pressure") for name in ("cpu", "memory", "io"))
+        pressures = [_PRESSURE.search(sysfs.read_text(file) or "") for file in files]
         cpu, memory, io = (0 if match is None else int(match[1]) for match in pressures)
         self._known[directory] = GroupTotals(cpu, memory, io, throttled)
 
@@ -82,18 +82,6 @@ def _throttled(text: str) -> int:
     if match is None:
         return 0
     return int(match[2]) if match[1] == "usec" else int(match[2]) // 1000
-
-
-def _text(path: str) -> str:
-    """Return a small file of a group; "" if it is missing or the kernel refuses it (PSI switched off)."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, _READ_BYTES).decode("ascii", "replace")
-        finally:
-            os.close(fd)
-    except (OSError, ValueError):  # ValueError: a path that is invalid
-        return ""
 
 
 class JobTotals:

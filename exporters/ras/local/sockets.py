@@ -1,9 +1,10 @@
 """TCP sockets and addresses of a network namespace, from /proc alone. Blocking."""
 
+import contextlib
 import re
 import sys
 from collections.abc import Iterable
-from ipaddress import IPv4Network, IPv6Address, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,21 +20,25 @@ _IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 class Addresses:
     """The addresses of one network namespace: single ones, and networks that are local as a whole (127/8)."""
 
-    def __init__(self, networks: Iterable[IPv4Network], addresses: Iterable[IPv6Address]) -> None:
+    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = list(networks)
-        self._addresses = set(addresses)
 
     def __contains__(self, host: str) -> bool:
         try:
             address = ip_address(host)
         except ValueError:
             return False
-        return address in self._addresses or any(address in network for network in self._networks)
+        return any(address in network for network in self._networks)
 
 
 def addresses_in(folder: Path) -> Addresses:
     """Return the addresses in the tables of ``folder``, a /proc/PID/net; none when they are unreadable."""
-    return Addresses(parse_fib_trie(_read(folder / "fib_trie")), parse_if_inet6(_read(folder / "if_inet6")))
+    networks: list[IPv4Network | IPv6Network] = []
+    for network in list(dict.fromkeys(_LOCAL.findall(_read(folder / "fib_trie"))))[:MAX_ADDRESSES]:
+        with contextlib.suppress(ValueError):
+            networks.append(IPv4Network(network, strict=False))
+    digits = _IPV6.findall(_read(folder / "if_inet6"))[:MAX_ADDRESSES]
+    return Addresses([*networks, *(IPv6Network(int(address, 16)) for address in digits)])
 
 
 def may_be_named(host: str) -> bool:
@@ -49,22 +54,6 @@ def may_be_named(host: str) -> bool:
         or address.is_unspecified
         or host == _BROADCAST
     )
-
-
-def parse_fib_trie(table: str) -> list[IPv4Network]:
-    """Return the local networks of a table like /proc/net/fib_trie, each once."""
-    networks: dict[IPv4Network, None] = {}
-    for address, length in _LOCAL.findall(table):
-        try:
-            networks[IPv4Network(f"{address}/{length}", strict=False)] = None
-        except ValueError:
-            continue
-    return list(networks)[:MAX_ADDRESSES]
-
-
-def parse_if_inet6(table: str) -> list[IPv6Address]:
-    """Return the addresses of a table like /proc/net/if_inet6."""
-    return [IPv6Address(int(digits, 16)) for digits in _IPV6.findall(table)[:MAX_ADDRESSES]]
 
 
 def _read(path: Path) -> str:

@@ -117,14 +117,7 @@ class QueryLimits(msgspec.Struct, frozen=True):
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
-async def anybody(_: Endpoint) -> bool:
-    """Accept every connection."""
-    return True
-
-
-async def query(
-    endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: ConnectionCheck = anybody
-) -> tuple[T, float]:
+async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: ConnectionCheck) -> tuple[T, float]:
     """Query once for a report, in JSON if the library can; QueryError without a report.
 
     Returns the result of ``take`` and the seconds from STATUS to the report's end.
@@ -149,7 +142,7 @@ async def query(
 
 
 async def greet(
-    endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck = anybody
+    endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect until an accepted RAS thread answers; QueryError when none does.
 

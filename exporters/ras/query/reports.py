@@ -137,4 +137,4 @@ def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:
     collectives = len(launches.extremes) if launches else 0
     behind = len(launches.behind) * (collectives + 1) if launches and stalled(communicator, watches) else 0
     missing = len(communicator.named) + min(len(communicator.named), MAX_SUSPECTS)
-    return _ALWAYS + 2 * collectives + behind + missing + len(communicator.troubled)
+    return _ALWAYS + collectives + behind + missing + len(communicator.troubled)

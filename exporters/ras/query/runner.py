@@ -83,7 +83,6 @@ class QueryRunner:
         self._is_unchanged = is_unchanged
         self._log = log
         self.queries = 0
-        self.duration_seconds: float | None = None
         self.errors: Counter[Stage] = Counter()
 
     async def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
@@ -169,7 +168,6 @@ class QueryRunner:
         if report is None:
             self._failed(target, "cut" if reading.cut else "parse", reading.error)
             return None
-        self.duration_seconds = seconds
         return QueryAnswer(report, seconds, accepted[-1])
 
     def _failed(self, target: QueryTarget, stage: Stage, error: str) -> None:

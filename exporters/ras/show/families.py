@@ -30,14 +30,10 @@ RANK_MISSING = Family(
     "1 while the last report misses the rank; host is its address, gpu its NVML index. reason: dead (declared dead), "
     "unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
     (*_PLACE, "reason"), "1 per missing rank and communicator, at most 4096", "max")
-LAUNCHED_MIN = Family(
-    "rankwatch_communicator_launched_min", "gauge",
-    "Launches of the collective by the rank that has launched the fewest, since the communicator was made. Not "
-    "counted: send and receive, replays of CUDA graphs, symmetric-memory and copy-engine collectives.",
-    (*_COMM, "collective"), "1 per communicator and collective used", "max")
 LAUNCHED_MAX = Family(
     "rankwatch_communicator_launched_max", "gauge",
-    "Launches of the collective by the rank that has launched the most, since the communicator was made.",
+    "Launches of the collective by the rank that has launched the most, since the communicator was made. Not "
+    "counted: send and receive, replays of CUDA graphs, symmetric-memory and copy-engine collectives.",
     (*_COMM, "collective"), "1 per communicator and collective used", "max")
 LAST_LAUNCH = Family(
     "rankwatch_communicator_last_launch_timestamp_seconds", "gauge",
@@ -111,8 +107,7 @@ def _counts(rows: Mapping[str, Rows], labels: tuple[str, str], communicator: Com
             rows[RANKS.name].add((*labels, state), count)
     if communicator.launches is None:
         return
-    for collective, (least, most) in communicator.launches.extremes.items():
-        rows[LAUNCHED_MIN.name].add((*labels, collective), least)
+    for collective, (_, most) in communicator.launches.extremes.items():
         rows[LAUNCHED_MAX.name].add((*labels, collective), most)
     rows[LAST_LAUNCH.name].add(labels, job.watches[communicator.hash].since_seconds)
     is_stalled = stalled(communicator, job.watches)
@@ -146,9 +141,6 @@ UP = Family(
     "rankwatch_ras_up", "gauge",
     "1 when every job at the address answered the last query with a report, else 0; absent without queries.",
     ("endpoint",), "1 per queried address")
-DURATION = Family(
-    "rankwatch_ras_query_duration_seconds", "gauge",
-    "How long the last report took, from the command to its end; absent before the first.")
 QUERIES = Family(
     "rankwatch_ras_queries_total", "counter",
     "Queries made: each is a collective over the RAS threads of a whole job.",
@@ -201,7 +193,6 @@ class RasSnapshot(msgspec.Struct, frozen=True):
 
     up: dict[str, bool]
     schedules: dict[str, tuple[float, int]]
-    duration_seconds: float | None
     queries: int
     errors: Counter[Stage]
     listeners: dict[str, tuple[int, int]]
@@ -215,8 +206,6 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
     heard = snapshot.heard
     yield UP.by_label(snapshot.up)
-    if snapshot.duration_seconds is not None:
-        yield DURATION.single(snapshot.duration_seconds)
     yield QUERIES.single(snapshot.queries)
     yield QUERY_ERRORS.by_label({stage: snapshot.errors[stage] for stage in STAGES})
     listeners = LISTENERS.rows()
