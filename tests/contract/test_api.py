@@ -16,7 +16,7 @@ _, PAGE = (Path(__file__).parents[2] / "docs/web.md").read_text().split("## What
 
 
 def test_every_field_is_documented() -> None:
-    """Each field of the document and its parts stands in the page, and no other does."""
+    """The page documents each field of the document, and no other."""
     kinds = (NodeDocument, Configuration, JobView, Rank, RankGpu, RankEnd, ExporterView)
     fields = {field for kind in kinds for field in kind.__struct_fields__}
     named = set(re.findall(r"`([a-z_]+)`", PAGE)) - {"rankwatch_rank_state", "rankwatch_rank_unhealthy", "_seconds"}
@@ -24,12 +24,12 @@ def test_every_field_is_documented() -> None:
 
 
 def test_words_and_bounds_are_those_of_the_agent() -> None:
-    """States, reasons and the most ranks are what the agent has."""
+    """The page has the agent's states, reasons and limit of ranks."""
     assert all(word in PAGE for word in (*STATES, *get_args(VerdictReason), f"{MAX_RANKS:,}"))
 
 
 def test_times_are_in_seconds() -> None:
-    """Every number that is a time, a speed or a share says so in its name."""
+    """The name of every time, speed and share has its unit."""
     for kind in (NodeDocument, Rank, RankEnd, ExporterView):
         for field in msgspec.structs.fields(kind):
             if field.type in (float, float | None):

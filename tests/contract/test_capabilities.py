@@ -21,7 +21,7 @@ IDS = [
 
 
 def test_every_row_is_there_once() -> None:
-    """Rows come in their order, each with one of four states."""
+    """Rows are in order, each with one of four states."""
     assert [row[0] for row in ROWS] == IDS
     assert {row[2] for row in ROWS} <= set(STATES)
 
@@ -40,7 +40,7 @@ def test_totals_are_those_of_the_rows() -> None:
 
 
 def test_a_row_is_proven() -> None:
-    """What is there has a test that exists; what is not, or in part, a sentence that says why."""
+    """A complete row has a test that exists; a partial or missing one has a sentence with the reason."""
     for row in ROWS:
         _, _, state, text, tests = row
         named = re.findall(r"`([^`]+)`", tests)
@@ -58,7 +58,7 @@ def is_there(name: str) -> bool:
 
 
 def test_metrics_and_alerts_are_there() -> None:
-    """Every metric, recorded series and alert that a row names is one that there is."""
+    """Every metric, recorded series and alert in a row exists."""
     metrics = {name.removeprefix("rankwatch_") for name in FAMILIES}
     text = " ".join(row[3] for row in ROWS)
     words = re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)(?:\{[^`]*\})?`", text)

@@ -146,7 +146,7 @@ def this_version(request: pytest.FixtureRequest) -> None:
 
 
 def test_this_version_is_recorded() -> None:
-    """There are checkpoints of this version (else: --update-golden), with each exporter that keeps something."""
+    """There are checkpoints of this version (else: --update-golden) with each exporter's section."""
     assert __version__ in versions(".fields")
     assert __version__ in versions(".run")
     keep = {f"exporter {name}" for name in exporter_names() if load_spec(name).checkpoint_bytes}
@@ -155,7 +155,7 @@ def test_this_version_is_recorded() -> None:
 
 @pytest.mark.parametrize("version", versions(".fields"))
 def test_every_field_is_read(version: str) -> None:
-    """Of each section that a version wrote every field that is still needed is read, and written as it was."""
+    """Each recorded field that is still needed is read, and written as it was."""
     recorded = msgspec.msgpack.decode((RECORDED / f"{version}.fields").read_bytes(), type=dict[str, bytes])
     assert len(recorded) >= 15
     gone = {
@@ -171,7 +171,7 @@ def test_every_field_is_read(version: str) -> None:
 
 
 def test_a_field_of_another_name_is_missed() -> None:
-    """The comparison finds what a reader drops without a word, or changes."""
+    """The comparison finds a field that a reader drops or changes."""
 
     class Old(msgspec.Struct):
         count: int
@@ -204,7 +204,7 @@ def elsewhere(recorded: Path, root: Path) -> StateFile:
 
 @pytest.mark.parametrize("version", versions(".run"))
 def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """On a node whose sources are gone the agent shows what an earlier version counted, and refuses no section."""
+    """Without its sources the agent shows what an earlier version counted, and refuses no section."""
     caplog.set_level(logging.WARNING)
     (tmp_path / "base8").mkdir()
     state = elsewhere(RECORDED / f"{version}.run", tmp_path)
@@ -233,7 +233,7 @@ def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[
 def test_a_file_of_another_format_or_boot_restores_nothing(
     changed: dict[str, Any], restored: bytes | None, tmp_path: Path
 ) -> None:
-    """What another version's format or another boot has saved is set aside."""
+    """A checkpoint of another format or boot is set aside."""
     path = tmp_path / "checkpoint"
     whole = {"format": 1, "boot_id": BOOT, "sections": {"ranks": b"kept"}, **changed}
     path.write_bytes(msgspec.msgpack.encode(whole))

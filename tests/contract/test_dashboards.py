@@ -56,7 +56,7 @@ VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")
 
 
 def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
-    """Building anew gives the same files, byte for byte."""
+    """A new build gives the same files, byte for byte."""
     build.main(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert made == {path.name: path.read_bytes() for path in PATHS}
@@ -66,7 +66,7 @@ def test_files_are_what_the_source_gives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_grafana_knows_every_key(name: str) -> None:
-    """Reading a file into Grafana's own model and writing it again loses only what Prometheus' annotations have."""
+    """Grafana's own model keeps every key of a dashboard except Prometheus' annotations."""
     plugins.register_default_plugins()
     again = json.loads(json.dumps(Dashboard.from_json(DASHBOARDS[name]), cls=JSONEncoder))
     expected = copy.deepcopy(DASHBOARDS[name])
@@ -79,7 +79,7 @@ def test_grafana_knows_every_key(name: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_dashboard(name: str) -> None:
-    """A dashboard can be found, linked to, provisioned and edited, and is not bound to one installation."""
+    """A dashboard has uid, title and tags, is editable, and is not bound to one installation."""
     dashboard = DASHBOARDS[name]
     assert (dashboard["uid"], dashboard["tags"]) == (f"rankwatch-{name}", ["rankwatch"])
     assert (dashboard["refresh"], dashboard["time"]) == ("30s", {"from": "now-1h", "to": "now"})
@@ -124,7 +124,7 @@ def test_variables(name: str, variables: list[str]) -> None:
     [(".*", {"", "c1", "c1-b"}), ("", {"", "c1", "c1-b"}), ("c1", {"c1"}), ("c2", set()), ("c1-b", {"c1-b"})],
 )
 def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
-    """The selector takes everything when all are chosen or none is (an alert of a site without the label), else one."""
+    """The cluster selector matches everything if all or none is chosen, else one."""
     found = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
     wanted = found[1].replace("$cluster", chosen)
     assert {each for each in ("", "c1", "c1-b") if re.fullmatch(wanted, each)} == shown
@@ -140,7 +140,7 @@ def test_data_source_is_the_variable(name: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_layout(name: str) -> None:
-    """Panels have numbers of their own, overlap nowhere and leave no hole: every line is 24 wide."""
+    """Panels have unique numbers, do not overlap, and fill every line of 24 columns."""
     panels = [*(panel for panel in DASHBOARDS[name]["panels"] if panel["type"] == "row"), *all_panels(name)]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
@@ -155,7 +155,7 @@ def test_layout(name: str) -> None:
 
 
 def test_panel() -> None:
-    """A panel is of a type that every Grafana has, says in a sentence what it shows, and has a unit."""
+    """A panel has a type of every Grafana, a sentence of description, and a unit."""
     for panel in PANELS:
         assert panel["type"] in TYPES
         assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
@@ -167,7 +167,7 @@ def test_panel() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries are about a cluster's job or node, known metrics and variables; several of one panel have legends."""
+    """Queries select a cluster's job or node, known metrics and variables; several of one panel have legends."""
     for panel in all_panels(name):
         check_queries(panel, SUBJECTS[name])
 
@@ -199,7 +199,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_kinds_of_events(name: str) -> None:
-    """Each time line shows what happened to the dashboard's subject alone, by metrics that there are."""
+    """Each time line shows events of the dashboard's subject only, by existing metrics."""
     events = {each["name"]: each for each in DASHBOARDS[name]["annotations"]["list"]}
     of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
     kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
@@ -212,7 +212,7 @@ def test_kinds_of_events(name: str) -> None:
 
 
 def test_states_colour_no_rank_numbers() -> None:
-    """Where ranks and states stand side by side, names of states are given to values alone: rank 1 is not `alive`."""
+    """In tables with ranks and states only values have state names: rank 1 is not `alive`."""
     tables = [panel for panel in PANELS if panel["targets"][0]["format"] == "table"]
     mapped = [panel for panel in tables if "mappings" in json.dumps(panel["fieldConfig"])]
     assert [panel["title"] for panel in mapped] == ["Nodes by health", "Ranks now"]
@@ -222,7 +222,7 @@ def test_states_colour_no_rank_numbers() -> None:
 
 
 def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
-    """Ranks are made numbers only where every row has one: alerts on a whole job have none."""
+    """Ranks become numbers only if every row has one."""
     converted = {
         panel["title"]: [
             transformation["options"]["conversions"][0]["targetField"]
@@ -236,7 +236,7 @@ def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
 
 
 def test_panels_ask_no_oftener_than_there_is_news() -> None:
-    """Steps of the job's panels are not shorter than the slower rules', those of ranks' states than their scrapes'."""
+    """The minimum step of a panel is not shorter than the interval of its data."""
     asked = set(METRIC.findall(json.dumps(DASHBOARDS["job"])))
     used = [group for group in GROUPS if any(rule.get("record") in asked for rule in group["rules"])]
     slowest = max(int(group["interval"].removesuffix("s").replace("1m", "60")) for group in used)
@@ -247,7 +247,7 @@ def test_panels_ask_no_oftener_than_there_is_news() -> None:
 
 
 def test_closed_rows_ask_nothing() -> None:
-    """The job's rows that most jobs have nothing in are closed, with their panels inside."""
+    """Rows that are empty for most jobs are closed, with their panels inside."""
     rows = {panel["title"]: panel for panel in DASHBOARDS["job"]["panels"] if panel["type"] == "row"}
     closed = {title for title, row in rows.items() if row["collapsed"]}
     assert closed == job.FOLDED
@@ -255,7 +255,7 @@ def test_closed_rows_ask_nothing() -> None:
 
 
 def test_time_that_is_lost_is_not_green() -> None:
-    """Every class of the GPUs' time has a colour of its own; productive time is green and nothing else is."""
+    """Each class of GPU time has its own colour; only productive time is green."""
     rules = (ROOT / "deploy" / "prometheus" / "rules" / "goodput.yml").read_text()
     classes = set(re.findall(r'"class",\s+"(\w+)"', rules)) | {"waiting"}  # what no class counts
     assert set(job_goodput.COLORS) == classes
@@ -264,7 +264,7 @@ def test_time_that_is_lost_is_not_green() -> None:
 
 
 def test_nothing_has_a_reason() -> None:
-    """A table or curve panel says something where it is empty, and cells without a value stay empty."""
+    """An empty table or graph shows a sentence, and cells without a value are empty."""
     for panel in PANELS:
         config = panel["fieldConfig"]
         if panel["type"] in ("table", "timeseries"):
@@ -277,7 +277,7 @@ def test_nothing_has_a_reason() -> None:
 
 
 def test_sizes_are_written_for_people() -> None:
-    """Legends with a size class have 8 MiB for 8388608 B, for every bound that Inspector's operations have."""
+    """Legends write every size class for people, such as 8 MiB."""
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
     sized = [panel for panel in PANELS if "{{size}} B" in json.dumps(panel["targets"])]
     assert len(sized) == 3
@@ -289,7 +289,7 @@ def test_sizes_are_written_for_people() -> None:
 
 
 def test_links_lead_to_a_dashboard() -> None:
-    """Every link of a panel leads to a dashboard that is shipped, with its variables set, or to an alert's runbook."""
+    """Every panel link leads to a shipped dashboard with its variables, or to an alert's runbook."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
     sources = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}"
     time = r"\$\{__url_time_range\}"
@@ -307,7 +307,7 @@ def test_links_lead_to_a_dashboard() -> None:
 
 
 def test_names_are_links() -> None:
-    """A column of nodes, jobs or alerts in a table leads there."""
+    """A column of nodes, jobs or alerts links to them."""
     for panel in PANELS:
         if panel["type"] != "table":
             continue
@@ -325,7 +325,7 @@ def test_names_are_links() -> None:
 
 
 def test_a_sites_own(tmp_path: Path) -> None:
-    """A site's file of thresholds gives its share of lateness and its runbooks' address, and changes nothing else."""
+    """A site's thresholds change the share of lateness and the runbooks' address, and nothing else."""
     mine = tmp_path / "my.yml"
     mine.write_text("late_share: 0.5\nrunbooks: https://wiki.site/runbooks\n")
     build.main(tmp_path / "made", mine)
@@ -338,7 +338,7 @@ def test_a_sites_own(tmp_path: Path) -> None:
 
 
 def test_archive(tmp_path: Path) -> None:
-    """The archive has each dashboard, which asks for its data source by the input that grafana.com's format knows."""
+    """The archive has each dashboard with its data source as an input of grafana.com's format."""
     build.main(tmp_path, archive=tmp_path / "all.zip")
     with zipfile.ZipFile(tmp_path / "all.zip") as archive:
         boards = {Path(name).stem: json.loads(archive.read(name)) for name in archive.namelist()}
@@ -353,7 +353,7 @@ def test_archive(tmp_path: Path) -> None:
 
 
 def test_questions_of_the_docs_have_their_panels() -> None:
-    """Every panel that docs/dashboards.md names as the answer to a question stands on that dashboard."""
+    """Every panel that docs/dashboards.md names is on that dashboard."""
     text = (ROOT / "docs" / "dashboards.md").read_text()
     answers = re.findall(r"^\| [^|]+\? \| (\w+) \| ([^|]+) \|$", text, re.MULTILINE)
     assert {dashboard.lower() for dashboard, _ in answers} == set(DASHBOARDS)
@@ -362,7 +362,7 @@ def test_questions_of_the_docs_have_their_panels() -> None:
 
 
 def test_provisioning() -> None:
-    """The examples of provisioning name one data source, and a provider of dashboards from files."""
+    """The examples of provisioning have one data source and one provider of dashboards."""
     [source] = yaml.safe_load((GRAFANA / "provisioning/datasources/prometheus.yml").read_text())["datasources"]
     assert (source["type"], source["access"]) == ("prometheus", "proxy")
     scrape = yaml.safe_load((ROOT / "deploy/prometheus/scrape/static.yml").read_text())["scrape_configs"]

@@ -38,7 +38,7 @@ def empty_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spec_and_docstring(name: str) -> None:
-    """An exporter has a SPEC of its own name with sane times, needs no configuration, and says what its source is."""
+    """An exporter has a SPEC with its own name and plausible times, needs no configuration, and names its source."""
     spec = load_spec(name)
     assert spec.name == name
     assert len(inspect.getdoc(import_module(f"exporters.{name}")) or "") > 40
@@ -51,13 +51,13 @@ def test_spec_and_docstring(name: str) -> None:
 
 
 def test_every_section_of_the_checkpoint_has_room() -> None:
-    """The budgets of all exporters, the rank table and the health ledger together fit into the file."""
+    """All budgets of exporters, rank table and ledger together fit into the checkpoint."""
     exporters = sum(load_spec(name).checkpoint_bytes for name in NAMES)
     assert exporters + RANKS_BYTES + MAX_SECTION_BYTES <= MAX_BYTES - ENVELOPE_BYTES
 
 
 async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
-    """Without its source an update says NoData, not an error or a zero, and no series shows a rank, a job, a device."""
+    """Without its source an update raises NoData, and no series shows a rank, a job or a device."""
     with pytest.raises(NoData):
         await empty_bench.look()
     subjects = {"job_id", "rank", "comm", "gpu", "device"}
@@ -67,7 +67,7 @@ async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
 
 
 def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
-    """Over its data folder an exporter gives exactly expected.prom, in both formats as prometheus-client writes it."""
+    """Over its data folder an exporter gives expected.prom, in both formats as prometheus-client writes them."""
 
     async def look() -> list[Metric]:
         families = bench.families(await bench.look())
@@ -100,7 +100,7 @@ def check_as_declared(bench: Bench, families: list[Metric]) -> None:
 
 
 async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:
-    """A snapshot gives the same after another update and a drain, which ends in time, and all threads with it."""
+    """A snapshot renders the same after later updates and a drain, which ends in time with all threads."""
     before = set(threading.enumerate())
     snapshot = await bench.look()
     first = exposition(bench.families(snapshot))

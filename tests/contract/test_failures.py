@@ -161,7 +161,7 @@ async def update_in_time(bench: Bench) -> None:
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_fails_costs_one_turn(name: str) -> None:
-    """Whichever function of an exporter's turn raises, the next turn runs and shows, other files lose nothing."""
+    """Whichever call of an update raises, the next update succeeds, and other files lose nothing."""
     calls, whole = asyncio.run(calls_of(name))
     assert calls  # Python 3.12 and later make no call of a comprehension
     found = [asyncio.run(failing(name, call, whole)) for call in calls]

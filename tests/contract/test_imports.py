@@ -71,7 +71,7 @@ def parsed(path: Path) -> Source:
 
 
 def test_an_exporter_imports_the_seam_alone() -> None:
-    """Of the agent an exporter imports agent.sdk only; besides that itself, the standard library, what we depend on."""
+    """An exporter imports agent.sdk, itself, the standard library and the runtime packages."""
     for name in NAMES:
         for source in sources(f"exporters/{name}"):
             for module in source.imports:
@@ -82,7 +82,7 @@ def test_an_exporter_imports_the_seam_alone() -> None:
 
 
 def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
-    """A program started or a connection made needs a line `Needs MODULE: reason` in the exporter's docstring."""
+    """An exporter that starts a program or connects has a line `Needs MODULE: reason` in its docstring."""
     for name in NAMES:
         modules = list(sources(f"exporters/{name}"))
         for source in modules:
@@ -93,7 +93,7 @@ def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
 
 
 def test_the_agent_names_no_exporter() -> None:
-    """The agent finds exporters by looking: it neither imports one nor holds the name of its module."""
+    """The agent neither imports an exporter nor holds the name of its module."""
     for source in sources("agent"):
         assert not [module for module in source.imports if module.startswith("exporters.")], source.name
         for line, text in source.texts:
@@ -101,14 +101,14 @@ def test_the_agent_names_no_exporter() -> None:
 
 
 def test_nobody_uses_the_shared_thread_pool() -> None:
-    """Six updates that hang would starve everybody: blocking work runs in a thread of its owner's."""
+    """No module uses the default executor: hanging updates would block it."""
     for source in sources("agent", "exporters"):
         used = {name.rpartition(".")[2] for name in (*source.dotted, *source.imports)}
         assert not used & SHARED_POOL, source.name
 
 
 def test_no_two_classes_share_a_name() -> None:
-    """One word, one meaning: a public class name of the agent and of the exporters is used once."""
+    """A public class name is used once."""
     places = defaultdict(set)
     for source in sources("agent", "exporters"):
         for name in source.classes:
@@ -118,6 +118,6 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 def test_no_two_test_modules_share_a_name() -> None:
-    """Test folders are no packages: of two modules of one name the second would not be collected."""
+    """Test modules of all folders have different names: pytest collects one of each name."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))

@@ -77,14 +77,14 @@ def forgeries(text: str) -> Iterator[str]:
 
 
 def test_a_killed_process_is_its_kill_alone() -> None:
-    """A process that bears a driver's words and is killed for want of memory counts as that, under its own number."""
+    """A killed process whose name has a driver's words counts as one OOM kill of its pid."""
     for text, scope in product(EXAMPLES, ("Out of memory", "Memory cgroup out of memory")):
         event = classify(f"{scope}: Killed process 99 ({text}) total-vm:1234kB, anon-rss:1234kB, UID:1000")
         assert (event.category, event.code, event.pci, event.pid, event.part) == ("oom_kill", "", "", 99, "")
 
 
 async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> None:
-    """A driver's words where users have a say are no event; on a node with faults they count, fail and heal nothing."""
+    """A driver's words in user text are no event: they neither fail nor clear a check."""
     node = Node(tmp_path / "kmsg")
     node.write(*FAULTS)
     await node.exporter.start(node.context)
@@ -103,7 +103,7 @@ async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("flags", ["c", "+", "c,caller=T99"])
 async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
-    """What goes on with a line that another's came into begins with whatever stands there, a user's word too."""
+    """The rest of an interrupted line is no event, whatever words it begins with."""
     node = Node(tmp_path / "kmsg")
     node.put(node.log, "".join(f"4,{number},1,{flags};{text}\n" for number, text in enumerate(EXAMPLES)))
     assert not any(value for (name, *_), value in (await node.look()).items() if name == "kernel_events_total")
@@ -112,7 +112,7 @@ async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
 
 @pytest.mark.parametrize("facility", [1, 3, 23])
 async def test_what_programs_write_is_not_the_kernels(tmp_path: Path, facility: int) -> None:
-    """A program's line in the log, of whatever facility, is none of the kernel's."""
+    """A program's line in the log is no event, whatever its facility."""
     node = Node(tmp_path / "kmsg")
     node.put(node.log, "".join(f"{8 * facility + 4},{n},1,-;{text}\n" for n, text in enumerate(EXAMPLES)))
     assert not any(value for (name, *_), value in (await node.look()).items() if name == "kernel_events_total")

@@ -118,7 +118,7 @@ def calls_of(lent: object) -> set[str]:
 
 
 def test_each_field_of_the_context_is_known(agent: Lender) -> None:
-    """Each field is a constant, the exporter's own, or has all of its calls among those that write or only read."""
+    """Each field of the context is a constant, the exporter's own, or has all of its calls in the lists."""
     context = Lease(agent, "any").context
     assert {field.name for field in fields(Context)} == CONSTANT | OWN | WRITES.keys()
     for name, writes in WRITES.items():
@@ -127,7 +127,7 @@ def test_each_field_of_the_context_is_known(agent: Lender) -> None:
 
 @pytest.mark.parametrize(("field", "name"), [(field, name) for field, calls in WRITES.items() for name in calls])
 async def test_no_write_reaches_the_agent_after_the_end(agent: Lender, field: str, name: str) -> None:
-    """A call that was good before the lease ended raises after it, and changes nothing."""
+    """A call that worked before the lease's end raises after it, and changes nothing."""
     lease = Lease(agent, "any", 1024)
     write, arguments = getattr(getattr(lease.context, field), name), WRITES[field][name]
     write(*arguments)
@@ -139,7 +139,7 @@ async def test_no_write_reaches_the_agent_after_the_end(agent: Lender, field: st
 
 
 async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lender) -> None:
-    """The end takes back admitted series, offers, causes, levels, and what the exporter said of ranks for now."""
+    """The end takes back series, offers, causes, levels and temporary facts of ranks."""
     agent.ranks.tick()
     before, lease = tables(agent), Lease(agent, "any", 1024)
     lent = lease.context
@@ -158,7 +158,7 @@ async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lende
 
 @pytest.mark.parametrize("name", exporter_names())
 def test_a_late_update_of_an_exporter_changes_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A late update over recorded data raises LeaseEnded or writes nothing, and logs no error."""
+    """A late update raises LeaseEnded or writes nothing, and logs no error."""
     bench = Bench(name, DATA / name)
 
     async def look() -> None:

@@ -32,7 +32,7 @@ TAKEN_LABELS = {"job", "instance", "le", "quantile"}
 
 
 def test_every_family_has_one_owner() -> None:
-    """No owner declares a family twice, nor two owners one name; GPUs of two makers, on two nodes, share theirs."""
+    """A family has one owner; GPU families of two makers are shared."""
     assert [
         place for place, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
     ] == []
@@ -61,7 +61,7 @@ def check_name(family: Family) -> None:
 
 
 def test_help_and_cost() -> None:
-    """Help is one line of sentences, and a family with labels says what it costs."""
+    """HELP is one line of sentences, and a family with labels has its cost in series."""
     for family in FAMILIES.values():
         check_help_and_cost(family)
 
@@ -74,7 +74,7 @@ def check_help_and_cost(family: Family) -> None:
 
 
 def test_labels() -> None:
-    """Label names are plain, different and not Prometheus' own; a rank label never stands without its job."""
+    """Label names are plain, unique and not Prometheus' own; a rank label comes with its job."""
     for family in FAMILIES.values():
         check_labels(family)
 
@@ -89,7 +89,7 @@ def check_labels(family: Family) -> None:
 
 
 def test_every_metric_answers_a_question() -> None:
-    """A rule, a board or a command reads each family, or docs/asked.yml names the incident in which a person does."""
+    """A rule, a board or a command reads each family, or docs/asked.yml has its incident."""
     texts = (path.read_text() for pattern in USERS for path in ROOT.glob(pattern))
     words = {re.sub("_(bucket|sum|count)$", "", word) for text in texts for word in re.findall(r"rankwatch_\w+", text)}
     unused = FAMILIES.keys() - words - STANDARD_NAMES

@@ -19,7 +19,7 @@ def evaluated(field: str) -> Any:
 
 
 def test_rules_are_the_shipped_ones() -> None:
-    """Recordings and alerts of both lists together are those of the shipped files, in groups of the same intervals."""
+    """The mixin's rules equal the shipped ones, with the same intervals."""
     for kind, field in (("record", "prometheusRules"), ("alert", "prometheusAlerts")):
         shipped = {}
         for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
@@ -31,7 +31,7 @@ def test_rules_are_the_shipped_ones() -> None:
 
 
 def test_dashboards_are_the_shipped_ones() -> None:
-    """Each shipped dashboard is in the mixin."""
+    """The mixin has each shipped dashboard."""
     shipped = {
         f"rankwatch-{path.name}": json.loads(path.read_text()) for path in (ROOT / "grafana/dashboards").glob("*.json")
     }

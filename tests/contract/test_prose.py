@@ -130,17 +130,17 @@ def avoided_words(patterns: dict[str, str], *places: str) -> list[str]:
 
 
 def test_plain_words() -> None:
-    """No page, alert, help text, docstring, comment or log line has a word that is avoided."""
+    """No page, alert, help text, docstring, comment or log line has a banned word."""
     assert avoided_words(AVOIDED, *READ, *CODE) == []
 
 
 def test_plainer_words() -> None:
-    """The texts that were made plain stay plain."""
+    """No plain text has a word of the second list."""
     assert avoided_words(PLAIN, *PLAIN_TEXTS) == []
 
 
 def test_pairs_of_sentences() -> None:
-    """Each sentence that was hard to read has words that are avoided; the one in its place has none."""
+    """Each old sentence of the pairs has a banned word, and no new one has."""
 
     def has_avoided(text: str) -> bool:
         return any(re.search(pattern, text, re.IGNORECASE) for pattern in (*AVOIDED, *PLAIN))
@@ -151,7 +151,7 @@ def test_pairs_of_sentences() -> None:
 
 @pytest.mark.parametrize("name", STARTED_WITH)
 def test_sentences_are_short(name: str) -> None:
-    """No sentence of a page that people start with is longer than the bound."""
+    """No sentence of a first page is longer than the limit."""
     text = re.sub(
         r"```.*?```|^ {4}.*$|^\|.*$|^#.*$|`[^`]*`", "", (ROOT / name).read_text(), flags=re.DOTALL | re.MULTILINE
     )

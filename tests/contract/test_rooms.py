@@ -50,7 +50,7 @@ def inside(building: str) -> list[tuple[Source, str, set[str]]]:
 
 @pytest.mark.parametrize("building", FLOORS)
 def test_arrows_go_down_only(building: str) -> None:
-    """A module imports its own room and rooms on floors below."""
+    """A module imports its own package and packages on lower floors."""
     floor = {room: height for height, rooms in enumerate(FLOORS[building]) for room in rooms}
     for source, name, imported in inside(building):
         if source.path.name == "__init__.py":  # a package's face: it names what others may take
@@ -67,7 +67,7 @@ def test_arrows_go_down_only(building: str) -> None:
 
 @pytest.mark.parametrize("building", FLOORS)
 def test_every_room_is_on_a_floor(building: str) -> None:
-    """Every folder of a building stands in the plan, and every room of the plan exists."""
+    """Every package is in the plan, and every package of the plan exists."""
     folders = {path.name for path in (ROOT / building).iterdir() if path.is_dir() and any(path.glob("*.py"))}
     rooms = {room for floor in FLOORS[building] for room in floor}
     assert folders - {"simulate"} <= rooms
@@ -77,7 +77,7 @@ def test_every_room_is_on_a_floor(building: str) -> None:
 
 @pytest.mark.parametrize("building", ["agent", "exporters/inspector", "exporters/ras"])
 def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
-    """Modules are in an order in which each imports only earlier ones."""
+    """No modules import each other in a circle."""
     modules = inside(building)
     names = {name.removesuffix(".__init__") for _, name, _ in modules}
     needs = {
@@ -92,7 +92,7 @@ def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
 
 
 def test_the_simulated_job_is_imported_by_nobody() -> None:
-    """Nothing of the daemon or of the exporters imports agent.simulate; the command does, when it is asked for."""
+    """Only the command imports agent.simulate, when it is called."""
     for source in sources("agent", "exporters"):
         if source.name.startswith("agent/simulate/") or source.name == "agent/cli/main.py":
             continue

@@ -30,13 +30,13 @@ NAMES = sorted({rule["alert"] for rule in ALERTS})
 
 
 def test_rules_are_current() -> None:
-    """The committed rules are what build.py makes of the sources and the thresholds."""
+    """The committed rules equal the output of build.py."""
     shipped = {path.name: path.read_text() for path in (DEPLOY / "rules").glob("*.yml")}
     assert build.build(SOURCES, THRESHOLDS) == shipped
 
 
 def test_an_alert_explains_itself() -> None:
-    """An alert has a severity of three, a summary, a description with a cause, a dashboard, and an absolute runbook."""
+    """An alert has a severity, a summary, a description with a cause, a dashboard and a runbook."""
     for rule in ALERTS:
         assert rule["labels"]["severity"] in SEVERITIES
         notes = rule["annotations"]
@@ -48,7 +48,7 @@ def test_an_alert_explains_itself() -> None:
 
 
 def test_an_alert_has_a_runbook() -> None:
-    """Its section says what to do first, what it means, how to confirm it, what to do, and when it is wrong."""
+    """Each runbook has its five parts: first step, meaning, confirmation, remedy, false alarms."""
     for name in NAMES:
         sections = (ROOT / "docs" / "runbooks.md").read_text().split("\n## ")[1:]
         (section,) = [text for text in sections if text.partition("\n")[0] == name]
@@ -56,7 +56,7 @@ def test_an_alert_has_a_runbook() -> None:
 
 
 def test_pages_of_deaths_say_what_to_do_first() -> None:
-    """Their text is five lines at most, and begins with what the runbook says to do first."""
+    """The text of a death's page has at most five lines and begins with the runbook's first step."""
     sections = (ROOT / "docs" / "runbooks.md").read_text()
     for alert in (alert for alert in ALERTS if alert["alert"] in ("RankDead", "NodeLost")):
         lines = alert["annotations"]["description"].splitlines()
@@ -70,12 +70,12 @@ def test_pages_of_deaths_say_what_to_do_first() -> None:
 
 
 def test_no_runbook_is_left_of_an_alert() -> None:
-    """Every section is about an alert that there is."""
+    """Every section of the runbooks has its alert."""
     assert set(re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbooks.md").read_text(), re.MULTILINE)) == set(NAMES)
 
 
 def test_an_alert_is_tested() -> None:
-    """A case or the table of truth expects it."""
+    """A case or the truth table expects each alert."""
     for name in NAMES:
         cases = [path.read_text() for path in (DEPLOY / "tests").glob("*.yml")]
         cases += [path.read_text() for path in (ROOT / "tests" / "truth").glob("*.py")]
@@ -83,7 +83,7 @@ def test_an_alert_is_tested() -> None:
 
 
 def test_cases_are_readable() -> None:
-    """No line is long, every case asks something, and no two have the same name."""
+    """Lines of cases are short, every case has an expectation, and names are unique."""
     for file in sorted((DEPLOY / "tests").glob("*.yml")):
         lines = file.read_text().splitlines()
         tests = yaml.safe_load("\n".join(lines))["tests"]
@@ -94,7 +94,7 @@ def test_cases_are_readable() -> None:
 
 
 def test_groups_are_evaluated_in_order() -> None:
-    """Where a test needs several groups it says in which order: promtool's own is another each time."""
+    """A case with several groups has their order: promtool's own changes from run to run."""
     for file in sorted((DEPLOY / "tests").glob("*.yml")):
         test = yaml.safe_load(file.read_text())
         groups = [
@@ -106,7 +106,7 @@ def test_groups_are_evaluated_in_order() -> None:
 
 
 def test_rules_use_metrics_that_exist() -> None:
-    """Every metric of ours in a rule is one that the agent declares, and every recorded series one that is recorded."""
+    """Every metric in a rule is declared, and every recorded series is recorded."""
     for rule in RULES:
         text = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
         used = set(re.findall(r"\b(?:\w+:rankwatch_\w+:\w+)", text))
@@ -116,7 +116,7 @@ def test_rules_use_metrics_that_exist() -> None:
 
 
 def test_jobs_of_two_clusters_are_two() -> None:
-    """Every sum and join is by cluster too, as job ids and names of nodes repeat: but not of what Prometheus counts."""
+    """Every sum and join is by cluster, except over Prometheus' own metrics."""
     own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
     labels = [(rule, match) for rule in own for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
     assert len(labels) > len(own)
@@ -125,7 +125,7 @@ def test_jobs_of_two_clusters_are_two() -> None:
 
 
 def test_who_may_wake_people() -> None:
-    """Pages are of these alerts only; none is about the agent itself."""
+    """Only the listed alerts are pages; none is about the agent itself."""
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
     on_jobs = {"RankDead", "JobRestarting", "RankUnresponsive", "JobStalled"}
     by_ras = {"CommunicatorStalled", "CommunicatorError"}
@@ -134,7 +134,7 @@ def test_who_may_wake_people() -> None:
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
-    """A site's file changes what it names, and puts alerts in shadow and labels on pages."""
+    """A site's file changes only what it names, puts alerts in shadow and adds labels to pages."""
     own = tmp_path / "own.yml"
     own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nslow_for: 30m\npage_labels: {team: ml}\n")
     made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))
@@ -157,7 +157,7 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
-    """What is unknown or of another kind is refused, by name."""
+    """Unknown names and wrong types are refused by name."""
     own = tmp_path / "own.yml"
     own.write_text(text)
     with pytest.raises(build.RulesError, match=re.escape(said)):
@@ -173,7 +173,7 @@ def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
     ],
 )
 def test_thresholds_and_sources_must_fit(change: dict[str, Any], said: str) -> None:
-    """A threshold that no rule uses, one that is missing, or an unknown alert in shadow is refused."""
+    """An unused or missing threshold, and an unknown alert in shadow, are refused."""
     values = {name: value for name, value in (THRESHOLDS | change).items() if value is not None}
     with pytest.raises(build.RulesError, match=said):
         build.build(SOURCES, values)

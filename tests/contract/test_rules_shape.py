@@ -34,7 +34,7 @@ def depth(expression: str) -> int:
 
 
 def test_sources_are_short() -> None:
-    """All sources together are few lines of few columns, and few recordings."""
+    """The sources stay within their limits of lines, columns and recordings."""
     lines = [line for text in SOURCES.values() for line in text.splitlines()]
     assert len(lines) <= MAX_LINES
     assert [line for line in lines if len(line) > MAX_COLUMNS] == []
@@ -42,7 +42,7 @@ def test_sources_are_short() -> None:
 
 
 def test_a_rule_needs_no_memory() -> None:
-    """A rule reads at most two levels of recordings, none of them itself, and no alerts."""
+    """A rule reads at most two levels of recordings, not itself, and no alerts."""
     for rule in RULES:
         assert "ALERTS" not in rule["expr"]
         assert set(RECORDING.findall(rule["expr"])) <= RECORDED.keys()
@@ -50,13 +50,13 @@ def test_a_rule_needs_no_memory() -> None:
 
 
 def test_an_expression_is_readable() -> None:
-    """As built an expression is no longer than a screen."""
+    """A built expression fits on a screen."""
     for rule in RULES:
         assert len(" ".join(rule["expr"].split())) <= MAX_EXPRESSION * MAX_COLUMNS
 
 
 def test_sums_and_joins_are_by_cluster() -> None:
-    """Every sum and join is by cluster too, as job ids and names of nodes repeat."""
+    """Every sum and join is by cluster."""
     for rule in RULES:
         assert [
             match for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"]) if "cluster" not in match
@@ -65,14 +65,14 @@ def test_sums_and_joins_are_by_cluster() -> None:
 
 
 def test_texts_ask_no_database() -> None:
-    """Texts are made of the alert's labels and value alone: every ruler and Grafana fill them."""
+    """Texts use only the alert's labels and value."""
     for rule in [rule for rule in RULES if "alert" in rule]:
         assert [text for text in rule["annotations"].values() if "query" in text.replace("urlquery", "")] == []
         assert {"summary", "description"} <= rule["annotations"].keys()
 
 
 def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
-    """The agent's defaults are those of the thresholds, and its section `verdict` is read when rules are built."""
+    """The agent's defaults equal the thresholds, and `build.py --agent` reads its section `verdict`."""
     thresholds = build.read_thresholds(DEPLOY / "thresholds.yml", None)
     defaults = msgspec.to_builtins(NUMBERS)
     assert frozenset(AgentConfig.__struct_fields__) == build.SECTIONS
@@ -100,7 +100,7 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
-    """A file that is no configuration of an agent, or has numbers that the agent refuses, builds no rules."""
+    """A file that is no agent's configuration builds no rules."""
     config = tmp_path / "rankwatch.yml"
     config.write_text(text)
     with pytest.raises(build.RulesError, match=r"rankwatch\.yml"):
@@ -108,7 +108,7 @@ def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_recordings_serve() -> None:
-    """Every recording is read by a rule or a dashboard, or by a command of the agent's."""
+    """A rule, a dashboard or a command reads every recording."""
     readers = " ".join(rule["expr"] for rule in RULES)
     readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
     readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))

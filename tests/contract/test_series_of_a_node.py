@@ -89,7 +89,7 @@ def agents_own(series: dict[str, int]) -> int:
 
 
 def test_a_node_stays_within_its_series_per_rank(tmp_path: Path) -> None:
-    """Eight ranks with their share of eight GPUs, NICs and network devices, all as shipped, stay within the goal."""
+    """A node with eight ranks, GPUs, NICs and network devices stays within the limit of series."""
     (tmp_path / "records").mkdir()
     write_records(tmp_path / "records")
     make_devices(tmp_path / "sys")
@@ -108,7 +108,7 @@ def test_a_node_stays_within_its_series_per_rank(tmp_path: Path) -> None:
 
 
 def test_what_rules_and_dashboards_ask_for_is_shown_by_default() -> None:
-    """No rule and no dashboard asks for a metric that has series only where the configuration asks for it."""
+    """No rule and no dashboard reads a metric that needs an option."""
     files = [*ROOT.glob("deploy/prometheus/rules/*.yml"), *ROOT.glob("grafana/dashboards/*.json")]
     asked = {name for path in files for name in ASKED.findall(path.read_text())}
     if_asked = {

@@ -39,7 +39,7 @@ def values(path: Path, key: str) -> list[str]:
 
 
 def test_the_unit_refuses_what_reads_and_writes_other_processes() -> None:
-    """The whole list is refused by name, whatever groups of this systemd hold; setpriority alone is given back."""
+    """The unit refuses the whole list by name; only setpriority is permitted again."""
     first, *rest = values(UNIT, "SystemCallFilter")
     assert first == "@system-service"
     assert {name for value in rest if value.startswith("~") for name in value[1:].split()} == REFUSED
@@ -52,7 +52,7 @@ def test_no_drop_in_gives_a_call_back() -> None:
 
 
 def test_the_containers_profile_refuses_the_same() -> None:
-    """No call that the unit refuses by name is allowed to the container."""
+    """The container's profile permits no call that the unit refuses by name."""
     rules = json.loads(PROFILE.read_text())["syscalls"]
     allowed = {name for rule in rules if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}
     assert {"read", "execve", "capset"} <= allowed
@@ -64,14 +64,14 @@ def test_the_containers_profile_refuses_the_same() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
 def test_the_containers_profile_is_the_units() -> None:
-    """The profile allows what the unit's groups allow with this systemd, and what runtimes need, and no more."""
+    """The profile permits the calls of the unit's groups and of runtimes, and no others."""
     done = subprocess.run([ROOT / "scripts/seccomp-profile", "--check"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("key", ["CapabilityBoundingSet", "AmbientCapabilities"])
 def test_capabilities_of_the_drop_ins(key: str) -> None:
-    """No drop-in, examples included, gives a capability that writes past the modes of files."""
+    """No drop-in gives a capability that writes past file modes."""
     assert values(UNIT, key) == [""]
     given = {path.name: values(path, key) for path in DROP_INS if values(path, key)}
     assert given == {"50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"], "55-hardware.conf": ["CAP_SYSLOG"]}

@@ -16,7 +16,7 @@ SHIPPED = Path(__file__).parents[2] / "deploy" / "systemd" / "rankwatch.yml"
 
 @pytest.mark.parametrize("name", exporter_names())
 def test_every_setting_is_shown_with_its_default(name: str) -> None:
-    """Each exporter with settings of its own has a section, with each of them, and what it says is the default."""
+    """The shipped file shows each setting of each exporter with its default."""
     spec = load_spec(name)
     section = yaml.safe_load(SHIPPED.read_text())["exporters"].get(name)
     if section is None:

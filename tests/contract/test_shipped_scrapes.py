@@ -34,14 +34,14 @@ def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[st
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_each_file_asks_for_what_is_shipped(path: Path) -> None:
-    """The jobs of each file of Prometheus' ask for all that the agent keeps room for, beside the plain page."""
+    """The scrape jobs of each file request the selections that the agent keeps room for."""
     found = selections([job["params"] for job in jobs_of(path)])
     assert found | selections([{}]) == SHIPPED
     assert len(found) == 2
 
 
 def test_kubernetes_asks_for_what_is_shipped() -> None:
-    """The PodMonitor's endpoints are the shipped scrape jobs, with the largest of their limits."""
+    """The PodMonitor's endpoints are the shipped scrape jobs with the largest of their limits."""
     monitor = yaml.safe_load((DEPLOY / "kubernetes" / "podmonitor.yaml").read_text())["spec"]
     jobs = jobs_of(FILES[0])
     for job, endpoint in zip(jobs, monitor["podMetricsEndpoints"], strict=True):
@@ -54,7 +54,7 @@ def test_kubernetes_asks_for_what_is_shipped() -> None:
 
 
 def test_another_exporter_makes_it_another_scrape() -> None:
-    """With one exporter more or less the scrape is none of the shipped."""
+    """A scrape with one exporter more or less is not a shipped one."""
     exporters = frozenset({*exporter_names(), *TABLES})
     lists = ([*LIVENESS, "process"], ["ranks"])
     others = [{key: each} for key in ("collect[]", "exclude[]") for each in lists]

@@ -27,7 +27,7 @@ def load(path: Path) -> Any:
 
 
 def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
-    """Its jobs for agents are those of file_sd, with one for itself, its rules where docs/prometheus.md puts them."""
+    """prometheus.yml has the jobs of file_sd, one for itself, and the rules' path of docs/prometheus.md."""
     whole, scrape = load(DEPLOY / "prometheus.yml"), load(DEPLOY / "scrape" / "file_sd.yml")
     *agents, itself = whole["scrape_configs"]
     assert agents == scrape["scrape_configs"]
@@ -37,7 +37,7 @@ def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
 
 
 def test_replicas_of_prometheus_send_equal_alerts() -> None:
-    """The label that tells two replicas apart is dropped from alerts, and the one that tells clusters apart is not."""
+    """Alerts lose the label that differs between replicas and keep the cluster's."""
     whole = load(DEPLOY / "prometheus.yml")
     [relabel] = whole["alerting"]["alert_relabel_configs"]
     dropped = {name for name in whole["global"]["external_labels"] if re.fullmatch(relabel["regex"], name)}
@@ -46,7 +46,7 @@ def test_replicas_of_prometheus_send_equal_alerts() -> None:
 
 
 def test_every_group_and_inhibition_has_the_cluster() -> None:
-    """Two clusters' jobs of one id are neither told of together nor silenced by each other."""
+    """Every group and inhibition has the label cluster."""
     for name in ("alertmanager.yml", "try-out.yml"):
         config = load(ALERTMANAGER / name)
         groups = list(values_of("group_by", config["route"]))
@@ -56,7 +56,7 @@ def test_every_group_and_inhibition_has_the_cluster() -> None:
 
 
 def test_inhibitions_name_alerts_that_there_are() -> None:
-    """Each alert of a matcher is one of the rules, or a pattern of several."""
+    """Each alert of a matcher exists."""
     known = {
         rule["alert"]
         for text in build.build(SOURCES, THRESHOLDS).values()
@@ -78,7 +78,7 @@ def test_inhibitions_name_alerts_that_there_are() -> None:
 
 
 def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
-    """Its thresholds are some that there are, and what the demo's job of eight ranks loses is a page at once."""
+    """With its thresholds the demo's job of eight ranks raises a page at once."""
     values = build.read_thresholds(DEPLOY / "thresholds.yml", DEPLOY / "thresholds-try-out.yml")
     assert values["page_ranks"] <= 8
     assert "short" in values["page_lived"].split("|")
@@ -86,7 +86,7 @@ def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
 
 
 def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
-    """An alert's link leads to a dashboard that is shipped, and each variable in it is one of the dashboard's."""
+    """An alert's link leads to a shipped dashboard and sets only its variables."""
     boards = [json.loads(path.read_text()) for path in (ROOT / "grafana" / "dashboards").glob("*.json")]
     variables = {board["uid"]: {each["name"] for each in board["templating"]["list"]} for board in boards}
     alerts = [rule for text in build.build(SOURCES, THRESHOLDS).values() for rule in rules_of(text) if "alert" in rule]
@@ -131,7 +131,7 @@ def told(count: int, summary: str = "what", status: str = "firing") -> str:
 
 
 def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """Severity, name and summary, then the rest; as many as the bound and how many more; no control characters."""
+    """The script prints severity, name and summary, bounded and without control characters."""
     assert post(server, told(1, summary="rank 3\x1b[2J")) == 200
     assert capsys.readouterr().out == "PAGE: RankDead: rank 3 [2J\n    more\n    where\n"
     assert post(server, told(printer.MAX_ALERTS + 1, status="resolved")) == 200
@@ -140,14 +140,14 @@ def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.Cap
 
 @pytest.mark.parametrize("body", ["{", "[]", "{}", '{"alerts": [1]}', '{"alerts": [{}]}'])
 def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is answered with 400, nothing is printed, and the next one is."""
+    """Malformed input gets status 400 and is not printed; the next one is."""
     assert post(server, body) == 400
     assert capsys.readouterr().out == ""
     assert post(server, told(1)) == 200
 
 
 def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
-    """One byte more than the bound is refused without being read; so is a size that is no number."""
+    """One byte beyond the limit is refused unread, and so is an invalid size."""
     assert post(server, told(1).ljust(printer.MAX_BYTES)) == 200
     connection = http.client.HTTPConnection("127.0.0.1", server, timeout=5)
     for size in (str(printer.MAX_BYTES + 1), "-1", "many"):

@@ -25,7 +25,7 @@ def site_of(seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crash_and_its_teardown(seed: int) -> None:
-    """A crash leads on its node, the first SIGTERM on each; their times by the scraper's clock are true to 2.1 s."""
+    """A crash leads on its node, the first SIGTERM on each; scraped times are right to 2.1 s."""
     site, job = site_of(seed=seed)
     at = site.now
     job.ranks[1].exit(SIGSEGV)
@@ -40,7 +40,7 @@ def test_a_crash_and_its_teardown(seed: int) -> None:
 
 @pytest.mark.parametrize("interval", [5.0, 10.0, 15.0, 30.0])
 def test_a_kill_while_peers_live(interval: float) -> None:
-    """A SIGKILL leads as `killed` and stays so while the others wait; they are still counted."""
+    """A SIGKILL leads as `killed` while the others wait, and these still count as live."""
     site, job = site_of(interval=interval)
     job.ranks[5].exit(SIGKILL)
     site.run(120.0)
@@ -49,7 +49,7 @@ def test_a_kill_while_peers_live(interval: float) -> None:
 
 
 def test_a_cancel_with_ranks_that_stay() -> None:
-    """In a cancel SIGTERM leads everywhere, and the SIGKILLs after KillWait nowhere; the scheduler's word is `ok`."""
+    """In a cancel SIGTERM leads on each node, the later SIGKILLs on none; the scheduler's record makes it `ok`."""
     site, job = site_of()
     job.tear_down(stay={2, 6})
     site.run(10.0)
@@ -62,7 +62,7 @@ def test_a_cancel_with_ranks_that_stay() -> None:
 
 
 def test_an_agent_that_is_killed_says_the_same() -> None:
-    """An agent that is killed and comes back with its checkpoint says the same exits with the same times."""
+    """An agent with its checkpoint exports the same exits and times after a kill."""
     site, job = site_of()
     job.ranks[0].exit(SIGSEGV)
     site.run(30.0)
@@ -73,7 +73,7 @@ def test_an_agent_that_is_killed_says_the_same() -> None:
 
 
 def test_an_agent_without_its_checkpoint_invents_nothing() -> None:
-    """An agent that lost its checkpoint shows the ranks that run and no exits."""
+    """An agent without its checkpoint exports running ranks and no exits."""
     site, job = site_of()
     job.ranks[0].exit(SIGSEGV)
     site.run(30.0)
@@ -84,7 +84,7 @@ def test_an_agent_without_its_checkpoint_invents_nothing() -> None:
 
 
 def test_a_node_that_is_back_without_its_ranks() -> None:
-    """A node that lost power and came back says `reboot`, with a time after its peers' exits; a new run retracts it."""
+    """A node that lost power exports `reboot` exits after its return, until a new run retracts them."""
     site, job = site_of()
     site.nodes["n1"].lose_power()
     site.run(10.0)
@@ -104,7 +104,7 @@ def test_a_node_that_is_back_without_its_ranks() -> None:
 
 
 def test_a_job_that_is_requeued_within_seconds() -> None:
-    """The new run under the same id has its own age, and retracts the old one's exits on the nodes that it uses."""
+    """A new run under the same id has its own age and retracts the old exits on its nodes."""
     site, job = site_of()
     for rank in job.ranks:
         rank.exit(SIGTERM)
@@ -117,7 +117,7 @@ def test_a_job_that_is_requeued_within_seconds() -> None:
 
 
 def test_a_hang_is_an_age_of_progress() -> None:
-    """While no operation completes the age of progress grows; the longest pause before stays what it was."""
+    """While no operation completes, the age of progress grows and the longest pause stays."""
     site, job = site_of()
     job.progresses = False
     site.run(300.0)
@@ -126,7 +126,7 @@ def test_a_hang_is_an_age_of_progress() -> None:
 
 
 def test_two_deaths_in_one_minute() -> None:
-    """The second death of a job within a minute leads on its own node alone: there none came before it."""
+    """The second death within a minute leads on its own node."""
     site, job = site_of()
     job.ranks[0].exit(SIGSEGV)
     site.run(20.0)

@@ -39,14 +39,14 @@ def cpu_seconds() -> float:
 
 
 def test_all_families_are_declared() -> None:
-    """What is rendered is what is declared, each family once."""
+    """The rendered families are the declared ones, each once."""
     rendered = [family.family for family in families(SNAPSHOT, OWN)]
     assert sorted(family.name for family in rendered) == sorted(family.name for family in FAMILIES)
     assert set(rendered) == set(FAMILIES)
 
 
 def test_own_figures_are_the_kernels() -> None:
-    """CPU time, memory, descriptors and start are what /proc says of this process; what cannot be read is absent."""
+    """CPU time, memory, descriptors and start equal those of /proc; an unreadable value is absent."""
     before = cpu_seconds()
     found = shown(SNAPSHOT)
     assert before - 0.001 < found["process_cpu_seconds_total",] < cpu_seconds() + 0.001
@@ -64,7 +64,7 @@ def test_own_figures_are_the_kernels() -> None:
 
 
 def test_an_exporter_without_a_source_says_little() -> None:
-    """It is up, and has neither a duration nor counts of what never happened; one that fails has both."""
+    """An exporter without a source is up, without duration and counts; one that fails has both."""
     statuses = (
         ExporterStatus("idle", up=True, present=False),
         ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),
@@ -80,7 +80,7 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 
 def test_series_left_out_are_one_count() -> None:
-    """Those over the cap and those given twice are added up; updates and renders that failed are, too."""
+    """Series over the cap and duplicates are one sum; failed updates and renders are another."""
     counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3)}
     statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
     found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))

@@ -112,7 +112,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def test_a_gpu_that_is_lost(root: Path) -> None:
-    """It stays known over a restart of the agent, and its number with it; damaged, the past is learnt anew."""
+    """A lost GPU keeps its number over a restart of the agent; a damaged checkpoint starts afresh."""
     first = Node(root, StateSection("amdgpu", None))
     await first.look()
     assert first.failed() == {("90a1b2c3d4e5f607", check) for check in ("gpu_ecc_uncorrectable", "pcie_degraded")}
@@ -177,7 +177,7 @@ async def test_the_memorys_share_between_looks(root: Path) -> None:
 
 
 def test_uncorrectable_errors_that_rise_are_told() -> None:
-    """By block, when there are more than at the look before; what a first look finds is of any time."""
+    """A rise of uncorrectable errors since the last look is reported by block; the first look reports none."""
     seen = RasErrors()
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):
         errors = {"umc": {"ue": umc, "ce": int(seconds)}, "xgmi_wafl": {"ue": links}, "gfx": {"ue": 9}}
@@ -247,7 +247,7 @@ def at_cycles(cycles: int | None, **lowered: int) -> Table:
 
 
 def test_how_long_the_clocks_were_lowered() -> None:
-    """Ten seconds apart: a reason's share of the cycles is its share of the time; counters wrap and begin anew."""
+    """A reason's share of the cycles is its share of the time, also when counters wrap or restart."""
     cases: list[Any] = [
         ([at_cycles(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
         ([at_cycles(100, hw_slowdown=7), at_cycles(1100, hw_slowdown=257)], {"hw_slowdown": 2.5}),
@@ -274,7 +274,7 @@ def summed(cycles: int | None, percents: int | None) -> Table:
 
 
 def test_the_memorys_share() -> None:
-    """Percents by cycles are a share; it is not known where either is missing, began anew or is too much."""
+    """The memory's share is its percents by cycles; None if a value is missing, restarted or too large."""
     cases: list[Any] = [
         (summed(1000, 6000), summed(2000, 48_000), 0.42),
         (summed(2**32 - 500, 2**32 - 10), summed(500, 24_990), 0.25),

@@ -34,7 +34,7 @@ async def keep(file: BootFile, seconds: float = 1.7e9) -> None:
 
 
 def test_ranks_are_known_after_a_boot_and_only_then(tmp_path: Path) -> None:
-    """An agent of another boot finds what ran; one of the same boot, which has the checkpoint, finds nothing."""
+    """Only an agent of a later boot reads the ranks of the boot file."""
     save(tmp_path, "before")
     assert file_of(tmp_path, "before").load(1.7e9) == {}
     assert file_of(tmp_path, "after").load(1.7e9 + 120.0) == JOBS

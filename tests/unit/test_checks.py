@@ -34,7 +34,7 @@ def book() -> Book:
 
 
 def test_a_level_is_as_it_was_told_last(book: Book) -> None:
-    """Failed, it counts from the first time it was told so; well again, it is over."""
+    """A failed level counts from its first report; a healthy report ends it."""
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.clock.advance(10.0)
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
@@ -65,7 +65,7 @@ def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
 
 
 def test_a_recovery_of_all_hardware_ends_its_faults_everywhere(book: Book) -> None:
-    """Whoever told of them and of whatever; other checks stay."""
+    """A recovery of all hardware ends the faults of one check, whoever reported them; other checks stay."""
     book.checks.latch(GPU, "gpu_xid")
     book.ledger.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), "gpu_xid")
     book.checks.latch(NODE, "nvswitch_fatal")
@@ -90,7 +90,7 @@ def test_what_stands_under_an_old_name_goes_to_the_new_one(book: Book) -> None:
 
 
 def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
-    """A fault hides what is well, a latched one a level, and of two latched ones the later is news."""
+    """A fault hides a healthy level, a latched fault hides a level, and the later latched fault wins."""
     address = Subject("gpu", "0000:3b:00.0")
     for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
         book.checks.report(GPU, check, CheckState.of(before))
@@ -110,7 +110,7 @@ def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
 
 
 def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
-    """Levels of a piece of hardware that is no longer looked at go, but only those of the exporter that says so."""
+    """An exporter removes its own levels of hardware that is gone, and no other exporter's."""
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.checks.report(OTHER, "gpu_hot", CheckState.FAILED)
     book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", CheckState.FAILED)
@@ -119,7 +119,7 @@ def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
 
 
 def test_levels_told_no_more_are_dropped(book: Book) -> None:
-    """With all levels told anew, one that is not among them goes, of its own check alone; latched faults stay."""
+    """A full report drops the exporter's missing levels of that check; latched faults stay."""
     book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", CheckState.FAILED)
     book.checks.latch(NODE, "machine_check")
     book.checks.report_all(
@@ -135,7 +135,7 @@ def test_levels_told_no_more_are_dropped(book: Book) -> None:
 
 
 def test_levels_go_with_who_wrote_them(book: Book) -> None:
-    """When an exporter ends its levels go; its latched faults and what others wrote stay."""
+    """The end of an exporter removes its levels; latched faults and other exporters' levels stay."""
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.checks.latch(OTHER, "gpu_xid")
     book.ledger.of("amdgpu").report(OTHER, "gpu_hot", CheckState.FAILED)
@@ -144,7 +144,7 @@ def test_levels_go_with_who_wrote_them(book: Book) -> None:
 
 
 def test_latched_faults_outlive_a_restart(book: Book) -> None:
-    """A new ledger from the checkpoint has the faults with their times, and no levels: these are told anew."""
+    """A ledger from the checkpoint has the latched faults with their times, and no levels."""
     book.checks.latch(GPU, "gpu_xid")
     book.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
     book.clock.advance(5.0)
@@ -157,7 +157,7 @@ def test_latched_faults_outlive_a_restart(book: Book) -> None:
 
 
 def test_findings_beyond_the_limit_are_left_out(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than fits is refused, also from a checkpoint; what is there is still told."""
+    """The ledger refuses one finding beyond its limit, also from a checkpoint, and keeps all others."""
     monkeypatch.setattr(module, "MAX_FINDINGS", 2)
     for name in ("gpu_xid", "gpu_lost", "gpu_reset"):
         book.checks.latch(GPU, name)

@@ -58,7 +58,7 @@ def test_loopback_rendezvous_is_of_this_node(address: str) -> None:
     ("", "0", None), ("3", None, None), (None, "0", None), ("1e3", "0", None),
 ])  # fmt: skip
 def test_restarts_left(most: str | None, count: str | None, restarts: int | None) -> None:
-    """Restarts to come are torchrun's most less those that were, 0 at least, of two plain numbers within the bound."""
+    """The restarts left are torchrun's limit minus those made, at least 0, if both are plain numbers in bounds."""
     variables = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
     environment = {name: value for name, value in variables.items() if value is not None}
     assert read_claim(environment, "here").restarts_left == restarts
@@ -66,7 +66,7 @@ def test_restarts_left(most: str | None, count: str | None, restarts: int | None
 
 
 def test_label_bound() -> None:
-    """One character more than a label may have is cut, and what cannot be printed is replaced."""
+    """A label is cut one character beyond its limit, and unprintable characters are replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
     assert (clean_label("<!channel> R&D"), clean_label('a\n"b\x00\u202e')) == ("?!channel? R&D", 'a?"b??')
 

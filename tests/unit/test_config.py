@@ -69,7 +69,7 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: Expected `object`, got `int`"),
 ])  # fmt: skip
 def test_mistakes_are_located(text: str, message: str) -> None:
-    """Each mistake is told on one line, with file, line, key and reason."""
+    """Each mistake is one line with file, line, key and reason."""
     with pytest.raises(ConfigError) as caught:
         prepare(Loaded(text, "f.yml"), Logger("test"))
     assert message in str(caught.value)
@@ -92,7 +92,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     "text", ["exporters:\n  # inspector: {}\n", "web:\nstate:\nhealth:\nexporters:\n", "exporters:\n  inspector:\n"]
 )
 def test_a_section_without_content_is_as_one_that_is_not_there(text: str) -> None:
-    """A key with nothing but comments under it means its defaults."""
+    """A key with only comments below it has its defaults."""
     assert prepare(Loaded(text, "f"), Logger("test")) == prepare(Loaded("", "f"), Logger("test"))
 
 

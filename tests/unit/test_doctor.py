@@ -120,7 +120,7 @@ def test_what_is_broken(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOTES)
 def test_what_is_a_choice(name: str) -> None:
-    """What somebody may have chosen is a note, which is no fault."""
+    """A setting that a site may have chosen is a note, not a fault."""
     facts, check, text = NOTES[name]
     [found] = examine(facts)
     assert (found.check, found.level) == (check, "note")
@@ -147,7 +147,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     ("http://u:sec@secret@p", "http://p"),
 ])  # fmt: skip
 def test_no_message_has_the_password(url: str, expected: str) -> None:
-    """Whatever the address looks like, no part of its password is shown, nor in what is wrong with it."""
+    """No message has any part of an address's password, also if the address is invalid."""
     assert prometheus.shown(url) == expected
     said = ask_prometheus(url)
     assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))

@@ -88,7 +88,7 @@ def evicted(*records: RankProcess) -> list[tuple[str, str]]:
 
 
 def test_records_of_ended_ranks_are_bounded_by_user() -> None:
-    """Whole jobs go: those that do not run, without a dead rank, and ended first; another user's records stay."""
+    """At the limit whole ended jobs without a dead rank go first, of the same user."""
     full = [record(f"{number:03}", "ada", float(number)) for number in range(MAX_ENDED)]
     neighbours = [record("9", "bob", 0.5)]
     assert evicted(*full, *neighbours) == []
@@ -120,7 +120,7 @@ def add(table: Table, owner: Owner, pids: range, job: str) -> list[ProcessKey]:
 
 
 def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
-    """However many processes another user starts, the record of a dead rank stays, and his own are refused."""
+    """Another user's many processes evict no dead rank's record, and are refused."""
     dead, *_ = add(table, ALICE, range(8), "4711")
     table.tick(1.0)
     table.ranks.observe_exit(dead, CRASHED)
@@ -134,7 +134,7 @@ def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
 
 
 def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None:
-    """In a table full of one owner's processes another finds room at once: for the newest that runs."""
+    """In a full table a new owner replaces the newest running process of the largest owner."""
     add(table, MALLORY, range(MAX_PROCESSES), "666")
     table.tick(1.0)
     add(table, ALICE, range(5000, 5008), "4711")

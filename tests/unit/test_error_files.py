@@ -88,7 +88,7 @@ def test_what_a_message_means() -> None:
 
 
 def test_what_is_no_error_file() -> None:
-    """Half a file, other JSON, binary data and Ctrl-C say nothing."""
+    """Half a file, other JSON, binary data and Ctrl-C give no exception."""
     cut, interrupted = saved("ValueError: x")[:-5], saved("KeyboardInterrupt: ")
     for raw in (b"", cut, interrupted, b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
         assert read_error(raw, CATALOGUE, 5.0) is None
@@ -115,7 +115,7 @@ def test_file_too_late(tmp_path: Path) -> None:
 
 
 def test_files_that_blame_no_rank(tmp_path: Path) -> None:
-    """Files of another user, of an earlier run or above the limit, links to files outside and FIFOs say nothing."""
+    """A file of another user or earlier run, a large file, a link to outside and a FIFO give no exception."""
     text = saved("KeyError: 1")
     node = Node(tmp_path)
     node.write(text, at=STARTED - 60.0)

@@ -114,7 +114,7 @@ async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pyt
 
 
 async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:
-    """Where an exporter fails to tell which jobs stand still, the bundle of a death is taken all the same."""
+    """A death has its bundle although an exporter fails to list stalled jobs."""
 
     def broken() -> Mapping[str, float]:
         raise KeyError("comm")
@@ -159,7 +159,7 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
 
 
 async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
-    """Of two users' jobs that say they have one id each bundle has its own ranks and environment, and no other's."""
+    """Two users' jobs of one id have a bundle each, with only their own ranks and environment."""
     await site.start()
     for user, uid in (("ben", 1001), ("cid", 1002)):
         for rank in range(2):

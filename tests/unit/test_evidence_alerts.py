@@ -47,10 +47,7 @@ def view(rank: int, size: int | None, job: str = "7", uid: int = 7) -> RankView:
     ({"77"}, ["0", "", "23"]),
 ])  # fmt: skip
 def test_which_nodes_take_one(blamed: set[str], chosen: list[str]) -> None:
-    """Of three nodes those take a bundle that have a blamed rank, or the first or the last that is not blamed.
-
-    Of a job of unknown size only a node with a blamed rank takes one.
-    """
+    """The nodes of blamed ranks and of the first and last other rank take a bundle."""
     assert [chosen_rank(node(number), blamed) for number in range(3)] == chosen
     assert chosen_rank([view(rank, None) for rank in (0, 3)], blamed) == ("0" if "0" in blamed else "")
 
@@ -76,7 +73,7 @@ def test_a_rank_that_is_blamed_later_is_an_occasion() -> None:
 
 
 def test_one_users_jobs_keep_no_others_from_the_question() -> None:
-    """Of more jobs than are asked about there are some of each user; of more alerts some of each job."""
+    """The query has jobs of each user, and the answer alerts of each job, up to the limits."""
     views = [view(0, 1, f"0{number}", uid=1) for number in range(MAX_JOBS + 1)]
     jobs = asked_about([*views, view(0, 1, "z", uid=2)])
     assert len(jobs) == MAX_JOBS
@@ -131,7 +128,7 @@ class Asking:
 
 
 async def test_prometheus_is_asked_once_a_minute_while_there_are_jobs() -> None:
-    """A node without ranks asks nothing, one with ranks once in ASK_SECONDS, about its jobs."""
+    """A node with ranks queries Prometheus once in ASK_SECONDS about its jobs; one without ranks never."""
     asking = Asking(alerts_cluster="here")
     assert (await asking.look([], 5 * ASK_SECONDS), asking.helper.requests) == ([], [])
     await asking.look([*node(0), *node(1, job="8")], 10 * ASK_SECONDS)
@@ -163,7 +160,7 @@ async def test_what_fails_is_counted_and_tried_again() -> None:
 
 
 async def test_one_question_at_a_time() -> None:
-    """While an answer is waited for nothing is asked."""
+    """No query starts while another is under way."""
     asking, never = Asking(), asyncio.get_running_loop().create_future()
 
     async def call(request: AlertsRequest, _seconds: float) -> AlertsAnswer:
@@ -177,7 +174,7 @@ async def test_one_question_at_a_time() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more jobs, alerts and characters than a node has, so many are asked about and taken in."""
+    """The query and its answer are cut at the limits of jobs, alerts and characters."""
     expressions: list[str] = []
 
     def samples(_url: str, expression: str) -> list[Any]:
@@ -192,5 +189,5 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_there() -> None:
-    """Where nothing listens the answer says so."""
+    """If no Prometheus listens, the result has the error."""
     assert helper_side.open_alerts(AlertsRequest("http://127.0.0.1:9", "", ["7"])).error.endswith("listens there")

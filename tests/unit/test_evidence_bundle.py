@@ -54,7 +54,7 @@ def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
 
 
 def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
-    """Of more bundles than are kept the oldest of the user with most goes; an unreadable summary is nobody's."""
+    """At the limit the oldest bundle of the user with the most bundles goes."""
     users = ["ben", "ann", "ann", "ann", "ann"]
     for number, user in enumerate(users):
         name = bundle_name(str(number), 1.7e9 + number, "n1")
@@ -89,14 +89,14 @@ def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
 
 
 def test_names_are_safe() -> None:
-    """A job's id and a node's name cannot lead out of the directory, nor be endless."""
+    """A job's id and a node's name give a short file name inside the directory."""
     name = bundle_name("../../etc/passwd\n" + "x" * 300, 1.7e9, "n/1")
     assert name == f".._.._etc_passwd_{'x' * 47}-20231114T221320Z-n_1"
     assert "/" not in name
 
 
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    """A link under the draft's name is replaced, and what it leads to is not touched."""
+    """A link with the draft's name is replaced, and its target is not touched."""
     target = tmp_path / "target"
     target.write_text("mine")
     directory = tmp_path / "evidence"
@@ -129,7 +129,7 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
 
 
 def test_a_bundle_is_no_request(tmp_path: Path) -> None:
-    """A bundle of a job whose id begins as a request does stays; a request that cannot be removed asks for nothing."""
+    """A bundle whose job id looks like a request stays; a request that cannot be removed has no effect."""
     name = bundle_name("take-home", 1.7e9, "n1")
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
@@ -209,7 +209,7 @@ async def test_who_ends_gives_no_files() -> None:
 
 
 def test_times_stay_in_order() -> None:
-    """Tenths of seconds are cut: what came a hundredth before the next second is not shown a second too early."""
+    """Times are cut to tenths of a second, so that their order stays."""
     known = msgspec.structs.replace(
         summary(), timeline=[Event(at, "3", f"at {at}", "process") for at in (10.94, 10.97, 11.0)]
     )
@@ -218,7 +218,7 @@ def test_times_stay_in_order() -> None:
 
 
 def test_nothing_in_a_summary_steers_a_terminal() -> None:
-    """Whatever a user named or an error says, `show` and `list` print no control characters."""
+    """`show` and `list` print no control characters, whatever names and errors contain."""
     evil = "\x1b[2J\x07\u202e"
     known = summary(job_id=evil)
     known = msgspec.structs.replace(
@@ -240,7 +240,7 @@ def job_of(directory: Path, name: str) -> str:
 
 @pytest.mark.parametrize("other", ["a/b", "a_b"])
 def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
-    """A bundle whose name is taken, of another job or of the same one, gets a number: none is written over."""
+    """A bundle whose name exists gets a number; none is overwritten."""
     for job in ("a_b", other, "a:b"):
         name = write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
         assert job_of(tmp_path, name) == job
@@ -281,7 +281,7 @@ def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
-    """What an agent that was killed had begun to write is gone with the next bundle; others' files stay."""
+    """The next bundle removes the draft of an agent that was killed; other files stay."""
     (tmp_path / ".6-20231114T221320Z-n1.tar.gz.part").write_bytes(b"x")
     (tmp_path / ".6-20231114T221320Z-n1.json.part").write_bytes(b"x")
     (tmp_path / ".notes.part").write_bytes(b"mine")
@@ -314,7 +314,7 @@ def test_the_limit_of_a_node() -> None:
 
 @given(st.text("abcdeABCDE", min_size=1, max_size=30), st.integers(1, 6))
 def test_a_flood_is_bounded_and_costs_no_user_with_one_what_others_have_more_of(users: str, keep: int) -> None:
-    """However bundles come, the limit holds, and a user's only one goes only where nobody has two."""
+    """The number of bundles stays within its limit, and a user's only bundle goes only if no user has two."""
     now: list[Held] = []
     for newcomer in held(users):
         now.append(newcomer)

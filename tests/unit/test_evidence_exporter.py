@@ -33,7 +33,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 500 jobs that die at once so many as may wait of a user have a bundle, and none has two."""
+    """Of 500 jobs that die at once as many as may wait per user have one bundle each."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
@@ -59,7 +59,7 @@ async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> Non
 
 
 async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """A killed rank that others outlive gives one bundle: the suspect, how it ended, the processes of those left."""
+    """The bundle of a killed rank has the suspect, its end, and the processes of the remaining ranks."""
     await site.start()
     site.kill(1)
     await site.look(30)
@@ -87,7 +87,7 @@ async def test_secrets_are_not_taken(site: Site) -> None:
 
 
 async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
-    """A part that never comes, and one that raises, are named as missing; the others, and what they say, are there."""
+    """A part that hangs or raises is listed as missing; all other parts are in the bundle."""
 
     async def hangs(_: Wanted) -> Offered:
         await asyncio.Event().wait()
@@ -119,7 +119,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
 
 async def test_one_bundle_in_ten_minutes(site: Site) -> None:
-    """A second death of the job within ten minutes takes no bundle; one that is asked for is taken at any time."""
+    """A second death within ten minutes takes no bundle; a request takes one at any time."""
     await site.start()
     site.kill(1)
     await site.look(30)
@@ -174,7 +174,7 @@ async def test_a_bundle_that_cannot_be_written_is_counted(
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Of more jobs in trouble at once than may wait each user keeps one; who had most loses the newest, counted."""
+    """Beyond the limit of waiting requests the user with the most loses the newest, which is counted."""
     await site.start()
     request = module._Due(module.Occasion("7", "asked", ""), "")
     site.exporter._waiting.append(request)
@@ -233,7 +233,7 @@ async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
 
 
 async def test_without_a_directory_there_is_nothing_to_do(tmp_path: Path) -> None:
-    """Where neither the directory nor its parent exists, the exporter is absent."""
+    """If neither the directory nor its parent exists, the exporter has no source."""
     exporter = EvidenceExporter(EvidenceConfig(path=str(tmp_path / "none" / "evidence")))
     await exporter.start(lent("evidence", FakeClock()))
     with pytest.raises(NoData):

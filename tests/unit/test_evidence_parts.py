@@ -117,12 +117,12 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
     (b"", ""),
 ])  # fmt: skip
 def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
-    """The last whole record of an operation is said in words; what is cut, or is none, is passed over."""
+    """The last whole record of an operation becomes a sentence; cut lines and other text are skipped."""
     assert last_operation(lines) == said
 
 
 def test_a_hostile_end_costs_little() -> None:
-    """64 files of nothing but short lines that are no records take less than a scrape may be held up."""
+    """64 files full of short lines without records take less time than a scrape may wait."""
     began = time.thread_time()
     part = offered([{str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}], {})
     assert time.thread_time() - began < 0.2
@@ -163,7 +163,7 @@ async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.Mo
 
 
 def test_the_part_names_ranks_of_the_job_alone() -> None:
-    """Files are those of the job's ranks; each file is named by its rank, and blames nobody."""
+    """The part has one file for each rank of the job, and blames no rank."""
     labels = {
         (WriterKey(1, 2, 0, "here", 3), "c", 0): RankLabel("7", "0"),
         (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
@@ -174,7 +174,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
-    """A failed check that counts blames the rank whose GPU it is about, and no other; all are in the file."""
+    """A failed check that counts blames the rank on that GPU and no other; the file has all checks."""
     clock = FakeClock()
     ledger = HealthLedger(clock)
     checks = ledger.of("test")
@@ -203,7 +203,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
 
 
 def test_lateness_in_words() -> None:
-    """A rank that others waited for is told of from 3 % of the last minute on, and blamed from 10 % on."""
+    """A late rank is mentioned from 3 % of the last minute on, and blamed from 10 % on."""
     shares = {"0": 0.0299, "1": SHOWN_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
     words = [(word.rank, word.says.split()[5], word.blames) for word in offered([], shares).words]
     assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
@@ -216,7 +216,7 @@ def shown_log(job: str = "7", **more: Any) -> ShownLog:
 
 
 def test_the_logs_first_cause() -> None:
-    """The first cause of the job's own log is an event, and blames its rank; where it names none, nobody."""
+    """The first cause of the job's log is an event, and blames the rank that it names, if any."""
     named = FirstEvent("cuda_out_of_memory", "3", "gpu-7", 5.0)
     counted = {("3", "cuda_out_of_memory", "root"): 2}
     part = log_part([shown_log("8"), shown_log(root=named, events=counted)], {}, Wanted("7", {}, ()))

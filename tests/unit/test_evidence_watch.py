@@ -79,7 +79,7 @@ def test_who_is_never_silent() -> None:
 
 
 def test_changes_are_bounded() -> None:
-    """The newest changes of a job's states are kept, of so many jobs; those of jobs that are gone are forgotten."""
+    """The newest changes of each job are kept, for a bounded number of jobs; ended jobs are dropped."""
     watch = TroubleWatch(SILENCE)
     for at in range(MAX_CHANGES_PER_JOB + 1):
         watch.look([view(0, state="unresponsive" if at % 2 else "alive", reason="stopped")], float(at))
@@ -99,7 +99,7 @@ def test_what_stands_still_is_an_occasion_once() -> None:
 
 
 def test_on_which_jobs_a_page_may_be_open() -> None:
-    """A job is in trouble while a rank is dead, stopped, silent or on failed hardware, or while RAS says so."""
+    """A job may have a page while a rank is dead, stopped, silent or on failed hardware, or RAS reports a hang."""
     watch = TroubleWatch(SILENCE)
     views = [
         gone(0, job="dead"),

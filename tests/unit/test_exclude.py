@@ -28,12 +28,12 @@ FAILURES = [
 
 
 def test_points() -> None:
-    """A job gives its node one point, two where its death looks like hardware, however many ranks died."""
+    """A job gives its node one point, two if its death looks like hardware, however many ranks died."""
     assert lemons(FAILURES) == [Lemon("c1", "a", 6, 3, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1)]
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nodes with as many points as asked for are printed as a table, a list for Slurm, or JSON."""
+    """Nodes with enough points are printed as a table, as a list for Slurm or as JSON."""
     asked: list[str] = []
 
     def samples(url: str, expression: str) -> list[Sample]:

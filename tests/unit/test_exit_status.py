@@ -36,7 +36,7 @@ def key_of(process: subprocess.Popen[bytes]) -> ProcessKey:
 
 @pytest.mark.parametrize(("child", "number", "code"), ENDS, indirect=["child"])
 def test_zombie(child: subprocess.Popen[bytes], number: int, code: int) -> None:
-    """A zombie's status is read from /proc, with the right to; a reaped one's is not, nor that of a reused pid."""
+    """With the right to, a zombie's status is read from /proc; that of a reaped process or a reused pid is not."""
     key = key_of(child)
     assert from_zombie(PROC, key, may_ptrace=True) == ExitStatus(known=True, signal=number, code=code)
     assert from_zombie(PROC, key, may_ptrace=False) is None

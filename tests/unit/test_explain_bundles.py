@@ -33,7 +33,7 @@ def put(folder: Path, name: str, made: Summary) -> None:
 
 
 def test_summaries_of_the_job(tmp_path: Path) -> None:
-    """Those of the job in order of time, each once, however often its file was copied; other jobs' are passed."""
+    """The job's summaries are read in order of time, each once; other jobs' summaries are skipped."""
     put(tmp_path, "b", summary("b", 1030.0))
     put(tmp_path, "a", summary())
     put(tmp_path, "copy", summary())
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
-    """FIFOs, links and folders are not read, nor waited for."""
+    """FIFOs, links and folders are not read, and do not block."""
     given = tmp_path / "given"
     given.mkdir()
     os.mkfifo(given / "fifo.json")
@@ -81,7 +81,7 @@ def test_a_file_at_its_bound(tmp_path: Path) -> None:
 
 
 def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last by name are read, and it is said how many were not."""
+    """The last files by name are read, and a note has the number of the others."""
     monkeypatch.setattr(bundles, "MAX_FILES", 2)
     for number in range(3):
         put(tmp_path, f"{number}", summary(taken_at=1000.0 + number))
@@ -91,7 +91,7 @@ def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_bundle_of_the_incident() -> None:
-    """Its words and events count, and when it was taken is told."""
+    """The words and events of the incident's bundle count, and its time is shown."""
     found = bundles.weigh([summary()], JOB, INCIDENT)
     assert found.left_out == ()
     [said] = found.said
@@ -103,7 +103,7 @@ def test_a_bundle_of_the_incident() -> None:
 
 
 def test_bundles_of_another_time_or_cluster() -> None:
-    """They say nothing of this incident, and are named."""
+    """Bundles of another time or cluster are listed and not used."""
     late, early = INCIDENT.end + bundles.LATE_SECONDS, INCIDENT.start - bundles.EARLY_SECONDS
     assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).left_out == ()
     found = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
@@ -116,7 +116,7 @@ def test_bundles_of_another_time_or_cluster() -> None:
 
 
 def test_a_node_whose_clock_is_ahead() -> None:
-    """Its times are corrected by what metrics know of its clock."""
+    """The times of a node with a fast clock are corrected by its metrics."""
     ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     found = bundles.weigh([made], ahead, INCIDENT)
@@ -136,7 +136,7 @@ def test_who_followed_is_not_blamed() -> None:
 
 
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
-    """A bundle with 4,096 words gives 64, those that blame suspects first; no event is later than the bundle."""
+    """A bundle gives at most 64 words, first those that blame suspects; no event is later than the bundle."""
     words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]
     words.append(Word("3", "stacks", "in DataLoader", blames=True))
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]

@@ -28,7 +28,7 @@ def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
 
 
 def test_nothing_happened() -> None:
-    """A range without symptoms has no incident, nor has one with a line of a log alone."""
+    """A range without symptoms, or with only a line of a log, has no incident."""
     assert (incidents(course()), incidents(course(Span("log", 50.0, 50.0)))) == ([], [])
 
 
@@ -52,7 +52,7 @@ DIED = Span("died", 1000.0, END)
      id="a job that waits for a late rank works on"),
 ])  # fmt: skip
 def test_when_work_stopped_and_was_done_again(known: Course, since: float, back: float | None, what: str) -> None:
-    """One incident has the time when work stopped, when it was done again, and what happened."""
+    """An incident has the times when work stopped and went on, and its kind."""
     [found] = incidents(known)
     assert (found.start, found.since, found.back, found.what) == (since, since, back, what)
     assert found.stopped == (what != "went_on")
@@ -93,7 +93,7 @@ def test_gpu_hours_of_a_stop() -> None:
 
 
 def test_what_goes_on_costs_until_now() -> None:
-    """A job that holds its GPUs still, without work, is said to go on."""
+    """The cost of a job that still holds its GPUs without work counts until now."""
     known = course(Span("died", 1000.0, END), deaths=(1000.0,), gpus=(HeldGpus(0.0, END, 8.0),))
     [found] = incidents(known)
     assert cost(known, found, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
@@ -142,7 +142,7 @@ def test_the_culprit(
 
 
 def test_the_same_word_twice_is_told_once() -> None:
-    """Metrics and a bundle that say the same of a rank are one line; another text of the bundle is a second."""
+    """Equal words of metrics and a bundle are one line; another text of the bundle is a second line."""
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):
         said = [word("1", "verdict", says="died"), word("1", "verdict", "n1", says=says)]
         assert len(judge(said, is_hang=False).for_them) == lines

@@ -175,7 +175,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bundles_alone(tmp_path: Path) -> None:
-    """Where Prometheus has forgotten the job, bundles tell what they know, and the page says what is not known."""
+    """If Prometheus has no data of the job, the story has what bundles know, and lists what is unknown."""
     word = Word("3", "verdict", "killed (SIGKILL)", blames=True)
     made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
@@ -204,7 +204,7 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
-    """They are never told as one; where one is chosen, nodes of the other are known as its own."""
+    """Jobs of two clusters are never one story; a chosen cluster has only its own nodes."""
     both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
     nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
     asked = Asked(
@@ -221,7 +221,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_the_most_points_of_a_range() -> None:
-    """A week is asked in steps of the same grid, with no more points than the bound."""
+    """A week is queried in steps of one grid, with at most the maximum number of points."""
     asked = Asked({}, {})
     assert ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(asked, ask.matcher("7", None), END - 86400 + 7, END + 7)
@@ -244,7 +244,7 @@ def test_deaths_of_one_episode() -> None:
 
 
 def test_every_question_is_bounded() -> None:
-    """No question about ranks asks for more than a few series, however many ranks there are."""
+    """No query returns more than a few series, however many ranks there are; no placeholder is left."""
     asked = Asked(
         {
             **SAMPLES,
@@ -289,7 +289,7 @@ def test_what_is_asked_for_exists() -> None:
 
 
 def test_a_long_time_line_keeps_both_ends() -> None:
-    """One line more than the bound leaves the middle out, and says how much."""
+    """One line beyond the limit leaves out the middle of the time line and counts it."""
     happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
     assert len(story.timeline(happened)) == story.MAX_TIMELINE
     rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
@@ -297,7 +297,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
 
 
 def test_hostile_words() -> None:
-    """What a user's log says commands neither the terminal nor the browser."""
+    """Text of a user's log commands neither the terminal nor the browser."""
     evil = "\x1b[2J<script>alert(1)</script>"
     said = [Said(evil, evil, "job_log", evil, blames=True, source=evil)]
     incident = Incident(0.0, 1.0, 0.0, None, "died")

@@ -48,7 +48,7 @@ async def test_peers_take_turns() -> None:
 
 
 async def test_equal_keys_share_and_the_first_place_counts() -> None:
-    """A key that waits far behind in one peer's queue comes at the turn of another peer that asks for it, once."""
+    """A key that several peers request runs once, at the earliest of their turns."""
     work = Work()
     lane = FairLane(work)
     tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 4), ("few", 1))

@@ -29,7 +29,7 @@ def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_
 
 
 def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
-    """A rank is asked when it has been silent for long enough, through its own pipe, and again after ten minutes."""
+    """A rank that is silent for long enough gets a request through its pipe, once in ten minutes."""
     asker = DumpAsker(SILENCE)
     assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
     [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
@@ -39,13 +39,13 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
 
 
 def test_who_is_not_asked() -> None:
-    """A rank that never completed anything, has left or named no absolute path is not asked."""
+    """A rank without any completed operation, an ended rank, and one without an absolute path get no request."""
     for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": NOT_OURS}):
         assert DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0) == []
 
 
 def test_so_many_in_one_look() -> None:
-    """Of more ranks than the bound the others are asked in the next look."""
+    """Requests beyond the limit of one look are made in the next look."""
     asker = DumpAsker(SILENCE)
     views = [view(rank) for rank in range(MAX_ASKED + 1)]
     assert [len(asker.due(views, "/proc", 5000.0, at)) for at in (1.0, 2.0, 3.0)] == [MAX_ASKED, 1, 0]

@@ -27,7 +27,7 @@ def only(value: dict[str, Any]) -> GroupProgress:
 
 
 def test_a_rank_that_had_not_begun() -> None:
-    """In the recorded hang ranks 9 and 14 wait for nothing, and had not begun what the others of group 72 wait in."""
+    """In the recorded hang ranks 9 and 14 had not begun the operation in which group 72 waits."""
     enqueued, waits = {}, {}
     for rank, raw in recorded("lock_gil_1st").items():
         found = read_dump(raw, rank)
@@ -42,28 +42,28 @@ def test_a_rank_that_had_not_begun() -> None:
 
 
 def test_a_dump_without_members_is_nobodys() -> None:
-    """A dump whose groups do not say who is in them proves no rank."""
+    """A dump whose groups have no members proves no rank."""
     for ranks in ("", "[]", "all", "[0, x]"):
         assert read_dump(pickled(dump(ranks=ranks)), 0) is None
     assert read_dump(pickled(dump(pg_config={})), 0) is None
 
 
 def test_what_a_rank_waits_in() -> None:
-    """It is the first operation that is not completed; what was begun last is the greatest number."""
+    """A rank waits in its first incomplete operation; the greatest number is the last one begun."""
     found = only(dump([entry(sequence=4, state="completed"), entry(sequence=6), entry(sequence=5)], enqueued=6))
     assert found == GroupProgress("0", "default_pg", 4, 6, Call(5, "all_reduce", "Float", "1024", "scheduled"))
     assert only(dump([entry(sequence=4, state="completed")], enqueued=4)).waits is None
 
 
 def test_a_rank_without_entries() -> None:
-    """What an idle rank had begun last is told by its status alone; one that began nothing had begun number 0."""
+    """The status has an idle rank's last operation; a rank that began none has number 0."""
     assert only(dump(enqueued=9)).enqueued == 9
     assert only(dump(enqueued=-1)).enqueued == 0
     assert only(dump(pg_status={})).enqueued is None
 
 
 def test_transfers_count_apart() -> None:
-    """In a group with sends and receives, whose numbers are others, only the collectives' own numbers count."""
+    """In a group with sends and receives only the numbers of collectives count."""
     for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
         transfer = entry(sequence=2, **changed)
         found = only(dump([transfer, entry(sequence=3)], enqueued=13698))
@@ -97,14 +97,14 @@ def test_groups_and_their_statuses(
     entries: tuple[tuple[str, int], ...],
     enqueued: dict[str, int | None],
 ) -> None:
-    """A rank's own numbers follow the order of the groups' names; if both do not fit, entries alone tell."""
+    """The statuses of a rank are in the order of the groups' names if these are numbers."""
     made = [entry(name, 5, pg_id=own) for name, own in entries]
     summary = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
     assert {group.name: group.enqueued for group in summary.groups} == enqueued
 
 
 def test_json() -> None:
-    """A dump in JSON, where numbers of the status are texts, tells the same as the pickle."""
+    """A dump in JSON, whose statuses have text numbers, gives the result of the pickle."""
     value = dump([entry(sequence=3)], enqueued=3)
     texts = {number: {key: str(last) for key, last in each.items()} for number, each in value["pg_status"].items()}
     raw = json.dumps(value | {"pg_status": texts}).encode()
@@ -132,7 +132,7 @@ def test_json() -> None:
     ],
 )
 def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
-    """An operation is told by its name; type and elements where all ranks must have the same, and they can be."""
+    """An operation has its name, and type and size where these must be equal on all ranks."""
     found = only(dump([entry(**changed)])).waits
     assert found is not None
     assert (found.operation, found.dtype, found.elements) == call
@@ -149,7 +149,7 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many groups are shown, those in which the rank waits first, then the largest, none of one rank."""
+    """Beyond the limit of groups those in which the rank waits stay, then the largest."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
     groups = config("0", "1", "2", "3")
     groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"

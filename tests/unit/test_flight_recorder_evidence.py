@@ -52,7 +52,7 @@ def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDum
     ],
 )
 def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str]) -> None:
-    """In both recorded hangs the injected ranks are blamed, and nobody else, where one node has all of the ranks."""
+    """In both recorded hangs the injected ranks are blamed, and no other rank."""
     found = blamed(shown(recorded(scenario)))
     assert found.keys() == says.keys()
     assert all(text in found[rank] for rank, text in says.items()), found
@@ -69,7 +69,7 @@ def test_a_node_that_has_a_part_of_the_ranks_blames_nobody_else(scenario: str) -
 
 
 def test_a_rank_that_waits_itself() -> None:
-    """A rank that has not begun what others wait in is blamed; one that waits in another group is told of alone."""
+    """A rank that has not begun the others' operation is blamed; if it waits in another group it is only mentioned."""
     said = "had not begun all_reduce no. 5 of group default_pg, which others here had"
     assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
     groups = {
@@ -86,7 +86,7 @@ def test_a_rank_that_waits_itself() -> None:
 
 
 def test_a_rank_that_does_not_finish() -> None:
-    """A rank in what others have finished is blamed, but not where it waits for a rank that has not begun it."""
+    """A rank in an operation that others finished is blamed, unless it waits for a rank that has not begun it."""
     said = "had not finished all_reduce no. 3 of group default_pg, which others here had"
     assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": said}
     assert blamed(hang({0: 5, 1: 3, 2: 2}, {0: 5, 1: 3})).keys() == {"2"}
@@ -107,7 +107,7 @@ def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
 
 
 def test_words_are_bounded() -> None:
-    """Of more ranks than may be told of the first are."""
+    """Beyond the limit of ranks the first ones are mentioned."""
     [one] = hang({0: 5}, {0: 5})
     many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
     assert len(part(many, "7").words) == MAX_WORDS

@@ -90,7 +90,7 @@ def node(made_node: MakeNode) -> Node:
 
 
 def test_dump_of_a_rank(node: Node) -> None:
-    """What a rank's dump tells is shown, once it is there, with the time at which it was written."""
+    """A rank's dump becomes series with the time at which it was written."""
     node.add_rank()
     with pytest.raises(NoData):
         node.look()
@@ -145,7 +145,7 @@ def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
 
 
 def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
-    """Of two jobs of one user with one path nobody can tell whose the dump is, also when one was shown before."""
+    """A path that two jobs of one user name belongs to neither, also if one was shown before."""
     node.add_rank()
     node.write()
     assert "enqueued_sequence/4711/0/0" in node.look()
@@ -154,7 +154,7 @@ def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
 
 
 def test_a_file_that_another_user_names_stays_its_owners(node: Node) -> None:
-    """A job of another user that names the path of a dump, as all do who share /tmp, takes it from nobody."""
+    """Another user's job that names a dump's path takes nothing from the dump's owner."""
     node.add_rank()
     node.write()
     node.add_rank(pid=99, job="4712", uid=ME + 1)
@@ -239,7 +239,7 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
 
 
 def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:
-    """Links are followed within the root that the process sees, and nothing but a regular file is opened."""
+    """Links are followed within the process's root, and only regular files are opened."""
     node.add_rank(0)
     node.add_rank(1)
     node.add_rank(2)
@@ -312,7 +312,7 @@ class Helper:
 
 
 def test_users_have_their_turns(made_node: MakeNode) -> None:
-    """Who was not read comes first the next time, and of these one rank of each user after the other."""
+    """Ranks that were not read come first in the next look, one rank of each user in turn."""
     helper = Helper()
     node = made_node(helper=lambda _spec: helper)
     for rank in range(3):
@@ -329,7 +329,7 @@ def test_users_have_their_turns(made_node: MakeNode) -> None:
 
 
 def test_ranks_of_a_look_are_bounded(made_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many ranks are asked for in one look, and the others in the next."""
+    """Ranks beyond the limit of one look are read in the next look."""
     monkeypatch.setattr(exporter, "MAX_RANKS", 2)
     helper = Helper()
     node = made_node(helper=lambda _spec: helper)
@@ -353,7 +353,7 @@ class Failing(Helper):
 
 
 def test_a_file_that_ends_the_helper_costs_no_other(made_node: MakeNode) -> None:
-    """After the helper failed each file is asked for alone, at each turn another; after ten minutes all together."""
+    """After a failure of the helper each file has its own call, for ten minutes."""
     helper = Failing()
     node = made_node(helper=lambda _spec: helper)
     for rank in range(3):
@@ -372,7 +372,7 @@ def test_a_file_that_ends_the_helper_costs_no_other(made_node: MakeNode) -> None
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:
-    """A dump whose series find no room is not shown, and counted; what is over gives its room back."""
+    """A dump without room for its series is counted and not shown; an ended one gives its room back."""
     admit = Admission(in_all=6)
     node = made_node(admit=admit)
     node.add_rank(0)

@@ -98,7 +98,7 @@ def test_numbers_and_values_that_occur_again() -> None:
 
 
 def test_operations_that_do_not_fit() -> None:
-    """Operations on what is not there or of another kind are refused."""
+    """Operations on a missing or wrong stack element are refused."""
     for raw in (b".", b"e.", b"(e.", b"N(Ne.", b"N(Nu.", b"}(Nu.", b"}(]Nu.", b"\x86.", b"q\x00.", b"t.", b"h\x00.",
                 b"N.N", b"\x80\x09N.", b"X\x01\x00\x00\x00\xff."):  # fmt: skip
         assert reason(raw) == "malformed", raw

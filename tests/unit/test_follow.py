@@ -140,7 +140,7 @@ def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
     "content", [b"uno\ndue\ntreee\nquattro\n", b"uno\ndue\n\0\0\0\0\0\0four\n", b"uno\ntwo\nThree\nfour\n"]
 )
 def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
-    """Where neither front nor last line are those that were read, all is read, however far the file has grown."""
+    """If neither the first nor the last line is the one that was read, the whole file is read."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     path.write_bytes(content)
     assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
@@ -184,7 +184,7 @@ def test_start_at_end(tmp_path: Path) -> None:
 
 
 def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
-    """A directory that appears after the start holds nothing but news."""
+    """A directory that appears after the start is read from the beginning."""
     root = tmp_path / "root"
     follower = follow(root, start_at_end=True)
     assert follower.discover() == []
@@ -195,7 +195,7 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
 
 
 def test_resume(tmp_path: Path) -> None:
-    """A file that still fits goes on at its offset, and has caught up when it reached what was there at the start."""
+    """A file that still fits goes on at its offset, and has caught up at the size that it had at the start."""
     path = tmp_path / "a.log"
     path.write_bytes(b"one\n")
     first = follow(tmp_path)

@@ -17,7 +17,7 @@ def write(path: Path, text: bytes, modified_seconds: int) -> None:
 
 
 def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
-    """Files of others are counted, never asked about, and leave the places to ours however many they are."""
+    """Files of other hosts are counted and take no place from ours, however many there are."""
     for number in range(20):
         (tmp_path / f"foreign-{number:02}.log").write_bytes(b"theirs\n")
     (tmp_path / "ours.log").write_bytes(b"ours\n")
@@ -40,7 +40,7 @@ def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
 
 
 def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
-    """A file known from before a restart is followed on, even while nobody says that it is ours."""
+    """A file of the checkpoint is followed before any process claims it."""
     (tmp_path / "a.log").write_bytes(b"one\n")
     first = follow(tmp_path)
     poll(first)
@@ -78,7 +78,7 @@ def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
-    """A file renamed to what is not followed and back, long after, is not read twice, nor after a restart meanwhile."""
+    """A file that is renamed away and back is not read twice, also over a restart."""
     clock = FakeClock()
     follower, path = follow(tmp_path, clock=clock), tmp_path / "a.log"
     path.write_bytes(b"one\n")

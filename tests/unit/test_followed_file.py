@@ -31,7 +31,7 @@ from agent.tail.file import (
     (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
 ])  # fmt: skip
 def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
-    """A file fits while its front is what was read of it, or has become a hole, and it did not shrink."""
+    """A file fits if its front is unchanged or a hole, and it did not shrink."""
     assert judge(fingerprint, offset, size_bytes, head) is verdict
 
 
@@ -88,7 +88,7 @@ def test_overlong_line_still_growing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hole_bytes", [1, 4096, CHUNK_BYTES, 5_000_000, 3_000_000_000])
 def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
-    """A hole of any size is skipped at once and counted in bytes."""
+    """A hole of any size is skipped at once and its bytes are counted."""
     path = tmp_path / "a.log"
     with path.open("wb") as writer:
         writer.seek(hole_bytes)
@@ -99,7 +99,7 @@ def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
 
 
 def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
-    """NULs at a file's end may be data on its way to this client: they are neither skipped nor counted."""
+    """NULs at a file's end may be data to come: they are neither skipped nor counted."""
     path = tmp_path / "a.log"
     path.write_bytes(b"line\n" + b"\0" * 10_000)
     chunks, file = read_all(path)

@@ -76,7 +76,7 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     ],
 )
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
-    """What is of the rank's job, its descendant, of its session or the server of MPS is not; all else is."""
+    """A process of the rank's job, its descendant, its session and the MPS server are not foreign; all others are."""
     counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
     expected = {("GPU-a", stranger.uid, 1)} if counted else set()
     if counted and stranger.job_ids:  # each is the other's
@@ -87,7 +87,7 @@ def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None
 
 
 def test_a_worker_of_another_rank() -> None:
-    """What descends from one rank of a job is not foreign on the GPU of another, and is on one of another job's."""
+    """A descendant of one rank is not foreign on another GPU of the same job, but on one of another job."""
     worker = process(session=300, ancestors=frozenset({RANK}))
     known = {RANK: a_rank("7"), OTHER_RANK: a_rank("7"), STRANGER: worker}
     assert foreign({RANK: ["GPU-a"], OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == ()
@@ -96,14 +96,14 @@ def test_a_worker_of_another_rank() -> None:
 
 
 def test_gpus_without_a_rank_are_nobodys() -> None:
-    """A process is counted on those of its GPUs that a rank uses; one of which nothing is known is not."""
+    """A foreign process counts only on those of its GPUs that a rank uses."""
     known = {RANK: a_rank(), STRANGER: process(uid=BOB)}
     users = {RANK: ["GPU-a"], STRANGER: ["GPU-a", "GPU-b"], 21: ["GPU-a"]}
     assert foreign(users, known) == (("GPU-a", BOB, 1),)
 
 
 def test_users_of_one_gpu_are_bounded() -> None:
-    """Those with most processes have their name; one more, and the last ones are counted without."""
+    """The users with the most processes have their names; users beyond the limit are one sum."""
     strangers = {100 + number: process(uid=5000 + number // 2) for number in range(2 * MAX_USERS)}
     users = {RANK: ["GPU-a"], **{pid: ["GPU-a"] for pid in strangers}}
     counts = foreign(users, {RANK: a_rank(), **strangers})
@@ -135,7 +135,7 @@ def test_what_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_descendant_stays_one(tmp_path: Path) -> None:
-    """Its ancestors are known after they left; another process with its pid is looked at anew."""
+    """A process stays a descendant after its ancestors ended; another process with its pid is examined again."""
     node = Node(tmp_path)
     node.proc.add(RANK)
     node.proc.add(STRANGER, parent=RANK)
@@ -147,7 +147,7 @@ def test_a_descendant_stays_one(tmp_path: Path) -> None:
 
 
 def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New processes beyond the bound are looked at in the next turn; of too many nothing is said."""
+    """New processes beyond the limit are examined in the next turn; beyond a second limit nothing is exported."""
     node, pids = Node(tmp_path), range(100, 100 + MAX_NEW + 1)
     for pid in pids:
         node.proc.add(pid)

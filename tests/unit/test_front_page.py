@@ -56,7 +56,7 @@ def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **m
 
 
 def test_page_shows_jobs_ranks_and_exporters() -> None:
-    """The page tells host, version, uptime, every job, rank and exporter, in the order of the document."""
+    """The page has host, version, uptime and each job, rank and exporter in the order of the document."""
     ranks = [
         Rank(job_id="43", rank="0", state="dead", last_progress_seconds=NOW - 125,
          ended=RankEnd(NOW - 61, "signaled", "SIGSEGV")),
@@ -155,5 +155,5 @@ def test_rows_and_cells_are_bounded() -> None:
     (86399, "23 h 59 min"), (86400, "1 d 0 h"),
 ])  # fmt: skip
 def test_age_in_two_units(seconds: float | None, text: str) -> None:
-    """A duration is told in its two largest units."""
+    """A duration has its two largest units."""
     assert age_text(seconds) == text

@@ -80,7 +80,7 @@ def test_what_an_error_means() -> None:
 
 
 def test_the_table_is_in_words_and_of_known_checks() -> None:
-    """Every check is one of the ledger's, and no meaning has a gap where a word was not told."""
+    """Every check of the table is one of the ledger's, and every meaning is a whole sentence part."""
     assert {row.check for row in read_table().values()} <= {*CHECKS, ""}
     for code in {row.code for row in read_table().values() if row.maker == "nvidia"}:
         assert "{" not in xid(code).meaning
@@ -93,7 +93,7 @@ def test_a_unit_is_bounded() -> None:
 
 
 def test_the_last_errors_of_a_gpu() -> None:
-    """One more than the bound: consequences give way first, then what hurts a process, then the oldest."""
+    """Beyond the limit consequences go first, then errors of processes, then the oldest."""
     seen: list[FaultSeen] = []
     for link in range(MAX_FAULTS - 2):
         seen = add(seen, xid("149", unit="NETIR_LINK_EVT", link=str(link), severity="fatal"), 100.0 + link)
@@ -110,7 +110,7 @@ def test_the_last_errors_of_a_gpu() -> None:
 
 
 def test_errors_that_are_not_fatal_take_no_other_place() -> None:
-    """A link that is down is still told after many that are not fatal on all links; also by its number alone."""
+    """A broken link stays in the list after many non-fatal errors on all links."""
     for first in (xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), xid("79")):
         seen = add([], first, 100.0)
         for link in range(MAX_FAULTS + 1):
@@ -127,7 +127,7 @@ def test_old_errors_are_dropped() -> None:
 
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) -> None:
-    """NVML's number of an error that the log tells of in words is not shown beside it, unless it came much later."""
+    """NVML's number of an error is dropped if the kernel's log has the same error in words."""
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)
     found = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
@@ -142,7 +142,7 @@ def test_what_two_sources_tell_alike_is_one() -> None:
 
 
 def test_errors_get_the_names_of_their_gpus() -> None:
-    """By address: of a GPU that nobody names the address is all there is; what was withdrawn is gone."""
+    """Errors have their GPU's name by PCI address, or the address if no GPU has it."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(

@@ -56,7 +56,7 @@ def test_files_follow_the_ranks(directory: Path) -> None:
 
 
 def test_files_of_other_programs_stay(directory: Path) -> None:
-    """A file that the agent did not write is neither replaced nor removed, whatever its name."""
+    """The agent neither replaces nor removes a file that it did not write."""
     (directory / "0").write_text("prolog\n")
     (directory / "README").write_text("x")
     mapping = GpuMapping(directory)
@@ -66,7 +66,7 @@ def test_files_of_other_programs_stay(directory: Path) -> None:
 
 
 def test_after_a_restart(directory: Path) -> None:
-    """Files of an earlier run of the agent are its own: it removes those of jobs that have ended."""
+    """After a restart the agent removes its own files of jobs that have ended."""
     GpuMapping(directory).write({"0": "4711\n", "1": "4711\n"})
     GpuMapping(directory).write({"1": "4713\n"})
     assert files(directory) == {"1": "4713\n"}

@@ -50,7 +50,7 @@ def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, t
 
 
 def test_a_process_stands_on_the_gpus_it_uses() -> None:
-    """A pid's GPUs come by index, with the NIC near each; other pids, and GPUs that nobody sees, give none."""
+    """A pid has its GPUs by index, each with the nearest NIC; unknown pids and GPUs give none."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
     hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
@@ -77,7 +77,7 @@ def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     ("3b:00.0", ""), ("0000:3b:00.8", ""), ("", ""),
 ])  # fmt: skip
 def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
-    """NVML's eight digits of domain and capital letters are brought to sysfs' form; what is no address is none."""
+    """NVML's address with eight domain digits and capitals becomes sysfs' form; other text becomes none."""
     assert pci_address(text) == expected
 
 

@@ -73,7 +73,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 
 
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
-    """By default wear and what only may disturb leave ranks healthy; the configuration decides otherwise."""
+    """By default wear does not make a rank unhealthy; the configuration can change that."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", CheckState.FAILED)
     machine.checks.report(NODE, "filesystem_read_only", CheckState.FAILED)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
@@ -84,7 +84,7 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
 
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
-    """A lost GPU tells of no process: its rank, which has a context on its neighbour's as well, still stands on it."""
+    """A rank stays on its lost GPU although it also has a context on a neighbour."""
     machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")

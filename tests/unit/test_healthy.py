@@ -54,7 +54,7 @@ def test_so_many_checks_are_told() -> None:
 
 @pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
 def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command asks the agent, and leaves with the status of its answer, which is one line."""
+    """The command prints the agent's answer in one line and exits with its status."""
     with answering(lambda _: page.encode()) as address:
         assert cli.main(["healthy", "--web.listen-address", address]) == status
     said = capsys.readouterr().out
@@ -64,13 +64,13 @@ def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.C
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without an agent it cannot tell, which is neither health nor the lack of it."""
+    """Without an agent the exit status is 2: unknown."""
     assert main(["--web.listen-address", address]) == CANNOT_TELL
     assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
 
 
 def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer that trickles in is given up after its time, however often a byte of it comes."""
+    """An answer that arrives byte by byte is given up at the time limit."""
     monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)
     sent = []
 

@@ -124,7 +124,7 @@ async def test_a_body_arrives_whole(bench: Bench) -> None:
 
 
 async def test_a_process_is_bare(bench: Bench) -> None:
-    """It inherits no descriptor, is nice, in a session of its own, and imports neither event loop nor metrics."""
+    """A helper process inherits no descriptor, is nice, has its own session, and imports no event loop."""
     with socket.socket() as inherited:
         inherited.set_inheritable(True)  # positional only
         opened = (await bench.do("say what is open")).found
@@ -156,7 +156,7 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
     ("no such order", 0, "exited with status 1"),
 ])  # fmt: skip
 async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str, amount: int, said: str) -> None:
-    """A crash, an error or a broken protocol fails the call and says how; the next has a fresh process."""
+    """A crash, an error or a broken protocol fails one call with its reason; the next has a new process."""
     pid = (await bench.do()).pid
     assert await bench.fails(what, amount) == said
     assert (bench.helper.ok, await children()) == (False, [])
@@ -165,7 +165,7 @@ async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str,
 
 
 async def test_an_answer_of_another_type_fails() -> None:
-    """What is not of the type that was agreed on is no answer."""
+    """An answer of another type fails the call."""
     bench = Bench(HelperSpec("liar", "helper_targets:lie", Outcome, MEMORY_BYTES))
     assert "Expected `object`, got `str`" in await bench.fails("nothing")
     await bench.helper.stop()
@@ -203,7 +203,7 @@ async def test_an_answer_is_bounded(bench: Bench) -> None:
 
 @pytest.mark.slow
 async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
-    """From the second failure in a row on calls fail at once for a while, which doubles up to a most."""
+    """From the second failure in a row calls fail at once for a while that doubles up to a limit."""
     with pytest.raises(HelperFailed, match="exited with status 1"):
         await bench.do("fail")
     for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
@@ -231,7 +231,7 @@ async def test_a_process_that_cannot_answer_is_killed_and_replaced(bench: Bench)
 
 
 async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
-    """Where nobody reads the body, the call ends at its deadline, not when the body does."""
+    """If the process does not read the request's body, the call ends at its deadline."""
     os.kill((await bench.do()).pid, signal.SIGSTOP)
     with pytest.raises(HelperHung):
         await bench.helper.call_with_body(Order(), pieces(10_000, 65536), SHORT)
@@ -251,7 +251,7 @@ async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
 
 
 async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
-    """A call that is cancelled costs its process: the next call gets its own answer, from a fresh one, at once."""
+    """A cancelled call ends its process; the next call gets its own answer from a new one."""
     pid, call = (await bench.do()).pid, asyncio.ensure_future(bench.do("stop"))
     async with asyncio.timeout(LONG):
         while "T (stopped)" not in await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text):
@@ -425,7 +425,7 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
-    """The reader of RAS reports, in an exporter whose package imports the whole agent, has none of it in memory."""
+    """The helper that reads RAS reports imports that module without its package's code."""
     load = "from agent.helper.serve import _load; _load('exporters.ras.report.json_report:read')"
     code = f"{load}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -34,7 +34,7 @@ class Cut(io.RawIOBase):
 
 @given(FRAMES, st.lists(st.integers(0, 3000)))
 def test_frames_survive_any_cutting(frames: list[tuple[FrameKind, bytes]], cuts: list[int]) -> None:
-    """However the bytes are cut on their way, the frames that went in come out, and then the end."""
+    """Frames arrive whole, however the bytes are cut."""
     data = b"".join(frame(kind, payload) for kind, payload in frames)
     places = [0, *sorted(cuts), len(data)]
     stream = io.BufferedReader(Cut([data[a:b] for a, b in itertools.pairwise(places)]))
@@ -117,7 +117,7 @@ def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
 
 
 def test_threads_that_hang_are_bounded() -> None:
-    """With so many threads that hang nobody is asked any more, and with one less everybody is."""
+    """With as many hanging threads as the limit no new call starts; with one less every user's call does."""
     for most, answer in ((2, 20), (1, None)):
         hanging = Hanging()
         asked: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)

@@ -61,7 +61,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
 
 
 def test_each_rank_of_a_writer_has_its_budget() -> None:
-    """A writer of three ranks in one communicator asks for three ranks' budgets; more than sixteen are one too many."""
+    """A writer of three ranks has three ranks' budgets; more than sixteen ranks are refused."""
     asked: list[int] = []
     aggregate = Aggregate(
         WRITER_KEY, lambda _owner, _series, ranks, _group: asked.append(ranks) is None, from_start=True
@@ -139,7 +139,7 @@ def test_unknown_collective_is_other() -> None:
 
 
 def test_dump_stats_tell_memberships() -> None:
-    """Lines that announce others say which communicators a rank is in, and are no progress."""
+    """Lines of dump_stats give memberships and no progress."""
     base, aggregate = record(), fresh()
     stats = {"header": {**base["header"], "id": "0x1"}, "metadata": base["metadata"], "dump_stats": {}}
     beyond = {**stats, "header": {**stats["header"], "rank": 9}}
@@ -148,7 +148,7 @@ def test_dump_stats_tell_memberships() -> None:
 
 
 def test_refused_series_are_other_from_birth() -> None:
-    """What the budget refuses adds up under `other`; what was admitted goes on."""
+    """Refused series add up under `other`; admitted ones go on."""
     aggregate = fresh(admitted=5)  # one accumulator and its gauge
     sizes = [8192, 20_000, 200_000, 8192]
     feed([record(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
@@ -272,7 +272,7 @@ def match(first: Aggregate, second: Aggregate, number: int, shared: shared_modul
 
 
 def test_matched_operations_need_a_budget_too() -> None:
-    """What matches say goes to `other` when the budget has room for the sums only; it is asked for once."""
+    """Matched operations go to `other` if the budget has room for the totals only."""
     shared = shared_module.Shared()
     asked: list[int] = []
 

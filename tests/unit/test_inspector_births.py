@@ -54,7 +54,7 @@ def records(pid: int) -> bytes:
 
 
 def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
-    """What is new is 0 until BIRTH_SECONDS have passed, all at once, and then what it is; gauges show it at once."""
+    """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have it at once."""
     bench = job_of_two(tmp_path)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
@@ -71,7 +71,7 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
 
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Restored series go on at once, though their label comes later; those that began meanwhile are new."""
+    """Restored series go on at once; series that began meanwhile start at 0."""
     path, bench = tmp_path / "here-pid7.log", job_of_two(tmp_path)
     path.write_bytes(line(0) + line(1))
     bench.look()
@@ -90,7 +90,7 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """A rank's missing records that only writers before had are shown at once after a restart."""
+    """Missing records that a rank inherited before a restart are shown at once after it."""
     bench = job_of_two(tmp_path)
     bench.ranks.labels[8] = bench.ranks.labels[7]
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
@@ -133,7 +133,7 @@ def test_withheld_series(tmp_path: Path) -> None:
 
 
 def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
-    """What a slow directory's writers had shown before the restart is not new when they come; what is gone is."""
+    """Series of a slow directory are not new when its reader publishes late; ended ones are dropped."""
     fast, slow = writer(1), writer(2, comm="fff")
     labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}
     births = Births([slow], Inheritance())
@@ -145,7 +145,7 @@ def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
 
 
 def test_the_squatters_inheritance_is_not_the_victims() -> None:
-    """What expired writers of the squatter left under job/1 goes with him, not to the rank that takes job/1."""
+    """Totals of a squatter's expired writers do not go to the rank that takes the job id."""
     bench = Bench().start()
     exporter = bench.exporter
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})

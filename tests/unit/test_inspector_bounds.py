@@ -83,7 +83,7 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
-    """No member of what is decoded from a line lacks a bound: numbers from below, texts and lists in length."""
+    """Every decoded number has bounds, and every text and list a maximum length."""
     structs = list(every_struct(InspectorRecord, set()))
     assert {"Header", "Metadata", "CollectivePerf", "P2PPerf", "DumpStats"} <= {kind.__name__ for kind in structs}
     for kind in structs:
@@ -218,7 +218,7 @@ def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, An
 
 @pytest.mark.parametrize("kind", [Section, Inheritance, FileContext, Run])
 def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
-    """What is restored can be added to and saved again: no total begins above the greatest one."""
+    """Restored totals can grow and be saved again: none is above the maximum."""
     free = {"device", "inode", "pid", "comm_rank", "size", "nodes", "coll_msg_size_bytes", "coll_exec_time_us"}
     for struct in every_struct(kind, set()):
         info = msgspec.inspect.type_info(struct)

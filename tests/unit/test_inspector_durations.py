@@ -60,7 +60,7 @@ def test_bounds_are_inclusive() -> None:
 
 
 def test_off_by_default(tmp_path: Path) -> None:
-    """Who does not ask for it has no such series, and nothing is counted."""
+    """Without the option there are no series and no counts of durations."""
     (tmp_path / "here-pid7.log").touch()
     plain = Bench(tmp_path).start()
     plain.look()
@@ -110,7 +110,7 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
 
 
 def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
-    """Nothing of it is in the checkpoint: what was counted before is a counter reset, and nothing counts twice."""
+    """Durations are not in the checkpoint: a restart is a counter reset."""
     first = bench(tmp_path)
     first.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", *(line(sn) for sn in range(5)))
@@ -129,7 +129,7 @@ def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
 
 
 def test_communicators_that_end_take_theirs_along() -> None:
-    """What a communicator's operations took goes with what it leaves; sends and receives have none."""
+    """Durations end with their communicator; sends and receives have none."""
     aggregate = Aggregate(
         WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=Shared(histograms=True)
     )

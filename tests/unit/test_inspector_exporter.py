@@ -165,7 +165,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
 
 
 def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
-    """P2P operations have series of their own and no part in the bandwidth that the rank table is told."""
+    """The bandwidth in the rank table is that of collectives, without sends and receives."""
     (tmp_path / "here-pid7.log").touch()
     bench = Bench(tmp_path).start()
     bench.look()
@@ -318,7 +318,7 @@ def test_a_summand_behind_withholds_the_sum() -> None:
 
 
 def test_refused_series_are_shown_as_other() -> None:
-    """What was not admitted is one series per collective, whatever its communicators."""
+    """Refused operations are one series `other` per collective."""
     first, second = writer(1, "other"), writer(2, "other", "fff")
     values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
     assert values[OPERATIONS] == {("job", "1", "other", "AllReduce", "other"): 3}
@@ -345,7 +345,7 @@ def test_algorithms_are_a_closed_set() -> None:
 
 
 def test_derived_series_are_shown_where_they_are_asked_for() -> None:
-    """By default what PromQL makes of the others has no series; nothing else depends on the setting."""
+    """Series that PromQL can derive exist only with the option."""
     one = writer(1)
     snapshot = InspectorSnapshot((view(one),), labelled(one), Inheritance(), 0)
     default, whole = (
@@ -377,7 +377,7 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
 
 
 def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
-    """What expired writers left is no whole sum while a reader that may continue it is silent."""
+    """Totals of expired writers wait until every reader has published."""
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
     inherited = Inheritance({key: Accumulator(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)

@@ -224,7 +224,7 @@ def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Evidence and the totals of writers let go come with the next turn that ends well, if not with this one."""
+    """The next good turn has the evidence and totals of a failed turn."""
     three_files(tmp_path)
     clock = FakeClock()
     reader = make(tmp_path, clock)
@@ -253,7 +253,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
 
 
 def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
-    """A file whose name is no UTF-8 is read as any other, and where it was left is saved and found again."""
+    """A file whose name is not UTF-8 is read, saved and resumed like any other."""
     clock, path = FakeClock(), os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
     Path(os.fsdecode(path)).write_bytes(line(0))
     section = all_of(make(tmp_path, clock)).section

@@ -151,7 +151,7 @@ def batch_file() -> bytes:
 
 @pytest.mark.slow
 def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
-    """Wherever a restart cuts a file of batches, the totals are those of one reading."""
+    """A restart at any byte of a file gives the totals of one reading."""
     content, path = batch_file(), tmp_path / "here-pid7.log"
     path.write_bytes(content)
     whole = read(make(tmp_path))
@@ -174,7 +174,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
 def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
-    """After a line that may have hidden the next batch's first, lines without header are nobody's."""
+    """After a broken line, lines without header belong to no communicator."""
     assert Sink().take(marker(3), bare(line(0)), lost, bare(line(1)), marker(1), bare(line(2))) == {
         Result.DUMP_STATS: 2, Result.ACCEPTED: 2, Result.MALFORMED: 1, Result.BARE: 1,
     }  # fmt: skip
@@ -202,7 +202,7 @@ def test_announced_lines_are_bounded(lines: int, result: str) -> None:
     st.lists(st.integers(0, 3000), max_size=3),
 )
 def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], reads: list[int]) -> None:
-    """However lines are cut, merged and spoilt, what is counted stands under its own communicator, and once."""
+    """Cut, merged and damaged lines never count under another communicator or twice."""
     lines = batch_file().splitlines(keepends=True)
     for position, what in damages:
         own = lines[position % len(lines)]
@@ -262,7 +262,7 @@ def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result)
 
 
 def test_untimed_operations() -> None:
-    """Operations without the GPU's time are counted by what there was instead; garbage is not among them."""
+    """Operations without GPU time are counted by the timing that they have."""
     sink = Sink()
     for sn, timing in enumerate(("kernel_cpu", "collective_cpu", "collective_cpu", "made_up", "kernel_gpu")):
         sink.take(line(sn, coll_timing_source=timing))
@@ -278,7 +278,7 @@ def test_untimed_operations() -> None:
 
 
 def test_what_the_plugin_says_it_dropped() -> None:
-    """Gaps after a batch's first line are the overflow's up to what that says; the rest, and earlier ones, are not."""
+    """Gaps after a batch's first line are overflow up to the plugin's count of dropped operations."""
     sink = Sink()
     sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(10), line(12))
     assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
@@ -287,14 +287,14 @@ def test_what_the_plugin_says_it_dropped() -> None:
 
 
 def test_dropped_before_the_first_record_read() -> None:
-    """Read from the middle, what was dropped before the first record is no gap, and excuses none later."""
+    """Operations that were dropped before the first read record are no gap and excuse no later gap."""
     sink = Sink(from_start=False)
     sink.take(marker(1, dropped=100), line(500), line(600))
     assert sink.finish().causes() == (0, 0, 99)
 
 
 def test_one_slot() -> None:
-    """In formats without names of communicators gaps are neither overflow nor lost, however long a batch is."""
+    """In formats without communicator names a gap's cause is one_slot, whatever the batch's length."""
     sink = Sink()
     for sn in range(0, 2 * DEFAULT_RING_LINES, 2):
         record = json.loads(line(sn))
@@ -321,7 +321,7 @@ def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> li
 
 
 def test_rings_of_p2p_operations() -> None:
-    """Passes of P2P operations have a ring of their own, whose size is another variable."""
+    """Sends and receives have a ring of their own size."""
 
     def p2p_line(sn: int, dump_timestamp_us: int) -> bytes:
         record = json.loads(p2p(sn + 1))
@@ -343,7 +343,7 @@ def test_rings_of_p2p_operations() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
-    """Gaps of a pass as long as its ring are the overflow's, in however many reads it comes; of others they are not."""
+    """Gaps of a pass as long as its ring are overflow, in however many reads it comes."""
     apart = 60_000_000
     text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
     text += ring(10, 50 + lines + 3, at_us=3 * apart)
@@ -354,7 +354,7 @@ def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool,
 
 
 def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
-    """Lines written one after another without a pause, as every pass has but one, do not hold back what is missing."""
+    """Lines without a pause do not hold back missing records."""
     sink = Sink()
     sink.take(*ring(DEFAULT_RING_LINES, 50, at_us=0))
     assert sink.causes() == (0, 0, 0)
@@ -376,7 +376,7 @@ def test_ring_sizes(text: str | None, lines: int) -> None:
 
 
 def test_a_full_ring_of_late_records() -> None:
-    """A pass that fills a ring and gaps at once is no overflow, and excuses nothing that is lost later."""
+    """A full ring whose gaps close later is no overflow and excuses no later loss."""
     sink = Sink()
     late = [line(sn, dump_timestamp_us=1_690_000_000_000_000) for sn in range(DEFAULT_RING_LINES)]
     sink.take(line(DEFAULT_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
@@ -408,7 +408,7 @@ def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
 
 
 def test_a_batch_cut_short_by_a_new_generation(tmp_path: Path) -> None:
-    """When a file is begun anew the gaps of its last batch have no cause that is known."""
+    """Gaps of the last batch before a new generation of the file have no known cause."""
     path, clock = tmp_path / "here-pid7.log", FakeClock()
     path.write_bytes(b"".join(ring(100, 50, at_us=0)))
     reader = make(tmp_path, clock)

@@ -76,7 +76,7 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
 
 
 def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
-    """Records after the end count from one on, and what went before is no gap, also after a restart of the agent."""
+    """A returning communicator counts from one, without a gap, also after a restart of the agent."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc"))
     life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
@@ -91,7 +91,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
 
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
-    """A communicator in use that was refused gets the room of one that stands still, what was refused stays `other`."""
+    """A refused communicator in use gets the room of the longest idle one; its past stays in `other`."""
     life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1

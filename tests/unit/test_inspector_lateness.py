@@ -50,7 +50,7 @@ def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
 
 @pytest.mark.parametrize("folder", ["late_tp", "late_nic", "late_nobody"])
 def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
-    """Real records give what a table of all of them, operation by operation, gives."""
+    """The lateness of real records equals the sum over a table of all operations."""
     directory = unpacked(DATA / folder, tmp_path)
     assert found(directory) == worked_out(directory)
 

@@ -61,7 +61,7 @@ def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> None:
-    """Only overflows of the ring of collectives count: not what was filtered, nor what the ring of P2P lost."""
+    """Only overflows of the collectives' ring count."""
     bench = bench_of(tmp_path, 7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(line(0, pid=pid, dump_timestamp_us=1_680_000_000_000_000))
@@ -81,7 +81,7 @@ def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> Non
 
 
 def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> None:
-    """What a rank that left had lost stays while another has a series, over a restart; with the last it ends."""
+    """The losses of an ended rank stay while another rank has a series, also over a restart."""
     bench = bench_of(tmp_path, 7, 8)
     for pid, last in ((7, 5), (8, 3)):
         (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(last, pid=pid)))
@@ -111,7 +111,7 @@ def losing(
 
 @pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])
 def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: str, collective: str) -> None:
-    """What was refused a series, or has only those of P2P operations, has no counter of losses either."""
+    """Refused communicators, and those with only sends and receives, have no counter."""
     refused, admitted = losing(1, 5, size, collective), losing(2, 3)
     labels = labelled(refused) | labelled(admitted, rank="2")
     alone = InspectorSnapshot((view(refused),), labels, Inheritance(), 0)
@@ -121,7 +121,7 @@ def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: 
 
 
 def test_a_summand_behind_withholds_it() -> None:
-    """While any rank here, or a reader that has not told yet, may add to what was shown, nothing is."""
+    """The sum is withheld while any rank or reader may still add to what was shown."""
     one, behind = losing(1, 5), losing(2, 3, "other", caught_up=False)
     labels = labelled(one) | labelled(behind, rank="2")
     snapshot = InspectorSnapshot(

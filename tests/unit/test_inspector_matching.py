@@ -143,7 +143,7 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
 
 
 def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
-    """Of a rank far ahead of another one the newer half of what may wait is kept, and what is let go is counted."""
+    """Of a rank far ahead the newer half of its waiting operations stays; the others are counted as unmatched."""
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
     note(one, dict.fromkeys(range(MAX_OPEN), 9))
@@ -157,7 +157,7 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
 
 
 def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where more waits in all than may, the longest gives way: counted where it could have become whole."""
+    """Above the limit of waiting operations the longest list is cut and counted."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 9)
     matching, totals, (one, _) = pair()
     alone = join(matching, totals, 0, 2, comm="def")
@@ -184,7 +184,7 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
-    """Operations of the former writer are matched with none of the new one's, nor what it still writes."""
+    """Operations of a former writer match none of the new writer."""
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
     note(one, {1: 9})
@@ -200,7 +200,7 @@ def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
 
 
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that joins without end is refused while there is room for another, whose rank it does not take over."""
+    """A group that joins endless members is refused, and takes no rank of another group."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
     matching = Matching()
     keys = [SeriesKey(f"{number}", 0, "AllReduce", "8192") for number in range(20)]
@@ -248,7 +248,7 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
 
 
 def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
-    """What waits when a member leaves for good, or another takes its place, is counted where it could become whole."""
+    """When a member ends or is replaced, its waiting operations count as unmatched."""
     matching, totals, (one, two) = pair()
     alone = join(matching, totals, 0, 2, comm="def")
     note(one, {0: 9, 1: 9, 2: 9})
@@ -291,7 +291,7 @@ def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.Monkey
 
 
 def test_after_a_restart_a_user_holds_what_he_held() -> None:
-    """What is restored counts as its user's: or he gets as much again at each restart, and newcomers less and less."""
+    """Restored entries count for their user's share."""
 
     def fill(boards: Matching, first: int) -> int:
         count = 0
@@ -330,7 +330,7 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ],
 )
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The shortest time names the last one, by what the second shortest is longer; a tie names none."""
+    """The member with the shortest time came last, by the difference to the second; a tie names none."""
     assert latest(times) == last
 
 

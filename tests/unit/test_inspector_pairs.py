@@ -75,7 +75,7 @@ def shown(pairs: Pairs) -> dict[int, float]:
 
 
 def test_what_is_shown_survives_waiting_for_the_peer() -> None:
-    """Of operations of which nine in ten wait for the peer, what the others take is shown; a slow link still shows."""
+    """The bandwidth stays right if nine of ten operations wait for the peer; a slow link still shows."""
     rng = random.Random(7)  # noqa: S311
     waits = [0 if number % 8 == 0 else rng.randrange(1_000, 50_000) for number in range(40)]
     pairs = made()
@@ -105,7 +105,7 @@ def test_a_window_has_enough_time_and_operations() -> None:
 
 
 def test_only_large_messages_tell() -> None:
-    """A message of LEAST_BYTES is none too many, one byte more counts; nor do rank and peer that make no pair."""
+    """Messages above LEAST_BYTES count, and only those of a pair of two ranks."""
     pairs = made()
     pairs.note(end(), LEAST_BYTES, operations(1, [100] * MIN_OPERATIONS))
     for peer in (0, -1, 64, 2**62):
@@ -143,7 +143,7 @@ def test_series_do_not_come_and_go_by_chance() -> None:
 
 
 def test_no_more_pairs_than_the_bound() -> None:
-    """A rank has MAX_PAIRS series, however many peers, sizes, communicators and directions; two ranks twice as many."""
+    """A rank has at most MAX_PAIRS series, however many peers, sizes and directions."""
     pairs = made()
     for comm in ("abc", "def"):
         for direction in (P2P_SEND, P2P_RECV):
@@ -154,7 +154,7 @@ def test_no_more_pairs_than_the_bound() -> None:
 
 
 def test_no_more_series_than_are_admitted() -> None:
-    """What the budget of series refuses is not shown; what it gave stays."""
+    """Refused series are not shown; admitted ones stay."""
     pairs = made(admitted=3)
     window(pairs, {1: 100, 2: 100})
     window(pairs, dict.fromkeys(range(1, 6), 100))
@@ -193,7 +193,7 @@ def test_no_more_is_measured_than_there_is_room_for() -> None:
 
 
 def test_no_more_samples_than_the_bound() -> None:
-    """However many operations a window has, MAX_SAMPLES are kept, of its end as of its beginning."""
+    """A window keeps at most MAX_SAMPLES, from its beginning and its end alike."""
     pair = Pair()
     for _ in range(MAX_SAMPLES):
         pair.add(1.0)
@@ -245,7 +245,7 @@ def test_series_of_records() -> None:
 
 
 def test_pairs_end_with_their_communicator_and_their_writer() -> None:
-    """What ends gives its room back to others, and comes back as new."""
+    """An ended pair gives its room back and returns as new."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     sink = Sink()
@@ -260,7 +260,7 @@ def test_pairs_end_with_their_communicator_and_their_writer() -> None:
 
 
 def test_ends_without_a_pair_take_no_memory() -> None:
-    """Operations of which no pair can be measured leave nothing behind, however many ends they name."""
+    """Operations without a measurable pair leave nothing behind."""
     pairs = made(room=1)
     for n_ranks in range(2, 100):
         pairs.note(end(n_ranks), SIZE, operations(peer=-1, times=[100]))

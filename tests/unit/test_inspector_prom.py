@@ -113,7 +113,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
-    """Two ranks whose files hold identical series have each its own, once a file stood still between two looks."""
+    """Two ranks with identical series in their files have one set each."""
     for rank in (0, 1):
         node.add_rank(rank)
         node.open(node.write(100 + rank, rank, directory=f"d{rank}"), rank)
@@ -127,7 +127,7 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
 
 
 def test_the_plugins_counters_are_shown(node: Node) -> None:
-    """What the plugin counted of the rank's GPU is shown beside the means."""
+    """The plugin's own counters are shown beside the means."""
     node.add_rank()
     path = node.write()
     path.write_text(path.read_text() + 'nccl_collectives_total{gpu="GPU0"} 7\n')
@@ -177,7 +177,7 @@ def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
 
 
 def test_a_descriptor_that_changes_its_number(node: Node) -> None:
-    """The plugin opens its file anew for each write: another number is the same file."""
+    """A file that the plugin reopens under another descriptor number stays the same file."""
     node.add_rank()
     path = node.write(100)
     node.open(path)
@@ -200,7 +200,7 @@ def test_a_writer_that_is_gone(node: Node) -> None:
 
 
 def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
-    """What a later process of the same pid holds is not the rank's."""
+    """Files of a later process with the same pid are not the rank's."""
     node.add_rank()
     node.open(node.write(100))
     node.proc.add(10, start=6000)
@@ -221,7 +221,7 @@ def test_old_means_are_not_shown(node: Node) -> None:
 
 
 def test_an_old_file_that_is_found(node: Node) -> None:
-    """Of a file that is found first its modification time tells the age; one to come is that of the look."""
+    """A file's age at its first look is its modification time, also if that lies in the future."""
     for rank, age in enumerate((89.0, 90.1, -500.0)):
         node.add_rank(rank)
         path = node.write(100, rank)
@@ -234,7 +234,7 @@ def test_an_old_file_that_is_found(node: Node) -> None:
 
 
 def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
-    """Once a file was seen our own clock tells how old it is, whatever the times say that its server gives it."""
+    """After the first look the agent's clock gives a file's age, whatever the server's times are."""
     node.add_rank()
     path = node.write(100)
     node.open(path)
@@ -246,7 +246,7 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold is nobody's; of two users it is its owner's."""
+    """A file that two ranks of one user hold belongs to neither; of two users, to its owner's."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -261,7 +261,7 @@ def test_several_writers(node: Node) -> None:
 
 
 def test_holders_that_write_nothing(node: Node) -> None:
-    """Who has a file open for reading alone, a deleted one, or one of another name, is no writer of it."""
+    """A process that holds a file for reading, or a deleted or renamed file, is not its writer."""
     path, odd = node.write(100), node.folder / "nccl_inspector_metrics_0.prom"
     odd.write_text(path.read_text())
     for rank, (target, flags) in enumerate(
@@ -283,7 +283,7 @@ def test_what_is_no_file(node: Node) -> None:
 
 
 def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
-    """What a process of this machine holds is found and read by its descriptor, by way of the kernel's links."""
+    """The file of a real process is found and read through its descriptor."""
     path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
     proc, me = ProcFS(Path("/proc")), os.getpid()
     with path.open("wb") as file:
@@ -302,7 +302,7 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
 
 
 def test_descriptors_that_may_not_be_read(node: Node) -> None:
-    """A rank that is in this mode by its environment and whose descriptors are hidden is unreadable."""
+    """A rank in this mode whose descriptors are hidden counts as unreadable."""
     node.add_rank()
     (node.proc.root / "10/fd").rmdir()
     assert node.look() == {"means_ranks/unreadable": 1.0}
@@ -332,7 +332,7 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read while the plugin wrote is not taken."""
+    """Content that the plugin changed during the read is dropped."""
     path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
     path.write_bytes(b"x\n")
     fd, read = os.open(path, os.O_RDONLY), os.read
@@ -351,7 +351,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
-    """A rank whose environment does not say so is looked at now and then, and at each look once it holds a file."""
+    """A rank without the variable is examined now and then, and at each look once it holds a file."""
     node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
     with pytest.raises(NoData):
         node.look()
@@ -363,7 +363,7 @@ def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
 
 
 def test_who_is_not_silent(node: Node) -> None:
-    """Who is read is not among those without records, nor who will surely write; others are, and all at the end."""
+    """A rank that is read, or will write soon, is not silent; the others are."""
     node.add_rank(0)
     node.open(node.write(100), 0)
     node.add_rank(1)
@@ -414,7 +414,7 @@ def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above so many files each user's first come first; those left out are counted and unreadable."""
+    """At the limit each user's first files stay; the others are counted and unreadable."""
     monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
         node.add_rank(rank, uid=OTHER if rank == 3 else ME)
@@ -425,7 +425,7 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
 
 
 def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files beyond those of one look are read at the next one, and so are descriptors."""
+    """Files and descriptors beyond the limit of one look are read in the next."""
     monkeypatch.setattr(exporter, "MAX_READ", 2)
     for rank in range(3):
         node.add_rank(rank)

@@ -92,7 +92,7 @@ def test_operations_and_names() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "x", "100001", "1e99999"])
 def test_bandwidths_that_cannot_be(value: str) -> None:
-    """What is no number, not above zero or beyond any wire is left out; the time beside it stays."""
+    """A bandwidth that is no number, not above zero or beyond any wire is dropped; its time stays."""
     time = line("5", "nccl_collective_exec_time_microseconds")
     assert read(line(value), time) == ({KEY: MeansRow(None, 5e-6)}, {"value": 1})
 
@@ -106,20 +106,20 @@ def test_times_that_cannot_be() -> None:
 
 
 def test_a_kind_that_stands_there_twice() -> None:
-    """Of two values of one kind neither is shown: labels that we do not know may tell them apart."""
+    """If one kind has two values, neither is shown."""
     time = line("5", "nccl_collective_exec_time_microseconds")
     lines = (line("1", comm_rank="0"), line("2", comm_rank="1"), line("3", comm_rank="2"), time)
     assert read(*lines) == ({KEY: MeansRow(None, 5e-6)}, {"twice": 2})
 
 
 def test_other_lines() -> None:
-    """Comments, empty lines and other sums of the plugin's are no mistake; what is no line of its at all is."""
+    """Comments, empty lines and the plugin's other sums are skipped; any other line is malformed."""
     odd = ("# HELP x y\n", "\n", 'nccl_collective_algobw_gbs{gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
     assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
 
 
 def test_the_plugins_counters() -> None:
-    """A counter is taken once; one that stands there twice, or beyond what a float counts, is left out."""
+    """A counter counts once; a duplicate, or one beyond a float's integers, is dropped."""
     gpu = 'version="v5.1",gpu="GPU0"'
     text = "".join(
         f"nccl_{name}_total{{{gpu}}} {value}\n"
@@ -133,7 +133,7 @@ def test_the_plugins_counters() -> None:
 
 @pytest.mark.parametrize("labels", ["", "=", 'a="1', 'x,a="1"', 'a="1"x', 'a="1",a="2"', 'comm_name="",nranks="4"'])
 def test_labels_that_are_none(labels: str) -> None:
-    """What is no list of labels is malformed."""
+    """Text that is no list of labels is malformed."""
     assert read(f"nccl_bus_bandwidth_gbs{{{labels}}} 5\n") == ({}, {"malformed": 1})
 
 

@@ -63,7 +63,7 @@ def test_what_cannot_be_true_is_garbage(changes: dict[str, Any]) -> None:
 
 
 def test_bounds() -> None:
-    """Peers beyond MAX_PEERS, and those that the budget refuses, share one connection; a total stops at MAX_TOTAL."""
+    """Peers beyond MAX_PEERS and refused ones share one connection; a total stops at MAX_TOTAL."""
     aggregate = fresh()
     for peer in range(MAX_PEERS + 2):
         aggregate.proxies.note("abc", 1, 64, _decoded(FLAT_SEND | {"peer": peer}))

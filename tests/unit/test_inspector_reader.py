@@ -53,7 +53,7 @@ def missing_of(writer: WriterTotals) -> int:
 def test_kill_and_restore_is_exact(
     tmp_path_factory: pytest.TempPathFactory, lines: int, cuts: list[tuple[int, str]]
 ) -> None:
-    """However often the agent is killed, restoring an older checkpoint gives the totals of one that never stopped."""
+    """Totals after any number of kills and restores equal those of a reader that never stopped."""
     root = tmp_path_factory.mktemp("kill")
     content = b"".join(line(sn * 2, coll_msg_size_bytes=8192 + sn * 999, rank=sn % 3) for sn in range(lines))
     path = root / "here-pid7.log"
@@ -80,7 +80,7 @@ def test_kill_and_restore_is_exact(
 
 
 def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart totals are marked as behind until the file was read up to what it held then."""
+    """After a restart totals are behind until the file is read up to its size at the start."""
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     clock = FakeClock()
@@ -99,7 +99,7 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
-    """History before the first start is not counted, neither as records nor as missing; later files are read whole."""
+    """Without a checkpoint existing files start at their end; later files are read whole."""
     clock = FakeClock()
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock, from_beginning=False)
@@ -115,7 +115,7 @@ def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_left(tmp_path: Path) -> None:
-    """Files of other hosts are counted and not read, also when only the first record tells whose they are."""
+    """Files of other hosts are counted and not read, also if only the first record names the host."""
     (tmp_path / "there-pid7.log").write_bytes(line(0, hostname="there"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, hostname="there", pid=8))
     (tmp_path / "here-pid9.log").write_bytes(b'{"cut')
@@ -142,7 +142,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
 
 
 def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn stops when its time is up, says that more waits, and the files take turns."""
+    """A turn stops at its time limit, reports waiting files, and files take turns."""
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(b"".join(line(sn, pid=pid) for sn in range(400)))
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
@@ -177,7 +177,7 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_schedule(tmp_path: Path) -> None:
-    """What is published comes at most once a second; the checkpoint at once, then seldom, and when asked for."""
+    """Totals are published at most once a second; the checkpoint at once, then rarely, and on request."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
     reader, seen = make(tmp_path, clock), []
@@ -195,7 +195,7 @@ def test_schedule(tmp_path: Path) -> None:
 
 
 def test_evidence(tmp_path: Path) -> None:
-    """Each membership is told once and progress when it moves, never in the future."""
+    """Each membership is reported once, and progress when it changes, never in the future."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     reader = make(tmp_path, clock)
@@ -210,7 +210,7 @@ def test_evidence(tmp_path: Path) -> None:
 
 
 def test_retired_writer(tmp_path: Path) -> None:
-    """A writer let go hands over its totals, leaves the checkpoint, and begins at zero without false gaps."""
+    """A retired writer hands over its totals and leaves the checkpoint; later it starts at zero without gaps."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock)
@@ -266,12 +266,12 @@ def test_names_of_files() -> None:
     (b"\xff\xfe", None),
 ])  # fmt: skip
 def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
-    """The host name comes from the metadata, also of a record longer than what was looked at."""
+    """The host name comes from the metadata, also of a record longer than the first read."""
     assert written_hostname(head) == hostname
 
 
 def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A binding above the bound of all writers evicts those of the writer with the most; no total changes."""
+    """Above the limit of bindings the writer with the most loses its own; no total changes."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
@@ -312,7 +312,7 @@ BUS_BYTES = 1_500_000_000
 
 @pytest.mark.parametrize(("times", "implausible"), [([750, 751], 0), ([749, 750], 1), ([75, 80, 749, 7500], 3)])
 def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int) -> None:
-    """What is faster than 2000 GB/s is counted, to the microsecond, and added up like the rest."""
+    """Records above 2000 GB/s are counted apart and added up like the others."""
     lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate(times)]
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(all_of(make(tmp_path)))

@@ -72,7 +72,7 @@ class Bench:
 
 
 def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
-    """What is read and saved becomes a hole behind the first block, the size stays, and reading goes on unharmed."""
+    """Read and saved data becomes a hole behind the first block; the size stays, and reading goes on."""
     bench = Bench(tmp_path)
     bench.write(LINES)
     before, size = bench.log.read_bytes(), bench.log.stat().st_size
@@ -91,7 +91,7 @@ def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
 
 
 def test_what_is_not_saved_stays(tmp_path: Path) -> None:
-    """What was read after the last checkpoint on disk is there still: a killed agent reads it again."""
+    """Data after the last checkpoint on disk stays: a killed agent reads it again."""
     bench = Bench(tmp_path)
     bench.write(10)
     bench.read()
@@ -106,7 +106,7 @@ def test_what_is_not_saved_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{"punch_holes": False}, {"punch_holes": False, "delete_after_seconds": None}])
 def test_nothing_is_done_that_was_not_asked_for(tmp_path: Path, config: dict[str, object]) -> None:
-    """Without holes and without deletion nothing happens to a file, however old."""
+    """Without both options no file changes, however old."""
     bench = Bench(tmp_path, **config)
     bench.write(LINES)
     bench.age(DAY_SECONDS)
@@ -129,7 +129,7 @@ def test_a_small_gain_is_left(tmp_path: Path) -> None:
 
 
 def test_files_of_writers_long_gone(tmp_path: Path) -> None:
-    """A file that is wholly read and saved, old and nobody's, is deleted, a line cut at its end notwithstanding."""
+    """An old file that is wholly read and saved and has no writer is deleted, also with a cut last line."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     append(bench.log, line()[:20])
@@ -155,7 +155,7 @@ def test_a_file_with_unread_lines_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_live_writer_keeps_its_file(tmp_path: Path, blind: bool) -> None:
-    """Whoever has the pid in the name, in its own namespace too, and holds the file or cannot be asked, keeps it."""
+    """A file stays while the process with its pid, also in a namespace, may hold it."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     bench.age(2 * DAY_SECONDS)
@@ -182,7 +182,7 @@ def test_hidden_processes_keep_their_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trick", ["link", "symlink", "replaced", "directory"])
 def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
-    """Under another name too, behind a link, or put in the place of what was read: left alone, and counted."""
+    """A renamed file, a link and a replaced file stay as they are and are counted."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(LINES)
     bench.read(save=False)

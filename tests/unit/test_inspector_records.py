@@ -53,7 +53,7 @@ def test_any_bytes_decode_to_something(data: bytes) -> None:
 
 
 def test_unknown_keys_are_ignored() -> None:
-    """Keys of newer formats are passed over; what is read is what was written."""
+    """Unknown keys of newer formats are skipped; known ones are read."""
     [record] = decode_lines(line(HEADER, METADATA, COLLECTIVE, '"more":null'))
     expected = json.loads(line(HEADER, METADATA, COLLECTIVE))
     assert isinstance(record, InspectorRecord)

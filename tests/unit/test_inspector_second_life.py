@@ -98,7 +98,7 @@ class Job:
 def test_the_records_of_a_second_job_are_its_own(
     tmp_path: Path, new_inode: bool, scan_first: bool, comm: str, count: int
 ) -> None:
-    """Truncated in place or made anew, what the files hold now counts for the second job alone, and nothing twice."""
+    """After a truncation or a new file all records count for the second job alone, each once."""
     logs = tmp_path / "logs"
     logs.mkdir()
     clock = FakeClock()

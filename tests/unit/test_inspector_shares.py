@@ -135,7 +135,7 @@ def test_empty_files_of_the_future(node: Node) -> None:
 
 @pytest.mark.parametrize("content", [b"", line(0, hostname="crowd")], ids=["empty", "begun"])
 def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Where the crowd fills every place among the files, also with open ones, a new user has one at once."""
+    """If other users fill the table of files, a new user still gets a place at once."""
     limited(monkeypatch, files=8, open_files=8)
     node = Node(node.root.parent, apart=node.theirs != node.ours)
     for number in range(9):
@@ -161,7 +161,7 @@ def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch
 
 
 def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that the crowd never lets be read to their ends hold no descriptor that another one needs."""
+    """Files of other users that never end hold no descriptor that a new user's file needs."""
     limited(monkeypatch, open_files=4)
     node = Node(node.root.parent, apart=node.theirs != node.ours)
     monkeypatch.setattr(reader_module, "READ_BYTES", 1000)
@@ -179,7 +179,7 @@ def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_writers(node: Node) -> None:
-    """70 files of 16 writers each keep no other user's writer out; what the crowd loses is counted and told."""
+    """70 files of 16 writers each evict no other user's writer; evictions are counted and logged."""
     for number in range(70):
         node.crowd(number, b"".join(line(0, hostname="crowd", pid=pid, id=f"0x{number + 1:x}") for pid in range(1, 17)))
     node.settle()
@@ -190,7 +190,7 @@ def test_writers(node: Node) -> None:
 
 
 def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of one that gave way are refused: none goes to totals that were told as its last."""
+    """Lines of an evicted writer are refused: its published totals are final."""
     monkeypatch.setattr(writers_module, "MAX_WRITERS", 2)
     node = Node(tmp_path, apart=True)
     logs = [node.crowd(number, line(number, hostname="crowd", pid=number)) for number in (1, 2)]
@@ -223,7 +223,7 @@ def test_places(node: Node) -> None:
 
 
 def test_series(node: Node) -> None:
-    """A crowd of writers with all the series they may have leaves room for those of the victim."""
+    """Writers with all the series that they may have leave room for another user's."""
     node = Node(node.root.parent, apart=node.theirs != node.ours, admission=Admission(in_all=1000))
     for number in range(40):
         node.crowd(number, b"".join(
@@ -239,7 +239,7 @@ def test_series(node: Node) -> None:
 
 
 def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When too many kinds of record are remembered, those are forgotten who have most of them."""
+    """Above the limit of remembered kinds the user with the most loses them."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 10)
     node.victim()
     node.crowd(1, b"".join(line(sn, hostname="crowd", coll_msg_size_bytes=sn + 1) for sn in range(10)))
@@ -265,8 +265,7 @@ class Work:
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
 def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
-    """What the victim's eight ranks write while a crowd's backlog is read is there after two turns, and all of the
-    backlog in the time that it takes alone."""
+    """Beside a large backlog the records of eight ranks are read within two turns."""
     seconds_per_byte = 20e-9 * 2_000_000 / (lines * len(line(0)))  # as if the files were of 2 MB each
     content = b"".join(line(sn, hostname="crowd") for sn in range(lines))
     for number in range(files):
@@ -347,7 +346,7 @@ def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory full of names leaves the others theirs, and takes up what they leave; what is beyond is counted."""
+    """A full subdirectory leaves the others their share of entries; entries beyond are counted."""
     limited(monkeypatch, entries=20)
     root = tmp_path / "records"
     for name, count in (("a", 40), ("b", 3), ("c", 3)):
@@ -385,7 +384,7 @@ def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     [(0o644, 0o755, 0), (0o666, 0o755, 1), (0o644, 0o777, 1), (0o644, 0o1777, 0), (0o664, 0o775, 0)],
 )
 def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: int, shared: int) -> None:
-    """Files are counted that others may write to, or replace because their directory lets them."""
+    """Files that other users can write or replace are counted."""
     directory = tmp_path / "job"
     directory.mkdir()
     (directory / "here-pid7.log").write_bytes(line(0))

@@ -48,7 +48,7 @@ def ranks(*found: ProcessFacts) -> RankSnapshot:
 
 @pytest.mark.parametrize("value", ["0", "", "no", "00", " +0x1"])
 def test_a_process_that_did_not_ask_is_never_judged(value: str) -> None:
-    """Without NCCL_INSPECTOR_ENABLE, with what atoi takes for 0, or where it is unreadable, nothing is said."""
+    """Without NCCL_INSPECTOR_ENABLE, or with a value that atoi reads as 0, a process is not silent."""
     assert silence_of(facts(without=INTERVAL, NCCL_INSPECTOR_ENABLE=value), PATHS) is None
     assert silence_of(facts(without="NCCL_INSPECTOR_ENABLE", NCCL_INSPECTOR_PROM_DUMP="1"), PATHS) is None
     assert silence_of(msgspec.structs.replace(facts(without=INTERVAL), environment=None), PATHS) is None
@@ -90,13 +90,13 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCa
     ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
 ])  # fmt: skip
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """A directory that is neither ours nor right below is another one; where paths cannot be compared none is."""
+    """A directory outside the configured ones is another place; if paths cannot be compared, it is not."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
 @pytest.mark.slow
 def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Every look counts the silent, one warning per process names the remedy, and what is remembered is bounded."""
+    """Each look counts silent processes; one warning per process has the remedy, and memory is bounded."""
     watch = SilenceWatch(PATHS, Logger("inspector"))
     silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
     with caplog.at_level(logging.WARNING):

@@ -66,7 +66,7 @@ def test_ring_sizes_come_from_the_environment_of_the_rank(
 
 
 def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
-    """A writer of the checkpoint is asked about before the first turn, which may find many passes."""
+    """The ring size of a restored writer is known before the first turn."""
     path = tmp_path / "here-pid7.log"
     path.touch()
     first = Bench(tmp_path).start()
@@ -111,7 +111,7 @@ def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
 
 
 def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error while disk is given back is counted; what the turn before it read is shown."""
+    """A reclaim error is counted, and the turn's totals are shown."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories)
     bench.exporter._config = msgspec.structs.replace(
@@ -133,7 +133,7 @@ def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: py
 
 
 def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draining an exporter whose reader raises gives back the budget, closes what it can and ends every thread."""
+    """Draining an exporter whose reader raises gives back the budget and ends every thread."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).start()
     bench.look()
@@ -156,7 +156,7 @@ def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("damage", ["inherited", "a"])
 def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, damage: str) -> None:
-    """A directory whose state makes no sense starts at its files' ends, the other one goes on, and none crashes."""
+    """A directory with damaged state starts at its files' ends; the other directory goes on."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).start()
     bench.look()

@@ -45,7 +45,7 @@ def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], told
 
 
 def test_what_is_old_is_forgotten() -> None:
-    """A minute after the last window ended, without another, nothing is told any more."""
+    """A window's value is dropped a minute after its end."""
     window = rolled([300] * MIN_SAMPLES)
     for _ in range(MAX_ROLLS - 1):
         window.roll()
@@ -56,7 +56,7 @@ def test_what_is_old_is_forgotten() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000, 20_000])
 def test_many_operations(batch: int) -> None:
-    """Of any number of operations, in batches of any size, the tenth percentile is told as nearly as samples can."""
+    """The tenth percentile of any number of operations is as exact as its samples permit."""
     chance = random.Random(7)  # noqa: S311  the same times every time
     times = [chance.randrange(1000, 2000) for _ in range(20_000)]
     window = TransferWindow()
@@ -102,7 +102,7 @@ def test_the_shortest_of_a_node_is_shown() -> None:
 
 
 def test_not_where_all_members_are_here() -> None:
-    """Where operations are put side by side, their floor is known exactly, and this says nothing."""
+    """A communicator wholly on this node has no transfer time: its floor is exact."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     feed([record(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)

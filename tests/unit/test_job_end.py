@@ -26,7 +26,7 @@ UNKNOWN = ExitStatus(known=False)
     (ABORTED, False), (OOM, False),
 ])  # fmt: skip
 def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explained: bool) -> None:
-    """A cancel, a preemption or the limit explains every exit but those by a crash or for want of memory."""
+    """A cancel, a preemption or the time limit explains every exit except crashes and OOM kills."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
@@ -35,7 +35,7 @@ def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explain
     (TERMINATED, True), (WELL, True), (UNKNOWN, True), (None, True), (KILLED, False), (FAILED, False), (CRASHED, False),
 ])  # fmt: skip
 def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explained: bool) -> None:
-    """A script that ends well, or asks to be run again, explains no exit that speaks for itself."""
+    """An orderly end or a requeue request explains no exit by crash or status."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
@@ -44,7 +44,7 @@ def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explai
     (NUMBERS.after_end_seconds + 1, False),
 ])  # fmt: skip
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
-    """What left long before the job was sent away, or after it, did so for another reason."""
+    """The scheduler's end explains only exits near it."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained
 
 
@@ -66,7 +66,7 @@ def cancelled(table: Table, job: str = "4711") -> list[JobEnd]:
 
 
 def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
-    """The word comes after the exits: what was dead is finished, also when the table is read from a checkpoint."""
+    """A late record of the scheduler turns dead ranks into finished ones, also from a checkpoint."""
     table = Table(once=True)
     killed_rank(table)
     assert table.states()["0"] == "dead"

@@ -81,7 +81,7 @@ def test_counts_survive_the_agent(node: Node) -> None:
 
 @pytest.mark.parametrize("section", [b"", b"\x00", b"\x81\xa4jobs\x05", msgspec.msgpack.encode({"jobs": {"4711": 5}})])
 def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> None:
-    """With a section that makes no sense the exporter begins anew."""
+    """With a damaged section the exporter starts afresh."""
     node = Node(tmp_path, section)
     node.write("[rank0]: ValueError: x\n")
     assert PROGRAM_ERROR in node.look()
@@ -90,7 +90,7 @@ def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> No
 
 
 def test_a_hung_file_system_holds_up_nobody(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look that hangs is left to itself; after a while what it had published is shown no more."""
+    """A look that hangs delays no other work; after a while its series are absent."""
     node.write("[rank0]: ValueError: x\n")
     node.look()
     monkeypatch.setattr(exporters, "WAIT_SECONDS", 0.01)
@@ -124,10 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
 
 
 def test_what_the_rank_table_says_of_a_job(node: Node) -> None:
-    """A job is known by its ranks: users, ids, size, processes by both their numbers, and since when it runs.
-
-    The number of a scheduler's task is a rank only where the job step has as many tasks as ranks.
-    """
+    """A job has the users, ids, size, processes and start of its ranks."""
     for rank in range(2):
         node.observe(5000 + rank, rank, OWNER, {"SLURM_STEP_NUM_TASKS": "2"}, job="99", world=2)
     jobs = jobs_of(node.ranks.snapshot().ranks)

@@ -74,7 +74,7 @@ def test_every_recorded_line_has_its_category() -> None:
 
 
 def test_every_recorded_line_has_its_groups() -> None:
-    """What a recorded line names is found in it: the same text in the same group."""
+    """Each group of a recorded line has the expected text."""
     for what, groups, line in recorded():
         if what in MEANT:
             found = event(line)
@@ -117,7 +117,7 @@ def test_advice_is_of_causes_that_are_certain() -> None:
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
-    """In a container PyTorch does not know its own process among those on the GPU: that one took its memory itself."""
+    """In a container, GPU memory of the process itself is not another process's."""
     before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
     other, own = (
         "Process 4242 has 70.00 GiB memory in use. ",
@@ -152,12 +152,12 @@ def test_memory_is_taken_by_another_process_alone() -> None:
     ],
 )
 def test_who_wrote_a_line(line: str, speaker: Speaker) -> None:
-    """A rank is global only where the line says so; the rank in a process group is not, but in the group of all."""
+    """A rank counts as global only if the line says so or names the group of all ranks."""
     assert speaker_of(line.encode()) == speaker
 
 
 def test_pod_logs_have_their_runtimes_words_before_each_line() -> None:
-    """What a container's runtime writes before each line is passed over, so that a line's beginning is its own."""
+    """The container runtime's prefix of each line is skipped."""
     line = "2026-11-01T10:11:12.123456789Z stderr F [rank2]: ValueError: no"
     found = event(line)
     assert (found.rule.category, found.speaker.rank) == ("program_error", 2)
@@ -175,7 +175,7 @@ def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
 
 
 def test_the_last_iterations_are_told() -> None:
-    """Of many lines that tell of iterations the last ones are looked at, whatever stands between them."""
+    """Of many progress lines the last ones count, whatever lines are between them."""
     data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
     found = [one.number("iteration") for one in events(data, CATALOGUE)]
     assert [number for number in found if number is not None] == list(range(20 - MAX_LAST_LINES, 20))
@@ -189,7 +189,7 @@ def test_interleaved_writers_and_binary() -> None:
 
 
 def test_a_sites_own_patterns_of_progress() -> None:
-    """A site's pattern is tried first; one that is no expression, or tells no iteration, is refused."""
+    """A site's pattern comes first; an invalid one, or one without an iteration, is refused."""
     own = ProgressPattern(kind="iteration", contains="tick ", pattern=r"tick (?P<iteration>\d+)")
     found = classify(b"tick 17 of all", catalogue([own]))
     assert found is not None
@@ -235,7 +235,7 @@ def test_other_lines() -> None:
 
 
 def test_what_shells_and_srun_say_of_signals() -> None:
-    """Each signal that ends a program is told by a shell's line, bare or with script and pid, and by srun's."""
+    """Shells' and srun's lines give each signal that ends a program."""
     names = ["Killed", "Aborted", "Bus error", "Illegal instruction", "Segmentation fault"]
     for name in names:
         for text in (name, f"{name} (core dumped)"):

@@ -83,7 +83,7 @@ def test_a_log_is_read_for_the_job_in_its_name(tmp_path: Path) -> None:
 
 
 def test_nobody_forges_anothers_log(tmp_path: Path) -> None:
-    """A log of another user with a job's id in its name, or by a link to it, says nothing about that job."""
+    """A log of another user, by name or by link, gives no event for the job."""
     node = Node(tmp_path)
     node.write("4711.out")
     others = job(uids=frozenset({OWNER + 1}))
@@ -121,7 +121,7 @@ def test_what_proves_whose_a_log_is(
 
 
 def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
-    """A job that wrote nothing for minutes, and says why as it ends: the lines count though nobody holds the file."""
+    """The last lines of a job that was silent for minutes count, though no process holds the file."""
     node = Node(tmp_path, "none/*.log")
     path = node.write("mine.txt", "hello\n")
     node.run(4000, path)
@@ -134,7 +134,7 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> No
 
 
 def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
-    """A log that only the rank's own root leads to, silent for minutes: what it says last counts, and it is let go."""
+    """The last lines of a silent container's log count."""
     node = Node(tmp_path, "none/*.log")
     alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's
     inside = Path(f"{tmp_path}/image{alias}")
@@ -167,7 +167,7 @@ def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]
 
 
 def test_a_batch_scripts_output_is_its_jobs(tmp_path: Path) -> None:
-    """Under Slurm the output of the batch script, and what its srun has open, is the job's, without any pattern."""
+    """The output of Slurm's batch script and of its srun belongs to the job without a pattern."""
     node = Node(tmp_path, "none/*.log")
     log, other = node.write("slurm.txt", "ValueError: x\n"), node.write("srun.txt", "ValueError: x\n")
     slurm_step(node, log)
@@ -187,7 +187,7 @@ def test_a_batch_scripts_output_is_its_jobs(tmp_path: Path) -> None:
     ids=["not-roots", "another-job", "another-step", "another-user"],
 )
 def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int, script_uid: int) -> None:
-    """A server that is not root's, of another job or step, or a script of another user says nothing about the job."""
+    """A step server not of root, another job's, another step's or another user's script proves nothing."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, node.write("slurm.txt", "ValueError: x\n"), title, uid)
     node.run(3001, node.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
@@ -195,7 +195,7 @@ def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int
 
 
 def test_an_id_of_two_groups_of_ranks(tmp_path: Path) -> None:
-    """If two groups of ranks go by one id of Slurm, its script's log is that of the script's user, or nobody's."""
+    """If two groups have one Slurm id, the script's log belongs to the script's user or to none."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
     assert counts(node.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
@@ -205,7 +205,7 @@ def test_an_id_of_two_groups_of_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> None:
-    """What root's process writes that has the pid of a script that is over is not the job's."""
+    """Output of a process that reused the script's pid does not belong to the job."""
     node = Node(tmp_path, "none/*.log")
     slurm_step(node, Path("/dev/null"))
     node.look()
@@ -216,7 +216,7 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> 
 
 
 def test_processes_below_a_batch_step_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more processes below a batch step than the bound those are looked at that the step started first."""
+    """Beyond the limit of processes below a batch step the first started ones are examined."""
     monkeypatch.setattr(ownership, "MAX_BELOW", 2)
     node = Node(tmp_path)
     slurm_step(node, node.write("slurm.txt"))
@@ -239,7 +239,7 @@ def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
 
 
 def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
-    """What processes of two jobs write to explains neither."""
+    """A file that processes of two jobs write belongs to neither."""
     node = Node(tmp_path, "none/*.log")
     output = node.write("both.txt")
     node.run(4000, output)
@@ -249,7 +249,7 @@ def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
 
 
 def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
-    """What is written after a job's ranks have left, by its launcher, still counts for it."""
+    """Lines that the launcher writes after the ranks' end still count for the job."""
     node = Node(tmp_path, "none/*.log")
     output = node.write("mine.txt")
     node.run(4000, output)
@@ -287,7 +287,7 @@ def test_mounts_that_are_no_text_are_passed_over() -> None:
 
 
 def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
-    """Each line counts once: over a rename, a truncation, and a new reader that is given what the last one saved."""
+    """Each line counts once over a rename, a truncation and a restart of the agent."""
     node = Node(tmp_path)
     log = node.write("4711.out")
     node.look()
@@ -306,7 +306,7 @@ def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
 
 
 def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
-    """A job of the checkpoint whose ranks are not known again yet is saved again, and forgotten after a while."""
+    """A saved job without known ranks is saved again, and dropped after a while."""
     node = Node(tmp_path)
     node.write("4711.out")
     node.look()
@@ -343,7 +343,7 @@ def test_a_backlog_takes_a_tenth_of_a_core(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_what_watchdogs_say_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the positions of all jobs so many are kept, and not one more: the job that has most gives way."""
+    """Above the limit of positions the job with the most loses some."""
     monkeypatch.setattr(reader, "MAX_COLLECTIVE_ENTRIES", 4)
     node = Node(tmp_path)
     position = (
@@ -408,7 +408,7 @@ def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_error_costs_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes wrong with a piece of one log costs that piece."""
+    """An error in one piece of a log loses that piece only."""
     node = Node(tmp_path)
     node.write("4711.out")
     real: Any = reader.events

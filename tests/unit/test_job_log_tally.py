@@ -75,7 +75,7 @@ def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: 
 
 
 def test_which_host_a_line_is_of() -> None:
-    """A node that a line names, its writer's host, this node for a rank's own file; never what is no host's name."""
+    """A line's host is the named node, its writer's, or this node for a rank's own file."""
     assert Log().write("srun: error: Node failure on n12").root() == ("node_failed", UNKNOWN_RANK, "n12")
     assert Log().write(PORT).root() == ("port_error", UNKNOWN_RANK, "n9")
     assert Log().write("pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'").root() == ("cuda_error", "2", "here")
@@ -84,7 +84,7 @@ def test_which_host_a_line_is_of() -> None:
 
 
 def test_the_first_root_counts_and_a_weak_one_gives_way() -> None:
-    """Of roots the first counts; what can follow from another one gives way to it, even where it came first."""
+    """The first root cause counts; a strong one replaces a weak one that came before."""
     assert Log().write(ECC.format(rank=1)).write(PORT).root() == ("gpu_hardware", "1", "")
     log = Log()
     for _ in range(100):
@@ -127,7 +127,7 @@ def timeout(rank: int, op: str, size: int = 8, guid: str = "5", seq: int = 9) ->
 
 @pytest.mark.parametrize(("op", "size"), [("BROADCAST", 8), ("ALLREDUCE", 9)])
 def test_a_mismatch_is_deduced(op: str, size: int) -> None:
-    """Another operation, or another size, of one number in one group is the program's error, of who differs."""
+    """Two operations or sizes with one number in one group are the program's error, of the differing rank."""
     log = Log()
     for rank in range(3):
         log.write(timeout(rank, "ALLREDUCE"))
@@ -138,7 +138,7 @@ def test_a_mismatch_is_deduced(op: str, size: int) -> None:
 
 
 def test_what_is_no_mismatch() -> None:
-    """Another group, another number, sends, a group that is not told, and ranks that there are not, prove nothing."""
+    """Other groups, numbers, sends, unnamed groups and unknown ranks prove no mismatch."""
     for line in (
         timeout(6, "BROADCAST", guid="6"),
         timeout(6, "BROADCAST", seq=10),
@@ -160,7 +160,7 @@ def test_positions_of_the_least_and_the_farthest() -> None:
 
 
 def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> None:
-    """Who keeps the others waiting has no timeout of its own: how far it was it says when it dumps."""
+    """A rank without a timeout of its own has its position from the dump that others trigger."""
     line = (
         "[rank5]:[E1 ProcessGroupNCCL.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "
         "collective timeout from rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 6, "
@@ -216,7 +216,7 @@ def test_a_huge_number_is_no_rank_and_no_position() -> None:
 
 
 def test_iterations_and_their_time() -> None:
-    """The last iteration, and its time by when lines came; a log that tells it has the last word."""
+    """The last iteration counts; its time is the log's own, else that between lines."""
     log = Log()
     for number in range(13):
         log.write(ITERATION.format(100 + number), 1000.0 + 10 * number)
@@ -235,7 +235,7 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
 
 
 def test_checkpoints() -> None:
-    """A checkpoint's time is from its first to its last line, or what the log says; it counts when it is saved."""
+    """A checkpoint's time is the log's own, else from its first to its last line; it counts once saved."""
     log = Log().write("saving checkpoint at iteration 5 to /x in torch_dist format", 1000.0)
     progress = log.shown().progress
     assert (progress.checkpoint_began, progress.checkpoint_ended, progress.checkpoint_seconds) == (1000.0, None, None)

@@ -92,7 +92,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_hostile_names() -> None:
-    """A label can neither leave its string in an expression nor command the terminal."""
+    """A label can neither end its string in a query nor command the terminal."""
     assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
     rank = JobRank("a", "\x1b[2J", "dead", user="\x07")
     facts = JobFacts("\x1b]0;", NOW, ("c",), ranks=(rank,), alerts=(FiringAlert("\x9b", "page"),))

@@ -39,7 +39,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
     (OTHER_JOB, "4711-u1001"),
 ])  # fmt: skip
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
-    """Who took the next job's id before it starts loses it to the proven one, with what he had left behind too."""
+    """A proven job takes its plain id from a user who used it before, with all that it left behind."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
     left = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
     table.ranks.observe_exit(left, KILLED)
@@ -55,7 +55,7 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
 
 
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
-    """Once a job was proven here, nobody gets a plain id of its scheduler without proof, until the node restarts."""
+    """After a proven job of a scheduler, no one gets its plain ids without proof until the node restarts."""
     table.add_facts(owned(1, environment(0), SLURM), then=1.0)
     table.add_facts(owned(2, environment(0, job="9"), MALLORY, uid=1001))
     table.add_facts(owned(3, {"RANK": "0", "PBS_JOBID": "9"}, MALLORY, uid=1001), then=1.0)
@@ -117,7 +117,7 @@ def test_two_containers_of_root_are_two_owners(table: Table) -> None:
 
 
 def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
-    """One who joins the victim's job and crashes first is not what the victim's ranks are judged by."""
+    """A crash of another owner's rank does not change the verdict of the job's ranks."""
     victims = [table.add_facts(owned(pid, environment(pid), SLURM)) for pid in (1, 2)]
     table.tick(1.0)
     forger = table.add_facts(owned(9, environment(9, world=16), MALLORY, uid=1001), then=1.0)

@@ -47,7 +47,7 @@ def test_a_name_is_of_its_users_jobs_alone() -> None:
 
 
 def test_who_writes_a_file(tmp_path: Path) -> None:
-    """A file is held by a process of its user or of root that can write to it, by nobody else and by no reader."""
+    """A file's writer is a process of its user or of root that can write to it."""
     proc = ProcTree(tmp_path / "proc")
     files = [tmp_path / f"{number}.log" for number in range(4)]
     for file in files:
@@ -61,7 +61,7 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
 
 
 def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
-    """The job of a file is that whose control group its writer is in; none that a user can make counts."""
+    """A file's job is the one whose control group has its writer, if no user can make that group."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.touch()
     hold(proc, 1, log, 7, "0100001")
@@ -78,7 +78,7 @@ def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
 
 
 def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
-    """A file is of the job whose control group its writer is in, though the job's ranks are root's in a container."""
+    """A file belongs to the job of its writer's control group also if the ranks are root in a container."""
     proc, files = ProcTree(tmp_path / "proc"), [tmp_path / "4711.log", tmp_path / "4712.log"]
     for number, file in enumerate(files):
         file.write_text("line\n")
@@ -144,7 +144,7 @@ def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many processes are looked at for who writes a file, and not one more."""
+    """The search for a file's writer examines at most the limit of processes."""
     monkeypatch.setattr(file_holders, "MAX_PROCESSES", 2)
     proc = ProcTree(tmp_path / "proc")
     logs = [tmp_path / f"{number}.log" for number in range(3)]

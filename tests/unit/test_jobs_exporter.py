@@ -170,7 +170,7 @@ def test_how_a_job_ended(said: dict[str, Any], state: str, reason: str, signal: 
     ("9999", ()),
 ])  # fmt: skip
 def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
-    """Numbers and ranges are read, what is neither is left out, and no job has more than the bound."""
+    """Numbers and ranges of GPUs are read up to the limit; other text is skipped."""
     assert gpu_numbers(text) == numbers
 
 
@@ -198,7 +198,7 @@ def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
 
 
 def test_jobs_are_bounded() -> None:
-    """So many that run are shown, and of those that ended the last ones; what runs and is left out is counted."""
+    """Running jobs come first, then the last ended; running jobs beyond the limit are counted."""
     running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]
     ended = [job_of(JobFile(f"e{number}", ended=number)) for number in range(records.MAX_ENDED + 1)]
     shown_jobs, left_out = records.bounded([*ended, *running])
@@ -210,7 +210,7 @@ def test_jobs_are_bounded() -> None:
 
 
 def test_a_name_cannot_be_markup() -> None:
-    """What users named is shown without control characters and without what calls a channel where pages are read."""
+    """A user's names are shown without control characters and without mentions of a channel."""
     job = job_of(JobFile("4", user="ann", name="<!channel>\n\x1b[31mR&D"))
     page = encode(render((job,))).body.decode()
     assert 'name="?!channel???[31mR&D"' in page
@@ -248,7 +248,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[tuple[str, str]]) -> None:
-    """Jobs that ended are told with their state, those that run are not; without a directory there is no data."""
+    """The rank table gets the state of ended jobs; without a directory there is no source."""
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")
 
@@ -276,7 +276,7 @@ AMD = (DATA / "run/exporter/3").read_bytes()
 @settings(max_examples=200, deadline=None)
 @given(content=damaged(*KNOWN, AMD, b"20\n21\n"))
 def test_any_file_is_a_record_or_none(content: bytes) -> None:
-    """A damaged file is refused, or what it says can be shown."""
+    """A damaged file is refused, or its record can be shown."""
     found = {}
     for read in (sources.read_job, sources.read_amd, sources.read_dcgm):
         with contextlib.suppress(ValueError, RecursionError):

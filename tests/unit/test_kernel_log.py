@@ -42,7 +42,7 @@ def test_a_name_of_a_process_is_bounded() -> None:
 
 
 def test_what_a_line_names() -> None:
-    """Code, address as sysfs writes it, pid, part, and the check that fails: of XIDs those of broken hardware."""
+    """A line gives code, PCI address, pid, part and the check that it fails."""
     for text, code, pci, pid, part, check in [
         ("NVRM: Xid (PCI:0000:3B:00): 79, pid=17, name=x", "79", "0000:3b:00.0", 17, "", "gpu_xid"),
         ("NVRM: Xid (PCI:00010000:3b:00.0): 48, pid='17', name=x", "48", "10000:3b:00.0", 17, "", "gpu_xid"),
@@ -69,7 +69,7 @@ def test_what_a_line_names() -> None:
 
 
 def test_a_process_cannot_hide_its_lines() -> None:
-    """A process that calls itself what lines that quote users look like has its own Xid counted all the same."""
+    """An Xid counts although its process's name imitates a quoting line."""
     for name in ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"]:
         event = classify(f"NVRM: Xid (PCI:0000:3b:00): 48, pid=17, name={name}, Ch 00000008")
         assert event is not None
@@ -77,7 +77,7 @@ def test_a_process_cannot_hide_its_lines() -> None:
 
 
 def test_machine_checks_of_the_boot_before_fail_nothing() -> None:
-    """The banks' left-overs are told in the first two minutes after a boot; later ones are of this boot."""
+    """Machine checks in the first two minutes after a boot are of the boot before; later ones are not."""
     event = classify("[Hardware Error]: System Fatal error.")
     assert event is not None
     assert (fails(event, 119.9), fails(event, 120.0)) == ("", "machine_check")
@@ -146,7 +146,7 @@ def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
 
 
 def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overwritten under the reader, the log goes on with its oldest record; any other error is told."""
+    """After an overrun the log goes on with its oldest record; any other error is raised."""
     answers: list[bytes | int] = [b"4,5,1,-;a\n", errno.EPIPE, b"4,8,1,-;b\n", errno.EAGAIN, errno.EIO]
 
     def read(_fd: int, _count: int) -> bytes:
@@ -230,7 +230,7 @@ LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")
 
 
 def test_real_lines() -> None:
-    """Code, unit, link, severity, who is hurt, role and check are those of each real line."""
+    """Each real line gives code, unit, link, severity, victim, role and check."""
     for *expected, line in LINES:
         event = classify(line)
         assert event is not None, line
@@ -276,7 +276,7 @@ NAMES = [
 
 
 def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
-    """Whatever 15 bytes a process bears as its name, its line says what the driver wrote."""
+    """Any 15 bytes as a process's name leave its Xid line's meaning unchanged."""
     for name in NAMES:
         process, nonfatal = f", pid=17, name={name}, ", f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
         assert read_xid("149", process + DOWN) == LINK_14, name
@@ -310,7 +310,7 @@ DRIVERS_WORDS = st.sampled_from(
 
 @given(st.one_of(st.binary(min_size=1), st.lists(DRIVERS_WORDS, min_size=1).map("".join).map(str.encode)))
 def test_any_name_leaves_the_drivers_words_alone(name: bytes) -> None:
-    """Whatever a process calls itself, its Xid's line says what the driver wrote."""
+    """Any process name leaves its Xid line's meaning unchanged."""
     shown = as_the_kernel_shows(name.replace(b"\0", b"")[:15] or b"x")
     line = f"NVRM: Xid (PCI:0000:3b:00): 149, pid=17, name={shown}, {DOWN}"
     event = classify(line)

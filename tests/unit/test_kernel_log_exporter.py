@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> Path:
 
 
 async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
-    """The kernel's last lines are offered to bundles, without the audit's records, which hold what users called."""
+    """A bundle has the kernel's last lines without the audit's records."""
     node = Node(log)
     proctitle = b"python --password=hunter2".hex()
     node.write(
@@ -47,7 +47,7 @@ async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
 
 
 async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
-    """An agent that was started anew offers the kernel's last lines, those included that it had counted before."""
+    """After a restart of the agent a bundle also has the lines from before it."""
     first = Node(log)
     first.write(XID)
     await first.look()
@@ -59,7 +59,7 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
 
 
 async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
-    """A restarted agent goes on after the last record, and what failed still does; a damaged past is counted anew."""
+    """A restarted agent goes on after the last record, and failed checks stay failed."""
     first = Node(log)
     first.write(XID, "nfs: server a not responding, still trying")
     before = await first.look()
@@ -71,7 +71,7 @@ async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
 
 
 async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path) -> None:
-    """Lines much older than the log's newest may tell of what is mended; the limit itself is not beyond it."""
+    """At a first start lines older than the limit are counted and fail no check."""
     node = Node(log)
     node.write(MLX5, seconds=100.0)
     node.write(XID, seconds=100.5)
@@ -81,7 +81,7 @@ async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path
 
 
 async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that takes several reads is one backlog, up to the limit; what is left is taken for new."""
+    """A backlog that takes several reads is judged by its newest line; later lines are new."""
     monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 156)
     node = Node(log)
@@ -98,7 +98,7 @@ async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeyp
 
 
 async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
-    """A line that is followed fails its check, as of when it was read, however far printk's clock is behind."""
+    """A new line fails its check at the time of reading, however late printk's clock is."""
     node = Node(log)
     async with node.running():
         await node.look_again()
@@ -110,7 +110,7 @@ async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
 
 
 async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
-    """What was written while no agent ran, however long ago, fails its check, and shows with its own time."""
+    """A line from the time without an agent fails its check with its own time."""
     first = Node(log)
     first.write("anything", seconds=7000.0)
     await first.look()
@@ -210,7 +210,7 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
 
 
 async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
-    """What a first look at the log finds may be of a process that had the number before: its kill is no rank's."""
+    """An OOM kill from before the agent's start is not the kill of a running rank."""
     node = Node(log)
     node.add_rank(4711, 3)
     node.write(OOM_LINE.format(4711))
@@ -221,7 +221,7 @@ async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
 
 
 async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the right it is no data, and an error where it was asked for; without a log it is no data."""
+    """Without the right to read it the log is no source, and an error if `enabled` is true."""
 
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -236,7 +236,7 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
-    """A fault told before the hardware was found goes by its address, and to the name as soon as there is one."""
+    """A fault has its address as name until the hardware's name is known."""
     node = Node(log, named=False)
     node.write(XID, MLX5)
     async with node.running():
@@ -262,7 +262,7 @@ async def test_faults_get_their_name_after_a_restart_and_without_a_log(log: Path
 
 
 async def test_a_loaded_driver_ends_what_it_mends(log: Path) -> None:
-    """It ends Xids, lost GPUs (those known by address alone too) and fatal NVSwitch errors, and no NIC's fault."""
+    """A loaded GPU driver ends Xids, lost GPUs and fatal NVSwitch errors, and no fault of a NIC."""
     node = Node(log)
     node.write(XID, "NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.", MLX5)
     node.write("nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 23001, Fatal, Link 12 Always Fatal")
@@ -310,7 +310,7 @@ async def test_each_nfs_server_answers_for_itself(log: Path) -> None:
 
 
 async def test_a_file_system_is_read_only_until_it_is_not(log: Path) -> None:
-    """Mounted read-only it is not well; writable again, unmounted or, by its driver's word, mounted anew it is."""
+    """A read-only file system fails its check until it is writable, unmounted or mounted again."""
     node = Node(log)
     bad = {("", "filesystem_read_only")}
     node.mount("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n")
@@ -342,7 +342,7 @@ async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -
 
 
 async def test_parts_beyond_the_limit_are_not_followed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One server more than the limit is counted, and the check ends with those that are followed."""
+    """A server beyond the limit is counted, and the check ends without it."""
     monkeypatch.setattr(module, "MAX_PARTS", 2)
     node = Node(log)
     node.write(*(f"nfs: server {name} not responding, still trying" for name in "abc"))
@@ -369,7 +369,7 @@ def shown(node: Node) -> dict[tuple[str, str], str]:
 
 
 async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:
-    """Clean-up on all GPUs of a job, after an error of one or for no reason told, fails nothing."""
+    """Clean-up errors on all GPUs of a job fail no check."""
     node = Node(log)
     node.write(CLEAN_UP.format("3b", ""), CLEAN_UP.format("18", " caused by previous Xid 31"), XID_31)
     series = await node.look()
@@ -408,7 +408,7 @@ async def test_a_storm_is_one_counter(log: Path, caplog: pytest.LogCaptureFixtur
 
 
 def test_alike_events_are_put_together_up_to_a_recovery() -> None:
-    """Counts add up, the last stamp stays, and what stands on both sides of a recovery stays apart."""
+    """Equal events become one with their count and last time; a recovery separates them."""
     xid, load = classify(XID_79), classify("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
     assert xid is not None
     assert load is not None
@@ -436,7 +436,7 @@ async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
-    """Only users whose programs failed there within the time, and who are known, are users of the place."""
+    """Only known users whose programs failed there within the time count."""
     errors = GpuErrors()
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None

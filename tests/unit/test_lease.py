@@ -139,7 +139,7 @@ async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -
 
 
 def test_the_end_of_a_lease_is_no_odd_piece(caplog: LogCaptureFixture) -> None:
-    """What meets the end while it looks at one piece of a source passes the guard: nothing is counted or logged."""
+    """The end of the lease during a look is neither counted nor logged as a failure."""
     guard = Guard(Logger("late"))
 
     def late() -> None:

@@ -36,7 +36,7 @@ def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
-    """With more files than descriptors the one idle longest gives way, and is read at the next look."""
+    """With more files than descriptors the longest idle one is closed and read at the next look."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
     before = open_descriptors()
@@ -93,7 +93,7 @@ def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read across a replacement is given up, and the new content is read from its start."""
+    """Data that was read across a replacement is dropped, and the new content is read from its start."""
     path = tmp_path / "a.log"
     path.write_bytes(b"old 1\nold 2\n")
     follower = follow(tmp_path)
@@ -123,7 +123,7 @@ def test_head(tmp_path: Path) -> None:
 
 
 def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
-    """A file that does not change any more is read once others make room, however long that takes."""
+    """A file without a descriptor is read once one is free, even if it does not change."""
     (tmp_path / "a.log").write_bytes(b"one\ntwo\n")
     (tmp_path / "b.log").write_bytes(b"last words\n")
     follower = follow(tmp_path, limits=FollowLimits(open_files=1))
@@ -137,7 +137,7 @@ def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
 
 
 def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose reading failed is tried again at each look, although it does not change."""
+    """A file whose reading failed is tried again at each look, even if it does not change."""
     (tmp_path / "a.log").write_bytes(b"one\n")
     follower = follow(tmp_path)
 
@@ -151,7 +151,7 @@ def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
-    """A chunk that reads on for the end of a long line ends with it: what follows keeps to the budget."""
+    """A read that continues to the end of a long line stops there."""
     long = b"x" * (MAX_LINE_BYTES // 2) + b"\n"
     (tmp_path / "a.log").write_bytes(long + b"y\n" * 1000)
     follower: Follower = follow(tmp_path)
@@ -163,7 +163,7 @@ def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
 
 
 def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
-    """Where only files without a name are open, one of them gives way; a file with a name gives way before it."""
+    """An unlinked file keeps its descriptor longer than a named one, but not if only such files are open."""
     follower = follow(tmp_path, limits=FollowLimits(open_files=2))
     for name in ("gone", "kept"):
         (tmp_path / f"{name}.log").write_bytes(b"one\n")

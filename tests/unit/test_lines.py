@@ -84,7 +84,7 @@ PROMETHEUS_3 = (
     ("Application/OpenMetrics-Text; Version=1.0.0", True), (";;,=;q,,", False),
 ])  # fmt: skip
 def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
-    """OpenMetrics is given to who names it, the text format to everybody else; likewise gzip."""
+    """A client that accepts OpenMetrics gets it, any other the text format; the same for gzip."""
     assert select({}, {"accept": accept}, KNOWN).openmetrics is openmetrics
     assert select({}, {"accept-encoding": "br, gzip;q=1"}, KNOWN).gzip
     assert not select({}, {"accept-encoding": "br"}, KNOWN).gzip
@@ -110,7 +110,7 @@ def test_query_makes_the_selection() -> None:
     ({"collect[]": [""]}, "no such exporter"),
 ])  # fmt: skip
 def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None:
-    """What cannot be combined or does not exist is refused by name."""
+    """An unknown selection, and selections that cannot be combined, are refused by name."""
     with pytest.raises(SelectionError, match=message):
         select(query, {}, KNOWN)
 

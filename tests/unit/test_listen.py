@@ -24,7 +24,7 @@ def test_listen_address_is_read(text: str, host: str, port: int) -> None:
     "text", ["", "19028", "host", "host:", "::1:80", "[::1]", "[::1]80", "host:-1", "host:65536", "host:١", "[]:80"]
 )
 def test_odd_listen_address_is_refused(text: str) -> None:
-    """What is no address is refused in words that quote it."""
+    """An invalid listen address is refused in a message that quotes it."""
     with pytest.raises(ValueError, match="listen address"):
         parse_listen_address(text)
 
@@ -40,7 +40,7 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
 def test_address_of_nobody_is_said_clearly(host: str) -> None:
-    """An address that is not this machine's, or a name nobody has, gives an OSError that names it."""
+    """An address of another machine, or an unknown name, raises an OSError that names it."""
     with pytest.raises(OSError, match=f"cannot listen on {host}:0: "):
         open_listeners(ListenAddress(host, 0))
 
@@ -53,7 +53,7 @@ def test_empty_host_listens_on_every_address() -> None:
 
 
 def test_answers_are_not_held_back() -> None:
-    """A connection sends what it has at once: left alone, the end of each answer waits 40 ms for the client's ACK."""
+    """A connection sends at once, without the 40 ms that the end of an answer would wait for an ACK."""
     (listener,) = open_listeners(ListenAddress("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()

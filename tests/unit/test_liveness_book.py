@@ -90,7 +90,7 @@ def test_ranks_that_live() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """0 says that nothing proves the job here, 1 that its rank 0 is proven, also after the ranks left."""
+    """0: no proof of the job here; 1: its rank 0 is proven, also after its end."""
     job = Job(ranks=0, scheduler=scheduler)
     for rank in (first, first + 1):
         job.start(rank)
@@ -103,7 +103,7 @@ def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[
 
 
 def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
-    """While processes are not looked at, the number is absent: 0 would say that all had left."""
+    """While no look at processes succeeds, the number of live ranks is absent."""
     job = Job()
     job.table.ranks.lose_sight()
     job.tick(6.0)
@@ -157,7 +157,7 @@ def test_progress_and_its_longest_pause() -> None:
     (None, "left", ("unknown", "", "")),
 ])  # fmt: skip
 def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels: tuple[str, str, str]) -> None:
-    """Each way to end has one class while peers live on, and the labels say how it ended, whose, and after how long."""
+    """Each kind of exit has one class while peers live, with labels for reason, user and time lived."""
     job = Job()
     job.exit(2, status, after=30.0, then=SETTLED)
     cause = "oom" if exit_class == "oom" else ""
@@ -187,7 +187,7 @@ def test_what_struck_and_what_was_asked_to_leave_lead_too() -> None:
 
 
 def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
-    """A SIGKILL that the launcher's SIGTERM follows within 10 s is `torn`; what was said before becomes -1."""
+    """A SIGKILL before a launcher's SIGTERM within 10 s becomes `torn`; the earlier series becomes -1."""
     job = Job(ranks=4)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     assert job.leads() == {("0", "killed"): SETTLED}
@@ -228,7 +228,7 @@ def test_the_schedulers_word() -> None:
 
 
 def test_an_orderly_end_is_ok() -> None:
-    """When all ranks here leave with status 0, what led becomes `ok`, for 15 minutes."""
+    """If all ranks here exit with status 0, the lead exit becomes `ok` for 15 minutes."""
     job = Job(ranks=2, world=2)
     for rank in range(2):
         job.exit(rank, WELL, after=1.0)
@@ -290,7 +290,7 @@ def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_late_fact_changes_a_class_once() -> None:
-    """The kernel's log may say late that the OOM killer did it; no further fact changes what was said."""
+    """A late OOM line of the kernel's log changes the class once; later facts do not."""
     job = Job()
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.table.ranks.observe_oom_kill(job.keys[0])
@@ -301,7 +301,7 @@ def test_a_late_fact_changes_a_class_once() -> None:
 
 
 def test_an_exit_waits_for_its_status_and_its_cause() -> None:
-    """An exit is exported at once when its cause is known, else after 5 s; an unknown status waits as long."""
+    """An exit is exported once its cause is known, at the latest after 5 s."""
     job = Job()
     job.exit(0, ExitStatus(known=True, signal=SIGKILL, oom=True), after=1.0)
     job.tick()
@@ -333,7 +333,7 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
 
 
 def test_the_cause_of_an_exit_is_kept() -> None:
-    """A cause that is known within 5 s is a label; what is known later, or is no word of the table, is not."""
+    """A cause of the table that is known within 5 s is a label; a later or unknown one is not."""
     job = Job()
     facts_of_log = job.table.ranks.liveness.facts.of("job_log")
     job.exit(0, CRASH, after=1.0)
@@ -376,7 +376,7 @@ def test_a_planned_exit_is_ok() -> None:
 
 
 def test_the_table_of_causes() -> None:
-    """There are at most 40 causes of at most 32 bytes; the checks are those that count, the categories are roots."""
+    """There are at most 40 causes of at most 32 bytes, from checks that count and root categories."""
     assert len(causes.CAUSES) <= causes.MAX_CAUSES
     assert max(len(word.encode()) for word in causes.CAUSES) <= causes.MAX_CAUSE_BYTES
     assert {check for check, counts in CHECKS.items() if counts} == causes.HARDWARE

@@ -71,7 +71,7 @@ def test_line_in_logfmt(sink: Sink) -> None:
     ("Grüße", "Grüße"),
 ])  # fmt: skip
 def test_hostile_values_are_escaped(sink: Sink, value: str, shown: str) -> None:
-    """A value can neither end its line, nor forge a field, nor reach the terminal."""
+    """A value can neither end its line, nor forge a field, nor command the terminal."""
     log.Logger("x").info("m", v=value)
     assert without_time(sink.lines()[0]) == f"level=info logger=x msg=m v={shown}"
 
@@ -95,7 +95,7 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
 
 
 def test_repeats_are_held_back_and_told(sink: Sink) -> None:
-    """Of one message N pass per window; the first of the next window says how many did not."""
+    """N equal messages pass per window; the first of the next window has the number of suppressed ones."""
     logger = log.Logger("x")
     for i in range(REPEATS_PER_WINDOW + 7):
         logger.info("again", i=i)
@@ -113,7 +113,7 @@ def test_repeats_are_held_back_and_told(sink: Sink) -> None:
 
 
 def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
-    """Beside a user with ever new jobs, deaths of a neighbour's jobs are logged; what was suppressed is counted."""
+    """Many lines of one user's jobs suppress no line of another user's job."""
     logger = log.Logger("x")
     for number in range(200):
         logger.info("rank {rank} of job {job_id} left", rank=0, job_id=number, user="eve")
@@ -139,7 +139,7 @@ def test_one_line_more_than_a_users_bound_is_held_back() -> None:
 
 
 def test_remembered_messages_are_bounded() -> None:
-    """One message more than the bound makes the oldest give way, and what was held back of it is not lost silently."""
+    """At the limit the oldest remembered message goes, and its suppressed lines are reported."""
     limit = RepeatLimit(lambda: 0.0)
     for _ in range(REPEATS_PER_WINDOW + 3):
         limit.admit(("x", 20, "0"))
@@ -152,7 +152,7 @@ def test_remembered_messages_are_bounded() -> None:
 
 
 def test_logs_of_libraries_take_the_same_form(sink: Sink) -> None:
-    """What a library logs, tracebacks included, becomes one line too."""
+    """A library's log record, with its traceback, becomes one line."""
     try:
         raise RuntimeError("boom\nboom")
     except RuntimeError:
@@ -167,7 +167,7 @@ class Unshowable:
 
 
 def test_unshowable_value_harms_nobody_and_is_counted(sink: Sink) -> None:
-    """A value that cannot be turned into text costs its line, and the next line says so."""
+    """A value whose text cannot be made loses its line, and the next line counts it."""
     log.Logger("x").info("bad", v=Unshowable())
     log.Logger("x").info("bad number", v=10**5000)
     log.Logger("x").info("good")
@@ -191,7 +191,7 @@ class StuckStream(io.StringIO):
 
 
 def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
-    """While the log's reader hangs, callers go on, the queue stays bounded, and what did not fit is counted."""
+    """While the log's reader hangs, callers go on, the queue is bounded, and lost lines are counted."""
     sink.stream = stuck = StuckStream()
     sink.configure()
     logger = log.Logger("x")

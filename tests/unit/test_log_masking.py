@@ -42,14 +42,14 @@ SECRETS = [(shape, secret, json.loads(line)) for shape, secret, line in rows("se
 
 
 def test_every_shape_of_a_secret() -> None:
-    """A secret is shown in none of more than 100 shapes but those that the documentation names."""
+    """Of more than 100 shapes of secrets only the documented ones stay visible."""
     leaks = [shape for shape, secret, line in SECRETS if secret in masked(line) or MASKED not in masked(line)]
     assert leaks == [shape for shape, *_ in SECRETS if shape.startswith("leaks: ")]
     assert (len(SECRETS) > 100, len(leaks)) == (True, KNOWN_LEAKS)
 
 
 def test_recorded_lines_stay() -> None:
-    """Lines that real launchers, libraries and drivers wrote, and those of known events, are kept as they are."""
+    """Recorded lines of launchers, libraries and drivers stay as they are."""
     lines = [line for path in PLAIN_FILES for line in path.read_text().splitlines()]
     lines += [json.loads(line) for _, _, line in rows("lines.tsv")]
     assert [masked(line) for line in lines] == lines
@@ -70,7 +70,7 @@ def test_a_value_on_the_next_line() -> None:
 
 
 def test_what_steers_a_terminal_is_gone() -> None:
-    """Escape sequences, control characters and what is not seen are removed; a carriage return is a space."""
+    """Escape sequences, control and invisible characters are removed; a carriage return becomes a space."""
     for line, shown in (
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
         ("a\u200bb\u202ec\x07d", "abcd"),
@@ -117,7 +117,7 @@ def test_what_is_masked(line: str, expected: str | None) -> None:
 
 
 def test_plain_lines_stay() -> None:
-    """What has no secret in it is not masked."""
+    """A line without a secret is not masked."""
     for line in (
         "python -u train.py --lr 3",
         "forward pass: 3 ms, backward pass took 5 ms",

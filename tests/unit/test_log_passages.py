@@ -88,7 +88,7 @@ def test_the_first_of_a_category() -> None:
 
 @pytest.mark.slow
 def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job MAX_PER_JOB are kept, of all MAX_PASSAGES: the job with most gives way to others."""
+    """A job keeps MAX_PER_JOB passages; above MAX_PASSAGES the job with the most loses one."""
     monkeypatch.setattr("exporters.job_log.passages.MAX_OF_A_CATEGORY", 10 * MAX_PASSAGES)
     log = Log()
     log.write(*[CUDA] * (MAX_PER_JOB + 1))
@@ -104,7 +104,7 @@ def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch
 
 
 def test_long_lines() -> None:
-    """Of a line MAX_TEXT characters are kept, and what is cut in the middle of a secret is masked before."""
+    """A line keeps MAX_TEXT characters; a secret at the cut is masked first."""
     log, secret = Log(), "hf_" + "a1B2" * 6
     start = CUDA.rstrip() + b" "
     line = start + b"x " * ((MAX_TEXT - len(start) - 10) // 2) + secret.encode() + b"\n"

@@ -78,7 +78,7 @@ LINES: dict[str, NodeTask] = {
 
 
 def test_lines() -> None:
-    """Markers, results and the barrier are read with their numbers, and what is out of bounds is not."""
+    """Markers, results and the barrier are read with numbers in bounds."""
     for text, expected in LINES.items():
         assert (found := NodeTask()).take(text, 1.0, is_output=False) is None
         assert found == expected, text
@@ -259,7 +259,7 @@ def test_the_most_complete_table_counts() -> None:
 
 
 def test_job_id_of_madengine() -> None:
-    """A rank's job is what madengine passes on of Slurm's id, before the hash of its rendezvous."""
+    """A rank's job is Slurm's id as madengine passes it on, before the hash of its rendezvous."""
     found = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
     assert (found.job_id, found.scheduler) == ("812", "slurm")
 
@@ -298,7 +298,7 @@ def node(tmp_path: Path) -> Iterator[MadNode]:
 
 
 def test_task_of_a_job_in_a_container(node: MadNode) -> None:
-    """The files of a job are its own though its ranks are root's: its task's control group says whose they are."""
+    """A container's job owns its files by its task's control group, though its ranks are root."""
     node.write(0, "ends")
     assert node.look(20.0) == {
         "task_state/812/0/exited": 1.0,
@@ -308,7 +308,7 @@ def test_task_of_a_job_in_a_container(node: MadNode) -> None:
 
 
 def test_worker_that_died_silently(node: MadNode) -> None:
-    """A worker that was killed is a success to madengine, and lost by what is seen of it."""
+    """A killed worker that madengine calls a success is contradicted by the agent."""
     node.write(1, "killed")
     assert node.look(20.0) == {"task_state/812/1/running": 1.0}
     node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
@@ -317,7 +317,7 @@ def test_worker_that_died_silently(node: MadNode) -> None:
 
 
 def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
-    """After a restart of the agent a task stands where it stood, and what came meanwhile is read."""
+    """After a restart of the agent a task goes on, with the lines that came meanwhile."""
     node.write(1, "killed")
     node.look(20.0)
     with (tmp_path / "madengine-m_812_node_1.err").open("a") as file:
@@ -363,7 +363,7 @@ def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
 
 
 def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
-    """A table is read again when it changes, keeps what it said while half written, and is forgotten when gone."""
+    """A changed table is read again, keeps its rows while half written, and is dropped when gone."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
     reader = reading([f"{tmp_path}/%j/node_*/multi_results*.csv"])
     assert reader.look(NOBODY).tables == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)

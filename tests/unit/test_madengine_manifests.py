@@ -52,7 +52,7 @@ def test_what_is_no_manifest() -> None:
 
 
 def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files whose user may speak for the job the newest is read; a byte or a file too many is not."""
+    """The newest manifest of the job's user is read; one byte or one file beyond the limit is not."""
     for name, seconds, model in (("a", 100, "old"), ("b", 200, "new")):
         path = tmp_path / f"madengine_job_812_node_0/build_manifest_{name}.json"
         path.parent.mkdir(exist_ok=True)

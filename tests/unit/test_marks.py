@@ -116,7 +116,7 @@ async def listening(folder: Path, uid: int) -> AsyncIterator[MarksExporter]:
 
 
 async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankwatch mark` sets one, of a job of the user's own alone: the kernel says who asks."""
+    """`rankwatch mark` marks a job of the caller's own, by the user that the kernel reports."""
     path = str(tmp_path / "run" / SOCKET)
     async with listening(tmp_path, os.geteuid()) as exporter:
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 0
@@ -150,7 +150,7 @@ async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
 async def test_silent_connections_of_one_user_cost_another_no_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the bound one more connection closes the oldest of the user with most, and who is alone with one keeps it."""
+    """At the limit the oldest connection of the user with the most is closed."""
     uids = [BOB]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
     path = str(tmp_path / "run" / SOCKET)
@@ -177,7 +177,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
 
 
 async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many asks of a user are heard from one look to the next, and not one more; so many users are."""
+    """Requests per user and users per look are bounded."""
     monkeypatch.setattr(marks, "MAX_ASKS", 2)
     monkeypatch.setattr(marks, "MAX_ASKING", 2)
     uids = [ANN]

@@ -113,7 +113,7 @@ def _device(question: Message) -> str:
 
 
 def test_devices_are_asked() -> None:
-    """Both the link's and the priorities' frames are told; what a device does not answer costs itself alone."""
+    """Frames of link and priorities are shown; a device without an answer loses only its own."""
     network = Network(
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
         {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},
@@ -128,7 +128,7 @@ def test_devices_are_asked() -> None:
 
 
 def test_how_often_a_device_is_asked() -> None:
-    """One that cannot tell is asked once an hour, one that failed once a minute, one that is new at once."""
+    """A device without the feature is read once an hour, a failed one once a minute, a new one at once."""
     network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
     reader = PauseReader(network.kernel.connect)
     reader.read(dict.fromkeys("ab", ""), 0.0)
@@ -146,7 +146,7 @@ def test_how_often_a_device_is_asked() -> None:
 
 
 def test_a_kernel_without_ethtool_tells_priorities() -> None:
-    """What has no such family is asked for it once an hour."""
+    """A missing netlink family is looked up once an hour."""
     network = Network({"a": pause(3, 5)}, {"a": priorities(8, {}, {})})
     network.has_ethtool = False
     reader = PauseReader(network.kernel.connect)
@@ -156,7 +156,7 @@ def test_a_kernel_without_ethtool_tells_priorities() -> None:
 
 
 def test_a_driver_that_answers_from_a_cache() -> None:
-    """Once a minute it is made to read its statistics before it is asked; where that fails it is not asked."""
+    """Such a driver refreshes its statistics once a minute before it is read."""
     network = Network({}, {"a": priorities(8, {}, {}), "b": priorities(8, {}, {})})
     refreshed: list[str] = []
     reader = PauseReader(network.kernel.connect, refreshed.append)
@@ -176,7 +176,7 @@ def test_a_driver_that_answers_from_a_cache() -> None:
 
 
 async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames have series by device; of a recorded tree there are none; a sandbox without netlink is told of."""
+    """Frames have series by device; a recorded tree has none; a sandbox without netlink is logged."""
     network = Network({"ens1f0np0": pause(3, 5)}, {"ens1f0np0": errno.EOPNOTSUPP})
     monkeypatch.setattr(
         exporter_module, "read_devices", lambda _, read=exporter_module.read_devices: read(DATA / "sys")
@@ -211,7 +211,7 @@ async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
 
 
 def test_the_driver_of_a_device(tmp_path: Path) -> None:
-    """It is told by the name of its folder; a device without one has none."""
+    """A device's driver is the name of its folder, or none."""
     for name, driver in (("a", "mlx5_core"), ("b", "")):
         device = tmp_path / "class/net" / name / "device"
         device.mkdir(parents=True)

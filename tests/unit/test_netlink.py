@@ -54,7 +54,7 @@ def test_one_answer() -> None:
 
 
 def test_a_dump() -> None:
-    """All messages up to the end are returned, of however many datagrams; an error at the end is raised."""
+    """A dump returns all messages up to its end, over any datagrams; an error at the end is raised."""
 
     def answer(_: int, query: Message) -> list[bytes]:
         return [reply(query, b"aaaa", b"bbbb"), reply(query, b"cccc") + done(query, errno.EPERM * (query.number - 1))]
@@ -112,7 +112,7 @@ def refresh(device: str) -> int:
 
 
 def test_drivers_are_asked() -> None:
-    """Each device that there is has statistics or says that it has none; one that is not there is told."""
+    """Each device has statistics or none; a device that does not exist is reported as absent."""
     assert {refresh(name) for name in os.listdir("/sys/class/net")} <= {0, errno.EOPNOTSUPP}
     assert (refresh("lo"), refresh("none-such0")) == (errno.EOPNOTSUPP, errno.ENODEV)
 

@@ -99,7 +99,7 @@ def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
 
 
 def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
-    """A plan that is being written anew leaves the one before it."""
+    """While a plan is rewritten, the last one stays."""
     plan = node.run_folder / "nixl-ep-plan.json"
     plan.write_text(json.dumps([[0, 1, 2, -3]]))
     node.say(edge(3, "start", 0))
@@ -111,7 +111,7 @@ def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
 
 
 def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan is asked for as a file of the log's own user."""
+    """A plan must belong to the log's user."""
     asked: list[object] = []
     monkeypatch.setattr(whole_file, "read_changed", lambda *given: asked.append(given[-1]))
     node.look()
@@ -119,7 +119,7 @@ def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPa
 
 
 def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
-    """No link is followed to a plan, and nothing but a file is read."""
+    """A plan must be a regular file, without links on the way."""
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
     (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
     node.say(edge(3, "start", 0))
@@ -147,7 +147,7 @@ def test_runs_go_on_after_a_restart(node: EpNode) -> None:
 
 
 def test_two_nodes_of_a_run() -> None:
-    """The logs of several nodes are of one run."""
+    """Logs of several nodes are one run; each rank has its last measurement."""
     run = JobRun()
     run.take(lines("Process 0 -> global_rank=0, local_rank=0", edge(0, "start", 1)))
     run.take(lines("Process 0 -> global_rank=2, local_rank=0", edge(2, "start", 2), path="/o/nixl-ep-node-1.log"))
@@ -157,7 +157,7 @@ def test_two_nodes_of_a_run() -> None:
 
 
 def test_newest_directory_counts() -> None:
-    """A run in another directory takes the place of the one before it, and older files say nothing more."""
+    """A run in a newer directory replaces the older one."""
     run = JobRun()
     run.take(lines(edge(0, "start", 7)))
     run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0))
@@ -177,7 +177,7 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run whose logs tell of so many ranks nothing more is read: neither files nor launches multiply them."""
+    """Beyond the limit of ranks neither files nor launches of a run add more."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
     run = JobRun()
     run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
@@ -192,7 +192,7 @@ def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatc
 
 
 def test_log_that_is_begun_anew() -> None:
-    """A log that was cut is another run's: what it said before is forgotten."""
+    """A truncated log is a new run."""
     run = JobRun()
     run.take(lines(edge(0, "start", 7)))
     run.take(lines(edge(1, "start", 0), generation=1))
@@ -228,7 +228,7 @@ def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, sta
 
 
 def test_ranks_named_by_their_order() -> None:
-    """Where ranks are named by the order of their starts, the launch says which is the one that the plan kills."""
+    """If ranks are named by start order, the launch names the rank that the plan kills."""
     run, plan = JobRun(), plan_of([[0, 1, -2]])
     run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))))
     run.take(lines(*(edge(rank, "start", 0) for rank in range(3))))
@@ -245,7 +245,7 @@ def test_ranks_named_by_their_order() -> None:
 
 
 def test_ranks_of_a_later_step() -> None:
-    """What a run said before the job's ranks were started is of an earlier step: it plans no exits of these."""
+    """Lines from before the ranks' start plan no exit of these ranks."""
     run = JobRun()
     run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))))
     before = [view(10 + rank, str(rank), source="environment", exited=True, start_seconds=90.0) for rank in range(2)]
@@ -287,7 +287,7 @@ def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest
 
 
 def test_log_of_another_job_of_the_user(node: EpNode) -> None:
-    """A log that nobody here writes and that does not name the job plans no exits of it: it may be an old run's."""
+    """A log without a writer here and without the job's name plans no exit of the job."""
     for rank in range(4):
         node.proc.remove(10 + rank)  # they write elsewhere
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})

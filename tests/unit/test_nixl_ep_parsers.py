@@ -50,7 +50,7 @@ def test_planned_removals() -> None:
 
 
 def test_phases_with_names() -> None:
-    """A phase may have its ranks and those to be killed by name; -0 is 0, which stays."""
+    """A phase may have keys for its ranks and for those to kill; -0 is rank 0, which stays."""
     named = [{"ranks": [0, 1, 2]}, {"ranks": [0, 1, 2], "killed": [2]}, {"ranks": [0, -1]}]
     assert planned(named).phases == planned([[0, 1, 2], [0, 1, -2], [0, -1]]).phases
     assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})
@@ -148,7 +148,7 @@ def test_planned_exits_follow_the_phase_of_a_rank() -> None:
 
 
 def test_ranks_that_say_that_they_leave() -> None:
-    """Without a plan a rank is to leave when it says so, and no more when it begins another phase."""
+    """Without a plan a rank's own line announces its exit, until it begins another phase."""
     lines = [f"{ME}start phase 1", f"{ME}this rank is being removed in this phase, exiting"]
     assert leaving(lines, None) == {5}
     assert leaving([*lines, f"{ME}start phase 3"], None) == set()

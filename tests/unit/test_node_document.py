@@ -82,7 +82,7 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
 ])  # fmt: skip
 def test_sentences(members: list[Rank], expected: str) -> None:
-    """A job's sentence begins with who is in trouble, how and since when, and ends with how many are not."""
+    """A job's sentence has the ranks in trouble, how and since when, then the number of others."""
     assert describe.sentence(members, 1000.0) == expected
 
 

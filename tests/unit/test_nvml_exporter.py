@@ -133,7 +133,7 @@ def start(tmp_path: Path) -> Start:
 
 @pytest.mark.slow
 async def test_each_field_stands_for_itself(start: Start) -> None:
-    """What one GPU cannot tell, or fails to, costs nothing else, and only failures are counted."""
+    """An unsupported or failed field loses itself only, and failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
     async with start(changes, looks=2) as bench:
         whole = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
@@ -160,7 +160,7 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
 
 
 async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
-    """Levels that the driver tells stand against their GPU, and go when the driver takes them back."""
+    """The driver's levels count against their GPU until the driver withdraws them."""
     async with start(
         {"gpu0.field4.0": 1, "gpu1.remapped.3": 1, "gpu2.remapped.2": 1, "gpu3.field230.0": 2, "gpu4.fabric_state": 2}
     ) as bench:
@@ -224,7 +224,7 @@ async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None
 
 
 async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
-    """It is lost with its Xid told; NVML is initialised anew now and then, and shows it when it is back."""
+    """A GPU off the bus is lost with its Xid; NVML is initialised again now and then until it is back."""
     async with start() as bench:
         await bench.tell(5, XID, 79)
         await bench.change({"gpu5.utilization.0": "!15", "gpu5.handle": "!15"})
@@ -251,7 +251,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
 
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
 async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
-    """However the driver puts it, all GPUs are lost, and are back when they are."""
+    """However the driver reports it, all GPUs are lost, and later back."""
     async with start() as bench:
         await bench.change(how)
         await bench.look()
@@ -264,7 +264,7 @@ async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
 
 
 async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
-    """The checkpoint keeps what was there, and the links that were up."""
+    """The checkpoint has the GPUs that existed and the links that were up."""
     async with start() as bench:
         restored = bench.state.published
     async with start({"count": 7, "gpu2.link_state.4": 0}, restored=restored) as bench:
@@ -275,7 +275,7 @@ async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
 
 
 async def test_the_driver_is_loaded_anew(start: Start) -> None:
-    """Until then no GPU is shown, none is lost, and the reason is; afterwards all goes on, with Xids told again."""
+    """While the driver is unloaded, no GPU is shown or lost; afterwards all goes on, with Xids."""
     async with start() as bench:
         for error in ("!18", "!9"):
             await bench.change({"generation": 2, "init": error})
@@ -315,7 +315,7 @@ async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None
 
 @pytest.mark.slow
 async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While it hangs GPU series are gone and the node is told of; with the next answer all is as before."""
+    """While the driver hangs, GPU series are absent and the node's check fails; then all returns."""
     monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)
     async with start(hang_seconds=SHORT_SECONDS) as bench:
         monkeypatch.setattr(exporter_module, "START_FACTOR", 1.0)
@@ -369,7 +369,7 @@ async def test_mig(start: Start) -> None:
 
 
 async def test_absurd_answers(start: Start) -> None:
-    """Impossible numbers and lengths cost themselves alone and are counted; GPUs beyond the limit are not asked."""
+    """Impossible numbers and lengths are dropped and counted; GPUs beyond the limit are not read."""
     async with start(
         {
             **{f"gpu{gpu}.processes": "*4294967295" for gpu in range(8)},
@@ -436,7 +436,7 @@ async def test_fields_that_an_older_driver_does_not_know(start: Start) -> None:
 async def test_where_link_errors_are_counted(
     start: Start, driver: str, counters: dict[str, int], errors: dict[str, float]
 ) -> None:
-    """Each kind comes from the first counter that exists; numbers with another meaning before 590 are not asked."""
+    """Each kind of link error comes from its first existing counter; renumbered fields are not read."""
     none = {f"gpu*.field{number}.*": None for number in (161, 162, 163)}
     values = {f"gpu*.{name}.*": value for name, value in counters.items()}
     async with start({**none, **values, "driver": driver, "gpu*.field91.0": 14}, looks=2) as bench:
@@ -446,7 +446,7 @@ async def test_where_link_errors_are_counted(
 
 @pytest.mark.parametrize(("driver", "seconds"), [("590.48.01", 7.5), ("580.95.05", 0.0)])
 async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str, seconds: float) -> None:
-    """The hardware's throttle counters are asked where their numbers are certain; else the agent estimates."""
+    """The throttle counters are read if their numbers are certain; else the agent estimates."""
     async with start({"driver": driver, "gpu0.field270.0": 7_500_000_000, "gpu1.clocks_event_reasons": 0x40}) as bench:
         await bench.look()
         shown = bench.series("rankwatch_gpu_clocks_event_seconds_total", reason="hw_thermal_slowdown")
@@ -504,14 +504,14 @@ async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> N
 
 @pytest.mark.parametrize("call", ["gpm_support", "gpm_sample"])
 async def test_activity_that_may_not_be_read(start: Start, call: str) -> None:
-    """It is asked for once, and not at each look."""
+    """Activity that needs a right is tried once."""
     async with start({f"gpu*.{call}": NO_PERMISSION}, looks=3) as bench:
         assert bench.value("rankwatch_gpu_read_errors_total", error="no_permission") == 8.0
         assert active(bench) == set()
 
 
 async def test_samples_are_given_back(start: Start) -> None:
-    """Two are held of each GPU and no more, however often GPUs are lost, come back, or the driver is loaded anew."""
+    """At most two samples per GPU are held, whatever happens to GPUs and driver."""
     async with start({"gpm_samples": 16}, looks=0) as bench:
         for generation in range(3):
             for _ in range(2):

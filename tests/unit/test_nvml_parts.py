@@ -33,7 +33,7 @@ def reading(**values: int) -> GpuReading:
 
 
 def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
-    """The bound itself is believed, one more is not, nor is a driver's mark for a missing number."""
+    """The limit itself is accepted; one more, and the driver's mark for a missing number, are not."""
     bounds = JUDGED | {name: field.most for name, field in FIELDS.items()}
     for name, most in bounds.items():
         marks = [-1, 2**64 - 1, *([2**32 - 1] if most < 2**32 else [])]
@@ -45,7 +45,7 @@ def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
 
 
 def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
-    """Only supported reasons are shown, and none where the driver says nothing."""
+    """Only supported reasons are shown, and none if the driver reports none."""
     now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
     assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
     assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
@@ -68,7 +68,7 @@ def test_the_source_of_seconds_never_changes() -> None:
 
 
 def test_a_long_gap_is_not_counted() -> None:
-    """Nobody knows what held between looks that are far apart."""
+    """The time between looks far apart counts for no reason."""
     seconds = ReasonSeconds()
     now = GpuReading(0, reasons=0x8, supported_reasons=0x8)
     assert seconds.add(now, MAX_ELAPSED_SECONDS) == {"hw_slowdown": MAX_ELAPSED_SECONDS}
@@ -125,7 +125,7 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
 
 
 def test_levels() -> None:
-    """What the driver calls wrong is a level; of what it does not tell nothing is said."""
+    """The driver's faults become failed levels; what it does not report has none."""
     cases: list[Any] = [
         ({}, {}),
         ({"ecc_uncorrected_volatile": 0}, {"gpu_ecc_uncorrectable": True}),
@@ -196,7 +196,7 @@ def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
 
 
 def test_errors_of_all_links_never_fall() -> None:
-    """A link that counts anew, or does not answer for a look, adds what is new to the errors of all, and no more."""
+    """The sum of link errors grows by each link's increase, also when a link restarts its counter."""
     nvlinks = NvLinks()
     looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
     seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]
@@ -264,7 +264,7 @@ class Bench:
 
 
 def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
-    """Lost before its UUID was told it goes by its index, but not beside a known one that is missed there."""
+    """A GPU lost before its UUID was known has its index as name."""
     nameless = GpuReading(1, lost=True)
     bench = Bench()
     bench.look(gpu(0), nameless)
@@ -292,7 +292,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
 
 
 def test_what_the_xids_of_a_gpu_mean() -> None:
-    """Each number with its meaning, by the GPU's address, until it is too old; what is no Xid has none."""
+    """Each Xid has its meaning by the GPU's address until it is too old."""
     bench = Bench()
     bench.look(gpu(0), gpu(1), events=(*xid(0, 79, 0), *xid(1, 94)))
     meanings = {pci: [entry.fault.meaning for entry in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
@@ -315,7 +315,7 @@ def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
 
 
 def test_xid_series_are_bounded() -> None:
-    """Beyond 32 different Xids, and for numbers that are none, they are other; those known are still told apart."""
+    """Beyond 32 different Xids, and for invalid numbers, the code is `other`."""
     bench = Bench()
     bench.look(gpu(0), events=xid(0, *range(1, MAX_XIDS + 1), 500, 501, 1, 0, 10_000))
     shown = bench.view(0).xids
@@ -324,7 +324,7 @@ def test_xid_series_are_bounded() -> None:
 
 
 def test_strange_gpus_are_left_out() -> None:
-    """A second GPU of one UUID, one without, those beyond the limit, and an Xid of none of them only count."""
+    """A duplicate UUID, a missing one, a GPU beyond the limit and an Xid of no GPU are counted and dropped."""
     bench = Bench()
     twin = msgspec.structs.replace(gpu(1), uuid="GPU-0")
     bench.look(
@@ -339,7 +339,7 @@ def test_strange_gpus_are_left_out() -> None:
 
 
 def test_votes_become_levels_when_they_keep_coming() -> None:
-    """Sixteen hot looks of thirty are a hot GPU, and a reset begins anew."""
+    """Sixteen hot looks of thirty make a hot GPU; a reset starts afresh."""
     bench = Bench()
     for _ in range(15):
         bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
@@ -351,7 +351,7 @@ def test_votes_become_levels_when_they_keep_coming() -> None:
 
 
 def test_a_gpu_under_another_index() -> None:
-    """When NVML numbers anew, the GPU keeps its history under its UUID and shows its new index."""
+    """A GPU keeps its history under its UUID and shows its new index."""
     bench = Bench()
     bench.look(gpu(0), gpu(1), events=xid(1, 63))
     bench.look(msgspec.structs.replace(gpu(1), index=0))

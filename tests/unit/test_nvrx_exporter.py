@@ -122,7 +122,7 @@ def test_lines_of_the_job(node: Node) -> None:
 
 
 def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that raise an error cost those of their file in this look; other files and later lines count."""
+    """An error costs the lines of one file in one look."""
     node.add_rank()
     odd = node.log("poison", "a_4711", number=1)
     node.log(FAILED, "b_4711", number=2)
@@ -134,7 +134,7 @@ def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.Mo
 
 
 def test_files_that_are_not_the_jobs(node: Node) -> None:
-    """A file that is only read here, that nobody holds, or of a job that its user has not, says nothing."""
+    """A file that is only read here, that no process holds, or of another user's job gives no event."""
     node.add_rank()
     node.add_rank(11, job="4712", uid=ME + 1)
     node.log(FAILED, flags="0100000")
@@ -186,7 +186,7 @@ def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a read hangs its user gets no answer, others do; above so many hanging reads nobody does."""
+    """A read that hangs delays its user's files only; above the limit of hanging reads it delays all."""
     hangs = threading.Event()
 
     cycle = reading.Cycle(1, 1, 1, 0)

@@ -144,7 +144,7 @@ SCORES = {
 
 
 def test_lines_of_monitors_and_reports() -> None:
-    """Events, time-outs and scores have their numbers; what is out of bounds or cut says nothing."""
+    """Events, time-outs and scores have their numbers; cut lines and values out of bounds do not count."""
     for text, expected in LINES.items():
         assert heard(text) == expected, text
     for text, scores in SCORES.items():
@@ -236,7 +236,7 @@ INTERRUPTED = {
 
 
 def test_interruptions() -> None:
-    """The ranks of each form of a set are counted with what stopped them; a set that is cut says nothing."""
+    """Each form of a set of ranks is counted with its interruption; a cut set is not."""
     for text, ranks in INTERRUPTED.items():
         by_rank = {(rank, "soft_timeout"): 1 for rank in ranks.split()}
         assert heard(f"Interruption.SOFT_TIMEOUT {text}").interruptions == by_rank, text
@@ -253,7 +253,7 @@ def test_what_a_real_launcher_logs() -> None:
 
 
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more ranks than the bound only those that are known are counted."""
+    """Beyond the limit of ranks only known ones are counted."""
     monkeypatch.setattr(events, "MAX_BY_RANK", 2)
     texts = [MONITOR.format(rank, HEARTBEAT.format("initial")) for rank in (1, 2, 3, 1)]
     assert heard(*texts).timeouts == {("1", "initial"): 2, ("2", "initial"): 1}

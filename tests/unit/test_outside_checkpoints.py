@@ -127,7 +127,7 @@ def saved(name: str) -> Any:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_damage_of_a_section_lasts(name: str, data: st.DataObject) -> None:
-    """A damaged section is refused or taken; either way looks succeed and are shown, and what is saved is restored."""
+    """After any damage of a section looks succeed, and what they save is restored."""
     section = msgspec.msgpack.encode(data.draw(reshaped(saved(name))))
     run(name, run(name, section))
 

@@ -135,7 +135,7 @@ def test_any_process_is_one_or_none(stat: bytes, status: bytes) -> None:
 def test_any_file_of_a_process_costs_that_process(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """With one damaged file of one process the other rank is found, and what is found can be saved."""
+    """A damaged file of one process hides no other rank."""
     root = tmp_path_factory.mktemp("node")
     tree = ProcTree(root / "proc")
     for pid in (10, 20):
@@ -181,7 +181,7 @@ STATISTICS = b"cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n"
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged(STATISTICS))
 def test_any_start_of_the_boot_is_a_time(tmp_path: Path, content: bytes) -> None:
-    """What is no time in /proc/stat is none: 0."""
+    """An invalid time in /proc/stat is 0."""
     (tmp_path / "stat").write_bytes(content)
     assert 0 <= ProcFS(tmp_path).boot_seconds() < 2**40
 
@@ -223,7 +223,7 @@ KMSG = (DATA / "kernel_log/kmsg").read_bytes()
 @given(raw=damaged(KMSG))
 @example(raw=KMSG.replace(b"4,1965,", b"4,%d," % (10**20 - 1)))
 def test_any_record_of_the_kernel_is_counted_or_not(tmp_path: Path, raw: bytes) -> None:
-    """A damaged log is read to its end, what is counted is shown, and what is saved is restored."""
+    """A damaged log is read to its end, shown and restored."""
     log = tmp_path / "kmsg"
     log.write_bytes(raw)
     state = run(KernelLogExporter(KernelLogConfig(path=str(log))), DATA / "kernel_log")
@@ -260,7 +260,7 @@ def fields_of(value: object) -> Any:
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(LOOK)))
 def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
-    """Odd numbers, names and kinds cost no look, and what is saved is restored."""
+    """Odd numbers, names and kinds of the helper cost no look, and the saved state is restored."""
     found = taken(answer, LookAnswer)
     if found is not None and not getattr(found, "error", ""):
         run(NvmlExporter(NvmlConfig()), DATA / "nvml", found)
@@ -308,13 +308,13 @@ def test_a_port_has_16_bits() -> None:
 
 
 def test_a_value_without_a_name_is_not_believed() -> None:
-    """A value that no driver is asked for is counted as implausible, and the others are taken."""
+    """An unrequested value is counted as implausible, and the others are accepted."""
     assert plausible({"energy_millijoules": 9, "x": 1}) == {"energy_millijoules": 9}
 
 
 @pytest.mark.slow
 def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
-    """A file whose thousand sections are all called .rodata costs no more than one: a library has one."""
+    """A file with a thousand sections .rodata costs no more than one section."""
     names, count, size = b"\0.rodata\0.shstrtab\0", MAX_SECTIONS, MAX_SECTION_BYTES
     entry = struct.Struct("<IIQQQQIIQQ")
     rows = entry.pack(1, 1, 0, 0, 1 << 20, size, 0, 0, 0, 0) * (count - 1)

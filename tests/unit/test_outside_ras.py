@@ -64,7 +64,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
 def test_any_reply_is_a_report_or_a_reason(
     bodies: list[bytes], odd: st.SearchStrategy[bytes], data: st.DataObject
 ) -> None:
-    """A damaged report is read or refused; what is read comes whole out of a helper, and is compared and shown."""
+    """A damaged report is read or refused, and a read one can be compared and shown."""
     kept = Reports(Admission())
     wanted, reading = keep(kept, bodies[0], 1.0), keep(kept, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
@@ -78,7 +78,7 @@ def test_any_reply_is_a_report_or_a_reason(
 @settings(max_examples=250, deadline=None)
 @given(damaged(TEXT, TEXT + TEXT), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
-    """A damaged stream, however cut, gives known events, holds no more than its bounds, and the next event is read."""
+    """A damaged stream gives known events only, within its bounds, and the next event is read."""
     splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
     events = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
     assert set(events) <= {*EVENTS, OTHER}

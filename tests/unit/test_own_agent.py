@@ -79,7 +79,7 @@ def test_a_port_that_a_user_took_is_not_asked(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Where the agent is not there and a user has its port, nobody believes what that answers, unless it was named."""
+    """An answer from a port that a user took is not believed, unless that address was given."""
     port, answers = answering
     answers[0] = b"HTTP/1.1 200 OK\r\n\r\n# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 0\n"
     monkeypatch.setattr(own_agent, "stranger_at", lambda at: STRANGER if at == port else None)
@@ -119,7 +119,7 @@ def test_a_terminal_obeys_nobody(
 
 
 def test_json_for_a_terminal() -> None:
-    """What a terminal obeys is escaped; the JSON says the same."""
+    """Control characters are escaped on a terminal, and the JSON stays equal."""
     value = {"a": "\x9b31m\u202e\U000e0001é\n"}
     text = as_json(value)
     assert all(each.isprintable() or each == "\n" for each in text)

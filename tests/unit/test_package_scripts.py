@@ -53,13 +53,13 @@ def test_a_first_installation_starts_the_service(tmp_path: Path, arguments: tupl
 @pytest.mark.parametrize("state", ["enabled", "disabled", "masked"])
 @pytest.mark.parametrize("arguments", [("configure", "0.1.0"), ("2",)])
 def test_an_upgrade_leaves_the_service_as_it_is(tmp_path: Path, state: str, arguments: tuple[str, ...]) -> None:
-    """What a site has stopped, disabled or masked is neither started nor enabled; what runs is restarted."""
+    """An upgrade starts or enables no service that is stopped, disabled or masked; it restarts a running one."""
     assert Machine(tmp_path, state).run("postinst", *arguments) == ["try-restart"]
 
 
 @pytest.mark.parametrize("state", ["masked", "masked-runtime"])
 def test_a_mask_outlives_the_first_installation(tmp_path: Path, state: str) -> None:
-    """A service that was masked before it came is neither enabled nor started, and the installation ends well."""
+    """A service that was masked before the installation stays masked, and the installation succeeds."""
     assert Machine(tmp_path, state).run("postinst", "configure") == ["try-restart"]
 
 

@@ -48,7 +48,7 @@ class Agent:
 
 
 async def test_metrics_are_rendered_as_asked() -> None:
-    """A scrape is answered with what was rendered for its query and headers."""
+    """A scrape gets the rendering of its query and headers."""
     agent = Agent()
     request = HttpRequest("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
     response = await agent.pages(request)
@@ -142,7 +142,7 @@ async def test_evidence_is_for_private_requests() -> None:
 
 
 def test_it_is_made_at_most_twice_a_second() -> None:
-    """However many look, the page is made anew after HOLD_SECONDS and not before."""
+    """The page is rendered once in HOLD_SECONDS, however many clients request it."""
     clock, made = FakeClock(), iter(("first", "second"))
     page = HeldAnswer(clock, lambda: next(made))
     assert {page() for _ in range(100)} == {"first"}

@@ -78,7 +78,7 @@ async def test_a_column_for_each_time() -> None:
 
 
 async def test_five_minutes_are_kept() -> None:
-    """Of more than so many steps the newest are kept, one each half minute however often it ticks."""
+    """The newest steps of five minutes are kept, one per half minute."""
     kept = Kept()
     for number in range(3 * (STEPS + 1)):
         kept.gpus.heat["0"] = float(number // 3)

@@ -71,14 +71,14 @@ class Kernel:
 
 
 def test_another_address_of_the_node_is_no_other_peer() -> None:
-    """A user who asks from an address of the node that is not the one asked at is still that user."""
+    """A user is one peer whichever of the node's addresses it connects from."""
     assert Peers(lambda: Netlink(Kernel(19028))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == f"uid {OTHER_UID}"
     assert Peers(no_channel).of(("10.0.0.2", 5), ("127.0.0.1", 19028)) == LOOPBACK
     assert Peers(no_channel).of(("10.0.0.1", 5), ("10.0.0.1", 19028)) == LOOPBACK
 
 
 def test_a_question_that_fails_is_no_end() -> None:
-    """Where the kernel refuses one question, the client counts by its address, and the next one is asked about."""
+    """If the kernel refuses one lookup, the client counts by its address, and later lookups go on."""
 
     class Broken:
         asked = 0
@@ -101,7 +101,7 @@ def test_a_question_that_fails_is_no_end() -> None:
 
 
 def test_a_passing_error_does_not_end_the_questions() -> None:
-    """Too many open files cost one answer; without AF_NETLINK the kernel is not asked again."""
+    """Too many open files cost one lookup; without AF_NETLINK there is no further one."""
     errors = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPERM, "Operation not permitted")]
     asked = 0
 

@@ -127,7 +127,7 @@ async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) 
 
 
 async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judged: list[int]) -> None:
-    """One rank that leaves is judged at once, and its crash as soon as its status is known."""
+    """A single exit is judged at once, a crash as soon as its status is known."""
     [key] = node.add(range(10, 11), "4711", status=FAILED)
     judged.clear()
     node.exits.note_exit(key)
@@ -138,7 +138,7 @@ async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judg
 
 
 async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) -> None:
-    """Ranks torn down with one that crashed are not dead, though it was started anew before any was judged."""
+    """A rank that restarts before the judgement does not make its torn down peers dead."""
     node.add(range(10, 13), "4711", status=FAILED)
     for pid in range(10, 13):
         node.exits.note_exit(ProcessKey(pid, 5000))
@@ -153,7 +153,7 @@ async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) ->
 
 
 async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """What goes wrong with one exit costs the status of that one, is counted and logged."""
+    """An unreadable exit loses its own status, is counted and logged."""
     keys = node.add(range(10, 13), "4711", status=KILLED)
     node.statuses[keys[1]] = ValueError("not a status")
     for key in keys:
@@ -165,7 +165,7 @@ async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptur
 
 
 async def test_a_parent_that_reaps_late(node: Node) -> None:
-    """A status that is not there yet is asked for again; without a pidfd the first answer is the last."""
+    """A status that is not there yet is read again; without a pidfd the first answer is final."""
     [key] = node.add(range(10, 11), "4711")
     pidfd = os.pidfd_open(os.getpid())  # any will do: the process is a made-up one
     node.exits._pidfds[key] = pidfd

@@ -112,7 +112,7 @@ def test_pidfd_is_of_the_process_itself(
 
 
 async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
-    """A process whose exit was noted while a look was under way is not watched anew by its result."""
+    """A process that exited during a look is not watched again."""
     exporter = await node.start()
     apply = exporter._apply
 
@@ -128,7 +128,7 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
 
 
 async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
-    """When nobody looks any more, live ranks are soon not shown; a new exporter's first look brings them back."""
+    """Without looks live ranks soon vanish; the first look of a new exporter brings them back."""
     exporter = await node.start()
     await exporter.update()
     node.clock.advance(1.0)
@@ -159,7 +159,7 @@ def lines(exporter: ProcessExporter) -> set[str]:
 
 
 async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
-    """From the look after its label on a rank shows what it used, its job what its control groups waited for."""
+    """A labelled rank shows its usage, and its job the waits of its control groups."""
     exporter = await node.start()
     group = node.context.roots.sys / "fs/cgroup/unified/made.slice"
     for seconds in (1, 3, 8):
@@ -181,7 +181,7 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
 
 
 async def test_all_values_are_shown_if_asked_for(node: Node, rank: ProcessKey) -> None:
-    """The CPUs of a rank have a series where the configuration asks for all values."""
+    """With all_values a rank's CPUs have a series."""
     exporter = ProcessExporter(ProcessConfig(all_values=True))
     await exporter.start(node.context)
     await exporter.update()

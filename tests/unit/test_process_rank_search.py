@@ -131,7 +131,7 @@ def test_ranks_of_gloo_are_counted(node: Node) -> None:
 
 
 def test_what_names_no_rank(node: Node) -> None:
-    """A rank without a number of ranks, at or above it, or that is no number, names nothing; nor does Slurm's."""
+    """A rank without a size, at or above it, or not a number names none; nor does Slurm's alone."""
     for pid, environment in enumerate(
         (
             {"RANK": "0"},
@@ -170,7 +170,7 @@ def test_ranks_where_configured(node: Node) -> None:
 
 @pytest.mark.parametrize("threads", [{}, {33: "NCCL RAS"}])
 def test_a_child_that_outlives_its_rank_is_none(node: Node, threads: dict[int, str]) -> None:
-    """A loader that init adopts after the end of its rank, with or without NCCL, neither counts nor becomes a rank."""
+    """A loader that outlives its rank neither counts nor becomes a rank."""
     gloo_job(node)
     node.proc.add(30, parent=20, environment=rank(0), threads=threads)
     node.look()
@@ -217,7 +217,7 @@ def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
 
 
 def test_jobs_of_mpi_of_one_size(node: Node) -> None:
-    """A second job of as many ranks, whose environment tells it from the first by nothing, has its ranks."""
+    """A second job of the same size and environment has its own ranks."""
     node.without_nccl = True
     for launcher in (10, 50):
         node.proc.add(launcher, name="mpirun")
@@ -240,7 +240,7 @@ def test_a_rank_that_runs_a_shell(node: Node) -> None:
 
 
 def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
-    """If a rank's script runs another program after the rank, that program does not count at once."""
+    """A later program of a rank's script does not count at once."""
     node.without_nccl = True
     gloo_job(node)
     node.look()
@@ -284,7 +284,7 @@ def test_never_mixed_with_nccl(node: Node) -> None:
 
 
 def test_values_are_cut(node: Node) -> None:
-    """Of the values that tell jobs apart the first MAX_CLAIM_CHARACTERS count, so that none fills the memory."""
+    """The first MAX_CLAIM_CHARACTERS of each value count."""
     most = rank_search.MAX_CLAIM_CHARACTERS
     environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
     claim = rank_search.claim_of(environment)
@@ -308,7 +308,7 @@ def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.Monk
 
 
 def test_a_blocked_process_is_not_read(node: Node) -> None:
-    """The environment of a process in uninterruptible sleep is read when it goes on: the kernel could let us wait."""
+    """The environment of a process in uninterruptible sleep is read once it goes on."""
     node.proc.add(10, environment=rank(0), state="D")
     assert node.look().without_nccl == 0
     node.proc.add(10, environment=rank(0))

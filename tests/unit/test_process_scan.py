@@ -36,7 +36,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("where", ["stat", "environment", "cgroup", "thread_stat", "thread_ids"])
 def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """A process whose files make no sense is counted and left out; the other ranks are found and looked at."""
+    """A process with malformed files is counted and skipped; other ranks are found."""
     read = getattr(node.scanner._proc, where)
 
     def odd(pid: int, *more: Any) -> Any:
@@ -55,7 +55,7 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
 
 
 def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank whose stat line cannot be read for a moment is neither gone nor new."""
+    """A known rank with an unreadable stat line is neither ended nor new."""
     node.proc.add(10, threads={11: "NCCL RAS"})
     assert [facts.key.pid for facts in node.look().new] == [10]
     with monkeypatch.context() as patch:
@@ -122,7 +122,7 @@ def test_descriptors_unreadable(node: Node) -> None:
 
 
 def test_zombie_has_left(node: Node) -> None:
-    """A zombie that nobody reaps has left, unless other threads of it still run."""
+    """A zombie has ended, unless other threads of it still run."""
     key = ProcessKey(10, 5000)
     node.proc.add(10, threads={11: "NCCL RAS"})
     node.look()
@@ -218,7 +218,7 @@ def test_look_between_oom_kill_and_exit(group: Group) -> None:
 @pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
 @pytest.mark.parametrize("looks", [1, 2, 30])
 def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
-    """However many looks there are between the kill and the exit, as large memory is freed, it was the OOM killer."""
+    """An exit long after its OOM kill is still an OOM kill."""
     group.add(10)
     group.look(2)
     group.kills(1)
@@ -298,7 +298,7 @@ def step(node: Node) -> Step:
 
 @pytest.mark.parametrize("gone", ["task_100", "", "..", "../..", "../../.."])
 def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
-    """The nearest group above that is left tells of the kill of a task's process, and of one kill for one victim."""
+    """If a task's group is gone, the nearest group above counts its kill, for one victim per kill."""
     step.count(1, task=100)
     step.remove((step.step / gone).resolve())
     assert step.is_oom(100)
@@ -307,7 +307,7 @@ def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
 
 
 def test_kill_in_a_siblings_group(step: Step) -> None:
-    """A rank whose own group counts no kill was not the OOM killer's, whatever the groups above count."""
+    """A rank whose own group counts no kill was not killed by the OOM killer."""
     step.count(1, task=100)
     assert not step.is_oom(200)
     assert step.is_oom(100)
@@ -316,7 +316,7 @@ def test_kill_in_a_siblings_group(step: Step) -> None:
 
 
 def test_group_that_was_killed_as_a_whole(step: Step) -> None:
-    """All ranks of a group that the OOM killer took as a whole are its victims, however few kills it counts."""
+    """All ranks of a group that was killed as a whole are OOM victims."""
     step.count(1, groups=1)
     for pid in step.pids:
         step.remove(step.step / f"task_{pid}")
@@ -324,7 +324,7 @@ def test_group_that_was_killed_as_a_whole(step: Step) -> None:
 
 
 def test_group_that_could_not_be_read_before(node: Node) -> None:
-    """A counter that was not there before a kill says nothing: what it counts may be old."""
+    """A counter that was unreadable before a kill proves nothing."""
     node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
     before, file = node.look().standing[KEY].oom, node.sys / "fs/cgroup/job/memory.events"
     file.parent.mkdir(parents=True)
@@ -378,7 +378,7 @@ def test_held_files_of_ranks_come_by_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writer", [1, 2])
 def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> None:
-    """A user who reads another's record file by a path of a mount of its own does not hide the path of the writer."""
+    """A reader's mount path of a record file does not hide the writer's path."""
     files = []
     for pid in (1, 2):
         (tmp_path / f"{pid}/fdinfo").mkdir(parents=True)
@@ -458,7 +458,7 @@ STEP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 
 
 def test_counters_of_both_versions(tmp_path: Path) -> None:
-    """Version 1 counts a group's own kills in memory.oom_control, version 2 those below it too in memory.events."""
+    """Version 1 counts a group's own kills in memory.oom_control, version 2 also those below it."""
     base = tmp_path / "fs/cgroup"
     assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
     assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")
@@ -484,7 +484,7 @@ def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
     ("", None),
 ])  # fmt: skip
 def test_counts(tmp_path: Path, text: str, kills: OomKills | None) -> None:
-    """Processes and whole groups that were killed are read; what has no plain number of processes tells nothing."""
+    """Kills of processes and of whole groups are read; a malformed number gives none."""
     (tmp_path / "memory.events").write_text(text)
     assert oom_kills(str(tmp_path / "memory.events")) == kills
     assert oom_kills(str(tmp_path / "gone")) is None
@@ -513,7 +513,7 @@ def oomd(monkeypatch: pytest.MonkeyPatch) -> Oomd:
 
 @pytest.mark.parametrize("name", ["user.oomd_ooms", "user.oomd_kill"])
 def test_systemd_oomd(oomd: Oomd, name: str) -> None:
-    """A group that systemd-oomd killed since the rank was found is told by either of its marks."""
+    """Either mark of systemd-oomd shows a group that it killed since the rank was seen."""
     assert oomd_kills("/job") == 0
     before = OomCount(oomd=(("/job", 0), ("/above", 2)))
     assert not oom_now(before).by_oomd
@@ -528,7 +528,7 @@ def test_systemd_oomd(oomd: Oomd, name: str) -> None:
     (1000, 0o40755, b"1", None), (0, 0o40775, b"1", None), (0, 0o40757, b"1", None),
 ])  # fmt: skip
 def test_only_root_may_mark(oomd: Oomd, uid: int, mode: int, mark: bytes, kills: int | None) -> None:
-    """A mark on a group that another than root may write to is none, nor is one that is no number."""
+    """A mark on a group that a user can write, or that is no number, does not count."""
     oomd.status = SimpleNamespace(st_uid=uid, st_mode=mode)
     oomd.attributes["/job", "user.oomd_kill"] = mark
     assert oomd_kills("/job") == kills

@@ -44,7 +44,7 @@ def usage(node: Node, key: ProcessKey = RANK) -> RankUsage:
 
 
 def test_so_often(node: Node) -> None:
-    """The first look looks at usage, the next ones only when THREADS_SECONDS have gone by, and of all ranks at once."""
+    """Usage is read at the first look and then once in THREADS_SECONDS, for all ranks at once."""
     assert node.look().usages is not None
     add_rank(node, 20)
     assert node.look(after=THREADS_SECONDS - 0.5).usages is None
@@ -64,7 +64,7 @@ def test_numbers_of_the_process(node: Node) -> None:
 
 
 def test_waits_of_all_threads(node: Node) -> None:
-    """What threads waited for a CPU and for disks since the first look is added up, in seconds."""
+    """Threads' waits for CPUs and disks since the first look add up in seconds."""
     for tid in (10, 11, 12):
         node.proc.note(10, tid, schedstat="1 1000000000 1\n")
     assert (usage(node).run_queue_wait_seconds, usage(node).io_wait_seconds) == (0.0, 0.0)
@@ -76,7 +76,7 @@ def test_waits_of_all_threads(node: Node) -> None:
 
 
 def test_what_is_not_told(node: Node) -> None:
-    """A kernel without schedstat and delay accounting has no numbers of them, and the log names what is missing."""
+    """A kernel without schedstat or delay accounting gives no numbers, and the log names what is missing."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
     rank_usage = usage(node)
     assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (None, None)
@@ -90,7 +90,7 @@ def test_what_is_not_told(node: Node) -> None:
 
 
 def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
-    """Children of children count, for the nearest rank above; other ranks below one do not, nor do strangers."""
+    """Descendants count for the nearest rank above; other ranks and strangers do not."""
     add_rank(node, 20, parent=10)
     for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
         node.proc.add(pid, parent=parent)
@@ -102,7 +102,7 @@ def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
 
 
 def test_reused_pids_make_no_children(node: Node) -> None:
-    """A process older than the one with its parent's pid is not its child; nor is one of a ring of parents."""
+    """A process older than its parent's pid is no child, nor is one of a ring of parents."""
     for pid, parent, start in ((30, 10, 4999), (31, 32, 5000), (32, 31, 5000)):
         node.proc.add(pid, parent=parent, start=start)
     assert usage(node).children_cpu_seconds is None
@@ -129,7 +129,7 @@ def test_child_that_ends_between_the_reads(node: Node, monkeypatch: pytest.Monke
 
 
 def test_stopped_children(node: Node) -> None:
-    """Children that a signal stopped are counted, not the rank itself, nor zombies."""
+    """Stopped children count, not the rank itself and no zombies."""
     add_rank(node, state="T")
     for pid, state in ((30, "T"), (31, "S"), (32, "Z"), (33, "T")):
         node.proc.add(pid, parent=10, state=state)
@@ -157,7 +157,7 @@ def blocked(node: Node, **states: str) -> RankUsage:
 
 
 def test_blocked_threads(node: Node) -> None:
-    """Threads in uninterruptible sleep are counted by what they wait for, those of children too."""
+    """Threads in uninterruptible sleep count by what they wait for, children's too."""
     node.proc.add(30, parent=10, state="D")
     node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
     node.look(after=0.0)
@@ -199,7 +199,7 @@ READ, SLEEP = {"x86_64": (0, 35), "aarch64": (63, 101)}.get(os.uname().machine, 
     [("nfs4", "nfs"), ("nfs", "nfs"), ("lustre", "lustre"), ("fuse.s3fs", "fuse"), ("fuse", "fuse"), ("xfs", "disk")],
 )
 def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str, wait: str) -> None:
-    """Where the kernel names no file system, that of the descriptor that the system call has tells which it is."""
+    """Without it the system call's descriptor gives the file system."""
     rank_usage = wait_for_pages(node, f"{READ} 0x5 0x7f00 0x1000 0x0 0x0 0x0 0x7ffe 0x7f01\n", file_system=file_system)
     assert rank_usage.blocked == ((wait, 1),)
 
@@ -223,7 +223,7 @@ def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str)
 
 
 def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that has gone on when it is asked what it waits for counts as nothing."""
+    """A thread that runs again before its wait is read does not count."""
     thread_stat = node.scanner._proc.thread_stat
     reads: list[int] = []
 
@@ -237,7 +237,7 @@ def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waits_that_are_read_are_bounded(node: Node) -> None:
-    """Of more blocked threads than MAX_WAITS_READ those beyond count as other."""
+    """Blocked threads beyond MAX_WAITS_READ count as other."""
     threads = {100 + number: "w" for number in range(MAX_WAITS_READ + 1)}
     node.proc.add(10, threads={11: "NCCL RAS", **threads}, thread_states=dict.fromkeys(threads, ("D", 7)))
     for tid in threads:
@@ -249,7 +249,7 @@ def test_waits_that_are_read_are_bounded(node: Node) -> None:
 
 
 def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank that cannot be looked at loses what it uses at this look; its state and the other ranks are as ever."""
+    """A rank that cannot be read loses its usage in this look; its state and other ranks stay."""
     add_rank(node, 20)
     node.look()
 

@@ -38,7 +38,7 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
     ],
 )
 def test_schedstat(text: str, nanoseconds: int | None) -> None:
-    """The second number is the wait; three zeros are those of a kernel that does not count."""
+    """The second number is the wait; three zeros mean a kernel that does not count."""
     assert parse_schedstat(text) == nanoseconds
 
 
@@ -63,7 +63,7 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
     ([], "other"),
 ])  # fmt: skip
 def test_waits(frames: Sequence[str], wait: str) -> None:
-    """A function of a file system or driver tells the kind, wherever it is in the stack; else a wait for pages."""
+    """A function of a file system or driver anywhere in the stack gives the kind, else a wait for pages."""
     assert wait_of(frames) == wait
 
 
@@ -90,7 +90,7 @@ class Threads:
 
 
 def test_quiet_threads_are_not_asked() -> None:
-    """Only the main thread, what ran, what is ready and what is new is asked how long it waited; no wait is lost."""
+    """Only the main thread and threads that ran, are ready or are new are read; no wait is lost."""
     node = Threads()
     node.waits = dict.fromkeys(range(1, 6), 10)
     node.look(thread(1), thread(2), thread(3), thread(4))
@@ -102,7 +102,7 @@ def test_quiet_threads_are_not_asked() -> None:
 
 
 def test_threads_that_end_take_nothing_back() -> None:
-    """A thread's end leaves the totals; another with its number is a new one, all of whose wait counts."""
+    """An ended thread leaves the totals; a new thread with its number counts from 0."""
     node = Threads()
     node.waits = {1: 0, 2: 100}
     node.look(thread(1), thread(2))
@@ -137,7 +137,7 @@ def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
 
 
 def test_children_before_the_first_look_do_not_count() -> None:
-    """A restarted agent adds nothing of what children used before; a child that nobody waits for takes nothing back."""
+    """Children's usage from before the first look does not count; an ended child lowers no total."""
     cpu = ChildrenCpu()
     cpu.note(thread(1, waited=900), [thread(2, 5000), thread(3, 100)])
     assert cpu.ticks == 0
@@ -180,7 +180,7 @@ def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
 
 
 def test_totals_of_both_versions(tmp_path: Path) -> None:
-    """The time that some task waited is read of the own group, a used-up quota also of those above and of version 1."""
+    """Pressure is read from the own group, an exhausted quota also from groups above and from version 1."""
     own, above, old = tmp_path / "a/b", tmp_path / "a", tmp_path / "cpu/c"
     write_group(own, cpu=10, throttled="usage_usec 5\nnr_throttled 0\nthrottled_usec 3\n")
     write_group(above, cpu=500, throttled="throttled_usec 7\n")
@@ -198,7 +198,7 @@ def test_totals_of_both_versions(tmp_path: Path) -> None:
     "text", ["", "some avg10=0.00 total=x\n", "some total=-1\n", f"some total={'9' * 19}\n", "x" * 9000]
 )
 def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
-    """What is no number of microseconds counts as 0 and as not told; so do files that are not there."""
+    """A malformed or missing number of microseconds is 0 and counts as absent."""
     for name in ("cpu", "memory"):
         (tmp_path / f"{name}.pressure").write_text(text)
     reader = GroupReader()
@@ -206,7 +206,7 @@ def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
-    """MAX_GROUPS are read in a look, the others in the next; meanwhile what was read before is kept."""
+    """A look reads MAX_GROUPS groups, the next look the others."""
     groups = [tmp_path / f"g{number}" for number in range(MAX_GROUPS + 1)]
     for group in groups:
         write_group(group, throttled="throttled_usec 1\n")
@@ -235,7 +235,7 @@ Readings = dict[str, GroupTotals]
     ], GroupTotals(1, throttled=1), id="no past of what could not be read"),
 ])  # fmt: skip
 def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
-    """A job's total grows by what its groups waited since the last look, and never falls; other jobs are forgotten."""
+    """A job's total grows by each of its groups' waits, each once, from 0."""
     jobs = JobTotals()
     for reading in looks:
         jobs.note({"7": list(reading), "8": []}, reading)

@@ -93,7 +93,7 @@ async def test_a_name_is_looked_up_once(directory: Directory) -> None:
 
 @pytest.mark.parametrize("uid", [404, 500])
 async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
-    """A uid that has no name, or none now, is shown as it is, and asked for again with the next process."""
+    """A uid without a name is shown as a number and looked up again for the next process."""
     directory.answers.set()
     names = UserNames(OwnThread("users"), lambda *_: pytest.fail("it has no name"), Logger("process"))
     for times in (1, 2):

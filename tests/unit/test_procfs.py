@@ -33,7 +33,7 @@ def test_stat_of_any_name(name: str) -> None:
 
 
 def test_own_process_by_the_real_proc() -> None:
-    """Of this very process the kernel says what the interpreter says."""
+    """/proc of this process agrees with the interpreter."""
     proc = ProcFS(Path("/proc"))
     stat, status = proc.stat(os.getpid()), proc.status(os.getpid())
     assert (stat.parent_pid, status.uid, status.namespace_pids[0]) == (os.getppid(), os.getuid(), os.getpid())
@@ -57,7 +57,7 @@ def test_vanished_process(tree: ProcTree) -> None:
 
 
 def test_environment_is_bounded(tree: ProcTree) -> None:
-    """One byte more than the bound is cut off, and what is no UTF-8 does no harm."""
+    """An environment is cut at its limit, and bytes that are not UTF-8 are accepted."""
     tree.add(9, environment={})
     (tree.root / "9/environ").write_bytes(b"RANK=3\0BAD=\xff\xfe\0" + b"X" * MAX_ENVIRONMENT_BYTES)
     environment = ProcFS(tree.root).environment(9)
@@ -66,7 +66,7 @@ def test_environment_is_bounded(tree: ProcTree) -> None:
 
 
 def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
-    """Only files that may be records are asked for their identity; a descriptor is followed to the file it is."""
+    """Only files that may be records are examined; a descriptor is followed to its file."""
     log, other = tmp_path / "h-pid9.log", tmp_path / "data.bin"
     log.touch()
     other.touch()
@@ -104,7 +104,7 @@ ME = os.getuid()
 
 
 def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
-    """What a file holds is told once for each change, up to a byte more than its bound."""
+    """A changed file is read once, up to one byte beyond its limit."""
     path = tmp_path / "file"
     path.write_text("12345")
     found = read_changed(str(path), 4, None)
@@ -116,7 +116,7 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
 
 
 def test_nothing_but_files_is_read(tmp_path: Path) -> None:
-    """A directory, a FIFO and, where an owner is asked for, a link or another's file are none; no descriptor stays."""
+    """A directory, a FIFO and, with an owner, a link or another's file are not read; no descriptor stays open."""
     path = tmp_path / "file"
     path.write_text("x")
     (tmp_path / "link").symlink_to(path)

@@ -81,7 +81,7 @@ def test_a_rank_has_one_state(table: Table) -> None:
     (ExitStatus(known=True, signal=40), "signaled,40,"),
 ])  # fmt: skip
 def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None:
-    """How a rank ended is told in words that do not change with the platform."""
+    """The words for a rank's end do not depend on the platform."""
     key = table.add(1, environment(1))
     table.ranks.observe_exit(key, status)
     assert f"rankwatch_rank_exit_info{{4711,1,{labels}}} 1" in exposition(table)
@@ -107,7 +107,7 @@ def torchrun(rank: int, count: str, most: str = "3") -> dict[str, str]:
 
 
 def test_restarts_to_come(table: Table) -> None:
-    """Restarts that torchrun has left show while ranks run and after all left; those of the newest processes count."""
+    """torchrun's remaining restarts are shown while ranks run and after, from the newest processes."""
     old = [table.add(pid, torchrun(pid, "0")) for pid in (1, 2)]
     table.tick(1.0)
     assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)

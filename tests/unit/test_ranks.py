@@ -34,7 +34,7 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
 
 
 def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
-    """A file begun anew just before its process left is that process's, as its records are no later than the exit."""
+    """Records of a file that restarted before its process exited belong to that process."""
     key = table.add(1, environment(1))
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
     table.ranks.link(writer_key(1), key)
@@ -124,7 +124,7 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
 
 
 def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
-    """A reload looks away and again: the rank is shown all the while; nobody looking, it goes after five seconds."""
+    """A rank stays shown over a reload, and vanishes five seconds after the last look."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
     table.ranks.lose_sight()
@@ -141,7 +141,7 @@ def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
 
 
 def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> None:
-    """Readers share a frozen snapshot; a tick or a write makes the next one, and what it holds never changes."""
+    """Readers share one frozen snapshot until a tick or a write makes the next."""
     key = table.add(1, environment(1))
     table.tick(2.0)
     changes = (table.tick, lambda: table.ranks.observe_state(key, "D"), lambda: table.record(1, [MEMBER], key))
@@ -159,7 +159,7 @@ def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> Non
 
 
 def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
-    """Ranks that left unseen are no proof that they outlived the one whose exit was seen."""
+    """Ranks that ended unseen do not prove that they outlived a seen exit."""
     first, second = (table.add(pid, environment(pid)) for pid in range(2))
     table.tick(1.0)
     table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
@@ -179,7 +179,7 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
 
 
 def test_checkpoint_keeps_everything(table: Table) -> None:
-    """A new table from the checkpoint shows records of ended ranks at once, and live ranks when they are confirmed."""
+    """A table from the checkpoint shows ended ranks at once, and live ranks once they are confirmed."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
     table.ranks.link(writer_key(2), lives)
@@ -212,7 +212,7 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
 
 @pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
 def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
-    """What a truncated file holds is the gone rank's up to when it was last seen to run; later it may be another's."""
+    """A truncated file belongs to the ended rank up to its last sighting, not later."""
     gone = table.add(1, environment(1))
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
     table.ranks.link(writer_key(1), gone)

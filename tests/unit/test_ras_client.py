@@ -62,7 +62,7 @@ async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float
 
 
 async def test_json_is_asked_for_and_read_to_its_end() -> None:
-    """The client greets, sets the timeout and the format, asks once, and takes the report to its end."""
+    """The client greets, sets timeout and format, sends one query and reads the report to its end."""
     heard: list[bytes] = []
     async with served(answering(JSON_ANSWERS, [b'{"a":', b" 1}\n"], heard)) as endpoint:
         reply = await query(endpoint, QueryLimits())
@@ -71,7 +71,7 @@ async def test_json_is_asked_for_and_read_to_its_end() -> None:
 
 
 async def test_a_library_without_json_is_asked_for_its_longest_text() -> None:
-    """Where SET FORMAT is unknown, VERBOSE STATUS is asked for."""
+    """If SET FORMAT is unknown, the client sends VERBOSE STATUS."""
     heard: list[bytes] = []
     answers = (*JSON_ANSWERS[:2], b"ERROR: Unknown command SET FORMAT json\n")
     async with served(answering(answers, [b"NCCL version\n"], heard)) as endpoint:
@@ -231,7 +231,7 @@ FRAGMENTS = st.sampled_from([
 
 @given(st.lists(FRAGMENTS, max_size=12), st.lists(st.integers(0, 60_000), max_size=30))
 def test_the_cutting_changes_nothing(fragments: list[bytes], cuts: list[int]) -> None:
-    """Whatever a stream holds, and however it is cut, its events and what is not read of it are the same."""
+    """Any cutting of a stream gives the same events and the same unread parts."""
     stream = b"".join(fragments)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     pieces = [stream[begin:end] for begin, end in itertools.pairwise(edges)]

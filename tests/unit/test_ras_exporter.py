@@ -45,7 +45,7 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
 
 
 async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
-    """Nobody is asked twice within an interval, and somebody is asked in each."""
+    """Each interval has exactly one query."""
     async with node.exporter() as exporter:
         assert node.queries == 0
         assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
@@ -87,7 +87,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
 
 
 async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
-    """Switched off it is no data, whoever listens, and nobody is asked."""
+    """With role off there is no source and no query."""
     async with node.exporter("off") as exporter:
         for _ in range(2):
             with pytest.raises(NoData):
@@ -104,7 +104,7 @@ def shared(node: Node) -> Node:
 
 
 async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> None:
-    """While no rank holds one of the listeners, the exporter queries none of them; the snapshot says why."""
+    """While a listener has no rank process, there is no query, and the snapshot has the reason."""
     await asyncio.to_thread(node.listen, 13)
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
@@ -116,7 +116,7 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
-    """When every answer says so, most of the job is missing."""
+    """If three answers agree, most of the job is missing."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
@@ -158,7 +158,7 @@ def still_since(snapshot: RasSnapshot) -> float:
 
 
 async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node: Node) -> None:
-    """Reports that were forgotten, and a new agent, do not date the last launch anew; a launch does."""
+    """Failed reports and a restart of the agent do not change the time of the last launch."""
     node.replies = [report(launched=5), *[None] * 6, report(launched=5)]
     async with node.exporter() as exporter:
         began = still_since(await node.first_query(exporter))
@@ -175,7 +175,7 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
 
 
 async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
-    """Two jobs at one address: whatever a report names, it is shown under the job that was asked."""
+    """Of two jobs at one address each report belongs to the queried job."""
     node = shared
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
@@ -188,7 +188,7 @@ async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) 
 
 
 async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
-    """Whose report it is cannot be told any more: it is no job's."""
+    """A report of a process that has ended belongs to no job and is counted."""
     give = node.report
 
     async def last_words() -> bytes | None:
@@ -242,7 +242,7 @@ async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: p
 
 
 async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """Counts by state and each missing rank with its place are exported; the log says what is left out."""
+    """Counts by state and each missing rank are series; the log names skipped parts."""
     caplog.set_level("INFO")
     whole = json.loads(report(1))
     whole["communicators"].append({"hash": "0x0", "size": 0, "ranks": [], "missing_ranks": []})
@@ -269,7 +269,7 @@ def last(tmp_path: Path) -> Iterator[Node]:
 
 
 async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
-    """With that role the node of rank 0 listens like the others, and nobody is asked."""
+    """With role monitor the node of rank 0 reads events and never queries."""
     async with node.exporter("monitor") as exporter:
         await node.look(exporter, 1.0)
         await node.listened_to(exporter)
@@ -299,7 +299,7 @@ def held_up(node: Node) -> asyncio.Event:
 
 
 async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
-    """While a report is waited for updates go on, nobody is asked a second time, and the end of it is awaited."""
+    """During a slow query updates go on, and no second query starts."""
     gate = held_up(node)
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
@@ -317,7 +317,7 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
 
 
 async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
-    """After a reload that did not wait for its end, a query still under way is let to end before the next."""
+    """After a reload the new exporter waits for the old one's query."""
     gate = held_up(node)
     async with node.exporter() as before:
         await node.look(before, 1.0)
@@ -363,7 +363,7 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
 
 
 async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
-    """An update that was under way at the drain finds who listens, and leaves it at that."""
+    """An update that ends after the drain starts no stream."""
     async with node.exporter() as exporter:
         update = asyncio.ensure_future(exporter.update())
         await asyncio.sleep(0)  # it looks
@@ -373,7 +373,7 @@ async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None
 
 
 async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """Events by name, the streams and what was not read of them are exported, by closed sets."""
+    """Events by name, open streams and unread parts are series with closed labels."""
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         (await node.listened_to(exporter)).write(b"garbage\n")
@@ -414,7 +414,7 @@ def test_localhost_is_both_loopbacks() -> None:
 
 @pytest.mark.parametrize(("node", "state"), [("10.0.0.1", "unresponsive"), ("10.0.0.2", "alive")], indirect=["node"])
 async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, state: str) -> None:
-    """A rank that reports miss for 15 s is unresponsive until RAS is not asked; a pid of another host is not meant."""
+    """A rank that two reports over 15 s miss is unresponsive until queries stop."""
     node.replies = [report(1, size=2)]
     node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:

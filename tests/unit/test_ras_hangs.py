@@ -126,7 +126,7 @@ def everybody(count: int) -> dict[int, int]:
 def test_whom_a_stalled_job_waits_for(
     groups: list[dict[str, Any]], expected: dict[str, list[tuple[int, int, str]]]
 ) -> None:
-    """The same report twice: the ranks that others wait for are named, or nobody."""
+    """Two equal reports name the ranks that the others wait for, or none."""
     assert named(read(*groups)) == expected
     assert named(read(*groups), polls=1) == {}
 
@@ -143,7 +143,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
 
 
 def test_who_answers_is_no_launch() -> None:
-    """A rank that does not answer, and one that answers again with what it had, leave the counts as they are."""
+    """A rank that stops or resumes answering changes no launch count."""
     whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
     watches: dict[str, Watch] = {}
     for second, seen in enumerate([whole, part, whole, part]):
@@ -177,7 +177,7 @@ def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int,
 
 
 def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
-    """A rank that RAS holds for dead since long before the hang is no suspect, and acquits nobody; a fresh one is."""
+    """A rank that was dead long before the hang is no suspect."""
     assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
     fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
     assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a number, so that the constant itself is tested
@@ -219,7 +219,7 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
-    """A report in which all its ranks are silent, or which lacks it, does not date its last launch anew."""
+    """A report without answers of a communicator does not change its last launch."""
     whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
     for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
         watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
@@ -249,7 +249,7 @@ def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_watches_outlive_the_agent() -> None:
-    """What is saved is restored as it was, for each job of each owner."""
+    """Saved watches are restored for each job of each owner."""
     watches = went_on(UNHEARD_SECONDS)
     assert watches["0xa0"].unheard == {6: 1000.0}
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
@@ -302,7 +302,7 @@ def test_suspects_beyond_the_limit_are_not_named() -> None:
 
 
 def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than may be named over a whole report: those of the largest communicator are named first."""
+    """Beyond the limit of named ranks those of the largest communicator come first."""
     monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 2)
     small = reduced(TP0, {0: 9, 1: 9, 2: 8})
     result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
@@ -321,7 +321,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 
 
 def test_two_orders_of_the_same_size_name_nobody() -> None:
-    """Where two communicators of the whole job number its ranks differently, those that both agree on are named."""
+    """If two whole communicators number ranks differently, only ranks on which both agree are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 0)) for p in range(3)]), reversed_world)
     assert named(report) == {"0xa0": [(0, None, "behind")]}
@@ -414,13 +414,13 @@ def test_an_abort_is_shown_for_a_minute() -> None:
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one more than the limit, those seen first are shown."""
+    """Beyond the limit of aborts the first ones stay."""
     monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
     assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
-    """Without status and counts the communicator's ranks are still counted, and nothing is said of the rest."""
+    """Without status and counts a communicator has only the counts of its ranks."""
     bare = [
         {key: value for key, value in rank(n, n).items() if key not in ("status", "collective_counts")} for n in (0, 1)
     ]
@@ -433,7 +433,7 @@ def test_what_a_library_does_not_tell_is_absent() -> None:
 
 @pytest.mark.slow
 def test_many_small_communicators_fit_the_checkpoint() -> None:
-    """What is saved of as many communicators of one rank as are watched stays below the section's budget."""
+    """The maximum number of one-rank communicators fits into the checkpoint's section."""
     watches = {hex(number): Watch(bytes(MARK_BYTES), 1e9, 2, 1e9) for number in range(131_072)}
     assert len(msgspec.msgpack.encode(to_save({OwnedJob("7", "uid/1"): watches}))) <= MAX_SECTION_BYTES
 
@@ -471,7 +471,7 @@ def test_what_a_bundle_has_of_a_stalled_job() -> None:
 
 
 def test_the_longer_of_two_stalls_counts() -> None:
-    """Of two exporters that tell of a job the longer time counts, until that one has ended."""
+    """Of two exporters' stalls of one job the longer counts until its exporter ends."""
     board = EvidenceBoard()
     ras, other = board.of("ras"), board.of("other")
     ras.tell_stalls(lambda: {"7": 10.0})

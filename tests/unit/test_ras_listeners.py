@@ -207,7 +207,7 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
 def test_the_version_of_an_unnumbered_library_is_read_from_it(
     tree: ProcTree, name: str, text: bytes, server: Server
 ) -> None:
-    """If a library's name has no version, as RCCL's, its file has it; a FIFO in its place holds up nobody."""
+    """A library without a version in its name is read as mapped; a FIFO in its place blocks nothing."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /opt/{name}\n")
@@ -229,7 +229,7 @@ def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
 
 
 def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) -> None:
-    """Of a deleted file the mapping itself is read; a file that is written anew is read anew."""
+    """Of a deleted library the mapping is read; a rewritten file is read again."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     maps = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2"
@@ -248,7 +248,7 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
 
 
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one file more than are remembered those before are read again when they are seen again."""
+    """Beyond the limit of remembered libraries an earlier one is read again when seen."""
     monkeypatch.setattr(job_files, "_versions", {})
     monkeypatch.setattr(job_files, "MAX_VERSIONS", 1)
     reads: list[int] = []
@@ -266,7 +266,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
-    """What the environment does not set the user's file does, then the system's; FIFOs are left alone."""
+    """The environment comes before the user's file, which comes before the system's; FIFOs are skipped."""
     key, root = add(tree, 10, 71, 72), tree.root / "10/root"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
@@ -326,7 +326,7 @@ def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, mo
 
 
 def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None:
-    """The server's end of a connection is a socket of the process that accepted it; before that it is nobody's."""
+    """The server's end of a connection belongs to the process that accepted it."""
     first, second = add(tree, 10, 71), add(tree, 11, 72)
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
     search = Search(tree.root, (V4,))
@@ -343,7 +343,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
 
 
 def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> None:
-    """NCCL_RAS_ADDR of a rank makes another site, if the rank listens there; what else listens there is no site."""
+    """NCCL_RAS_ADDR names a further address if the rank itself listens there."""
     tree.add(10, threads=RAS_THREAD, maps=NAMED, environment={"NCCL_RAS_ADDR": "10.0.0.1:4000"})
     (tree.root / "10/fd/40").symlink_to("socket:[73]")
     key, there = ProcessKey(10, 5000), Endpoint("10.0.0.1", 4000)
@@ -471,7 +471,7 @@ def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
 
 
 def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
-    """One that says it is empty may have effects when it is read: kmsg takes messages from others."""
+    """A file of size 0, such as kmsg, is not read."""
     proc = str(job_root.parents[1])
     (job_root / "empty").write_text("")
     os.truncate(job_root / "empty", 0)
@@ -510,7 +510,7 @@ class Wanting(ListenerSearch):
 
 
 async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One request more than the bound waits for the next time; a helper that fails is asked again."""
+    """Requests beyond the limit wait; after a failure the helper is called again."""
     monkeypatch.setattr(runner_module, "MAX_REQUESTS", 2)
     helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
     request = FileRequest(str(job_root.parents[1]), 10, 0, ("/etc/nccl.conf",))

@@ -89,7 +89,7 @@ async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
 
 
 async def test_all_events_are_asked_for_and_counted() -> None:
-    """The stream is opened with the two commands, every event of it counted, and what alarms is a wake."""
+    """Two commands open the stream, every event is counted, and alarms wake the agent."""
     async with station() as here:
         writer = await here.begin()
         assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
@@ -107,7 +107,7 @@ async def test_all_events_are_asked_for_and_counted() -> None:
 
 
 async def test_one_stream_runs_at_an_address() -> None:
-    """However often the address is followed, and whoever joins there, the stream stays the one."""
+    """An address has one stream, however often it is followed."""
     async with station() as here:
         await here.begin()
         for servers in (SERVERS, SERVERS | {ProcessKey(12, 1)}):
@@ -117,7 +117,7 @@ async def test_one_stream_runs_at_an_address() -> None:
 
 
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
-    """An address that is followed no longer is left at once; another begins anew. Neither wakes."""
+    """A dropped address closes its stream without a wake."""
     async with station() as here:
         await here.begin()
         await here.monitors.follow({})
@@ -127,7 +127,7 @@ async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
 
 
 async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
-    """Its process has ended: that alarms. The next stream begins within a second, and what was missed is asked for."""
+    """The end of a stream is a wake; the next stream starts within a second and is one more."""
     async with station() as here:
         writer = await here.begin()
         writer.write(DEAD[:20])
@@ -167,7 +167,7 @@ async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
 
 
 async def test_a_library_without_monitor_is_not_asked_again() -> None:
-    """Where the command is refused nobody tries again until other processes serve the address."""
+    """After a refused command the next try waits for other processes at the address."""
     connections = 0
 
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -199,7 +199,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_a_flood_is_read_piece_by_piece() -> None:
-    """A server that sends without end is read on, no faster than the pieces allow, and left when that is asked for."""
+    """An endless stream is read piece by piece at a bounded pace and can be closed."""
     async with station(flood) as here:
         await here.follow()
         began = asyncio.get_running_loop().time()
@@ -234,7 +234,7 @@ async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str)
 
 
 async def test_nothing_is_sent_to_a_stranger() -> None:
-    """Where a connection has reached nobody known, it is left before a word."""
+    """A connection to an unknown process is closed without a byte."""
     heard: list[bytes] = []
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -60,7 +60,7 @@ def report(
     ("off", {0}, 4, "none"),
 ])  # fmt: skip
 def test_role(configured: Configured, ranks: set[int] | None, world_size: int | None, role: str) -> None:
-    """The node of rank 0 reports, that of the last stands by, nobody else asks; the configuration comes first."""
+    """The node of rank 0 is reporter, that of the last rank standby; the configuration comes first."""
     assert role_of(configured, ranks, world_size) == role
 
 
@@ -92,7 +92,7 @@ def plan_of(subject: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules
 def test_why_a_job_is_not_asked(
     subject: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
 ) -> None:
-    """Each reason not to ask is given as that reason, and nobody refused is asked."""
+    """Each reason against a query has its word, and a refused job gets no query."""
     plan = plan_of(subject, sites, rules)
     assert (plan.refusal, bool(queries_of([plan]))) == (why, why is None)
 
@@ -107,7 +107,7 @@ def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> Non
 
 
 def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:
-    """Of two addresses of one job one is asked; of two jobs at one address each is asked for itself."""
+    """A job gets its queries at one of its addresses; two jobs at one address each get their own."""
     two_places = query_plans([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
     assert queries_of(two_places) == [Query(HERE, A, "reporter")]
     two_jobs = query_plans([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
@@ -191,7 +191,7 @@ def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
     ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
 ])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
-    """In an hour with ten alarms a second a job is asked at most every 7 s, and a large one twice an interval."""
+    """With ten alarms a second a job is queried at most every 7 s, a large one twice an interval."""
     known, times = schedule(0.0, **costs), []
     answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):

@@ -92,7 +92,7 @@ def padded(length: int) -> bytes:
 
 
 async def test_a_large_report_is_read_in_the_helper() -> None:
-    """All its communicators are there, and of its processes those that were asked for."""
+    """The helper returns all communicators and the requested processes."""
     async with bench_of() as bench:
         answers = await bench.ask(large_report(RANKS, COMMUNICATORS))
         (report,) = [answer.report for answer in answers]
@@ -107,7 +107,7 @@ async def test_a_large_report_is_read_in_the_helper() -> None:
 async def test_who_is_not_to_be_asked_hears_nothing(
     reached: ProcessKey | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before it is known that the process to be asked has accepted a connection, nothing is said on it."""
+    """Nothing is sent before the right process has accepted the connection."""
     monkeypatch.setattr(reached_module, "ACCEPT_SECONDS", 0.01)
     heard: list[bytes] = []
     async with bench_of() as bench:
@@ -134,7 +134,7 @@ async def test_only_a_large_report_needs_the_helper() -> None:
     ([*large_report(RANKS, COMMUNICATORS)][:-1], "cut"),
 ], ids=["no JSON", "deep nesting", "cut"])  # fmt: skip
 async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) -> None:
-    """Garbage and a cut report are told apart, and cost the helper nothing."""
+    """Garbage and a cut report have different errors, and the helper goes on."""
     async with bench_of() as bench:
         assert await bench.ask(report) == []
         assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
@@ -218,7 +218,7 @@ async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[Quer
 async def test_processes_that_answer_a_greeting(
     accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
-    """Connections are made until all the wanted have answered, or as many as are allowed; nothing else is said."""
+    """Connections are made until all wanted processes have answered or the limit is reached."""
     heard: list[bytes] = []
     async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())

@@ -77,7 +77,7 @@ def test_the_second_of_one_hash_is_left_out() -> None:
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
-    """The largest stays, though many small ones are in trouble; of the others those in trouble do."""
+    """The largest communicator stays, then those in trouble."""
     world = communicator(3, hash="0xffff", ranks=[rank(number) for number in range(3)], missing_ranks=[])
     quiet = communicator(2, hash="0xfffe", ranks=[rank(0), rank(1)], missing_ranks=[])
     many = [communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS)]
@@ -162,7 +162,7 @@ def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int,
 
 
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
-    """Without the number of its ranks a communicator cannot be told."""
+    """A group without its number of ranks is skipped."""
     parsed = text(paragraph(3, 0xAB, rank_line(1)))
     assert (parsed.communicators, parsed.skipped) == ((), {"implausible": 1})
 
@@ -187,13 +187,13 @@ def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
 
 
 def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:
-    """Where two are as large, which of them numbers the job's ranks cannot be told."""
+    """If two communicators are the largest, neither names the job's ranks."""
     parsed = text(paragraph(0, 0xAB, rank_line(5)), ROW.replace("     1   ", "     2   ", 1))
     assert [rank.rank for rank in parsed.communicators[0].named] == [None]
 
 
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
-    """Of one more paragraph than are read, one is counted; of those read, as many as are accepted."""
+    """Paragraphs beyond the limit are counted."""
     rows = "\n".join(ROW.replace("    0 ", f"{number:5d} ", 1) for number in range(MAX_TROUBLES + 1))
     parsed = text("".join(paragraph(number, number + 1, rank_line(1)) for number in range(MAX_TROUBLES + 1)), rows)
     assert len(parsed.communicators) == MAX_COMMUNICATORS
@@ -223,7 +223,7 @@ def test_a_megabyte_on_one_line_is_read_quickly() -> None:
     (b"NCCL version 2.27.7 compiled with CUDA 12.9\n" + b"Job summary\n===========\n" * 1000, True),
 ])  # fmt: skip
 def test_what_is_no_report_is_refused(body: bytes, *, cut: bool) -> None:
-    """A cut report is told from one that is none, and no depth or byte breaks the readers."""
+    """A cut report differs from text that is none, and no depth or byte breaks the reader."""
     with pytest.raises(ReportError) as caught:
         (read_json if body.startswith(b"{") else read_text)(body)
     assert caught.value.cut == cut

@@ -130,7 +130,7 @@ def test_an_address_that_is_not_this_nodes_is_never_connected_to(
 def test_an_address_of_this_node_is_connected_to_but_told_nothing_by_others(
     node: Node, target: Target, address: str, host: str
 ) -> None:
-    """Where the rank listens the agent connects, and says nothing before it knows that the rank accepted."""
+    """The agent connects to the rank's address and sends nothing before the rank has accepted."""
     add(node, address, listening(address, 11))
     assert set(visited(node, target)) == {host}
     assert set(target.heard) <= {b""}
@@ -150,7 +150,7 @@ def test_a_listener_that_is_not_the_ranks_is_never_connected_to(
 def test_a_network_namespace_of_a_jobs_own_leads_nowhere(
     node: Node, target: Target, address: str, *, everywhere: bool
 ) -> None:
-    """What a job has on an interface of its own namespace is another address here, if it is any."""
+    """An address in a job's own network namespace is not used."""
     own = node.tree.root / "11/net"
     add(node, address, listening("10.0.0.9", 12))
     (node.tree.root / "11/ns/net").symlink_to("net:[4026532999]")

@@ -110,7 +110,7 @@ def by_json() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_json_is_read_as_the_standard_library_reads_it() -> None:
-    """Sizes, answers and every missing rank, with its address and GPU, are those in the text of the JSON."""
+    """Sizes, answers and missing ranks equal those of the standard library's JSON reader."""
     read_of = 0
     for name, plain in by_json():
         report = read_json(ALL[name])
@@ -145,7 +145,7 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
 
 
 def test_text_and_json_of_one_state_tell_the_same() -> None:
-    """What the text tells is in the JSON of the same step, and it names every communicator that misses ranks."""
+    """The text of a step has no more than its JSON, and names every communicator with missing ranks."""
     compared = 0
     for name, body in ALL.items():
         step = re.sub(r"\.(text|verbose)\.txt$", "", name)

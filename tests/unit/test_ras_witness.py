@@ -91,7 +91,7 @@ async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(p
 def test_only_names_of_one_process_count(
     result: list[tuple[ProcessKey, tuple[str, int]]], expected: dict[ProcessKey, tuple[str, int]]
 ) -> None:
-    """Two processes of one name, or two names for one process: nobody can tell who is meant."""
+    """Two processes with one name, or two names of one process, prove nothing."""
     assert unambiguous(result) == expected
 
 

@@ -60,7 +60,7 @@ def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str]
 
 
 def test_a_port_that_was_never_up_is_no_fault() -> None:
-    """A port without a cable is down for ever, and nobody minds; once it was active, down is a fault."""
+    """A port that was never active is no fault; one that was, and is down, is."""
     baseline = Baseline()
     assert fall_short(baseline, device(state=1, rate=1.25e9)) == set()
     assert fall_short(baseline, device()) == set()
@@ -70,7 +70,7 @@ def test_a_port_that_was_never_up_is_no_fault() -> None:
 
 
 def test_a_port_slower_than_its_best_is_degraded() -> None:
-    """The best rate since the boot is expected; a rate or state that cannot be read is held against nobody."""
+    """A port below its best rate since the boot is degraded; an unreadable rate or state is not."""
     baseline = Baseline()
     assert fall_short(baseline, device(rate=2.5e10)) == set()
     assert fall_short(baseline, device(rate=5e10)) == set()
@@ -110,7 +110,7 @@ def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str
 
 
 def test_a_missing_device_whose_name_was_given_away_goes_by_its_address() -> None:
-    """A driver loaded anew counts from zero: the one that is lost is told of apart from the one with its name."""
+    """A lost device whose name another one has is reported by its address."""
     baseline = Baseline()
     first, second = device("mlx5_0", pci=PCI), device("mlx5_1", pci="0000:27:00.0")
     assert fall_short(baseline, first, second) == set()
@@ -166,7 +166,7 @@ def test_which_devices_are_physical(tmp_path: Path) -> None:
 
 
 def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
-    """With more devices than are read, the physical ones are among those that are."""
+    """Beyond the limit of devices the physical ones are read."""
     function = tmp_path / "devices/pci0000:15/0000:18:00.0"
     function.mkdir(parents=True)
     for number in range(module.MAX_DEVICES + 1):
@@ -259,7 +259,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> None:
-    """What was there stays expected of the node until it boots; the NIC stays near its GPU."""
+    """A lost device stays expected until the next boot, and stays its GPU's NIC."""
     first = Node(root)
     async with first.under_way():
         assert first.failed() == set()
@@ -285,7 +285,7 @@ async def test_ignored_devices(root: Path) -> None:
 
 
 async def test_which_counters_are_shown(root: Path) -> None:
-    """By default those of faults have series, with all_counters every one; EFA's bytes are bytes, told once."""
+    """By default fault counters have series, with all_counters every one; EFA's bytes are the byte counters."""
     for all_counters in (False, True):
         node = Node(root, all_counters=all_counters)
         async with node.under_way():
@@ -325,7 +325,7 @@ def test_bytes_of_ionic() -> None:
 
 
 def test_a_list_of_devices_that_is_none_is_refused() -> None:
-    """Names are neither empty nor longer than the kernel's, and not without number."""
+    """Names in ignore_devices are not empty, not longer than the kernel's, and bounded in number."""
     for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({"ignore_devices": names}, RdmaConfig)
@@ -342,7 +342,7 @@ async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
 
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Devices that are there show their objects; a kernel that cannot be asked is asked no more."""
+    """Present devices show their objects; a kernel without the interface is not tried again."""
     answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
 
     def read() -> dict[str, dict[str, int]]:

@@ -21,7 +21,7 @@ HEAD = "device,port,switch,switch_port\n"
 
 
 def test_the_file_of_one_node() -> None:
-    """Each line is a port and what it is connected to; the switch's port may be missing."""
+    """Each line has a port and its switch, with or without the switch's port."""
     text = HEAD + 'mlx5_0,1,leaf-1,swp7\nmlx5_1, 1, "leaf 2, left",\n'
     assert read_wiring(text.encode(), "a") == Wiring(
         {("mlx5_0", "1"): ("leaf-1", "swp7"), ("mlx5_1", "1"): ("leaf 2, left", "")}
@@ -39,7 +39,7 @@ def test_the_file_of_many_nodes() -> None:
 
 
 def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are told by number and cost themselves alone; so are those beyond the bound."""
+    """Malformed lines, and lines beyond the limit, are reported by number and skipped."""
     lines = ["mlx5_0,1,leaf-1,1", "mlx5_1,1", f"mlx5_2,1,{'x' * (MAX_NAME + 1)},1", "mlx5_3,1,a\x07,1", "mlx5_4,1,l,1"]
     assert read_wiring((HEAD + "\n".join(lines)).encode(), "a").bad_lines == (3, 4, 5)
     monkeypatch.setattr(module, "MAX_ROWS", 2)
@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ports that there are have the switch's; a file that is broken later leaves what was read, logged once."""
+    """Present ports show their switch; a broken file keeps the last content and is logged once."""
     exporter = RdmaExporter(RdmaConfig(switch_ports=str(root / "wiring.csv")))
     await exporter.start(lent("rdma", FakeClock(), root))
     expected = [{"device": "mlx5_0", "port": "1", "switch": "leaf-1", "switch_port": "swp7"}]
@@ -130,7 +130,7 @@ def test_names_of_switch_and_port() -> None:
 
 
 def test_a_switch_without_names() -> None:
-    """A switch without a name goes by its id, a port whose id is an address by its description, else by that."""
+    """A switch without a name has its id, a port with an address as id its description."""
     nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]
     by_address = {"id": [{"type": "mac", "value": "aa:bb"}], "descr": [{"value": "Gi1/0/4"}]}
     bare = {"id": [{"type": "mac", "value": "aa:bb"}]}
@@ -166,7 +166,7 @@ def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"lldp": {"interface": {}}}', b"\xff", b'{"x":' + b"[" * 100_000])
 def test_what_is_no_such_output(raw: bytes) -> None:
-    """Other text, also that of the format json, whose form changes with the number of neighbours, is refused."""
+    """Any other text is refused, also lldpcli's format json."""
     with pytest.raises(ValueError):
         read_neighbours(raw)
 
@@ -191,7 +191,7 @@ def test_the_sites_word_comes_first(tmp_path: Path) -> None:
 
 
 def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
-    """A file that nobody has written for four hours, or that is gone, names no switch; one written anew does."""
+    """A file older than four hours, or a missing one, gives no switch."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path, clock = tmp_path / "lldp.json", FakeClock()
     exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path)))

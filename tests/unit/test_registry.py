@@ -54,7 +54,7 @@ async def lines(made: Registry, **selection: Any) -> list[str]:
 
 
 async def test_selection(thread: OwnThread) -> None:
-    """Only what is asked for, and has something recent to tell, is rendered."""
+    """Only selected sources with recent data are rendered."""
     one, two = source("one", gauge("a")), source("two", gauge("b"))
     made = registry(thread, one, two, source("three", gauge("c"), shown=False))
     assert made.names() == {"one", "two", "three"}
@@ -72,7 +72,7 @@ async def test_failure_costs_only_its_own(thread: OwnThread, where: str, kept: l
 
 
 async def test_cap(thread: OwnThread) -> None:
-    """One series over the cap is dropped and counted; the cap itself is let through."""
+    """One series beyond the cap is dropped and counted."""
     made = registry(thread, source("flood", gauge("a", 3), gauge("b", 3), cap=5), source("good", gauge("good")))
     assert (len(await lines(made)), made.counts["flood"].series, made.counts["flood"].dropped) == (6, 5, 1)
 
@@ -84,7 +84,7 @@ async def test_doubles(thread: OwnThread) -> None:
 
 
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
-    """A source that gives ever new series, one over its cap each time, makes the agent keep no more than the cap."""
+    """A source with endless new series makes the agent keep at most the cap."""
     given: list[Metric] = []
     made = registry(thread, Source("flood", 5, lambda: given, iter))
     for turn in range(3):

@@ -25,13 +25,13 @@ def test_a_port_that_is_taken() -> None:
 
 
 def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    """Where no agent listens the message says how to start one."""
+    """Without an agent the message has the command that starts one."""
     assert status.main(["--web.listen-address", "127.0.0.1:1"]) == 1
     assert "no agent listens there: systemctl start rankwatch" in capsys.readouterr().err
 
 
 def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
-    """Asked for a job without ranks here, status names the jobs that have some, and exits with 1."""
+    """For a job without ranks here `status` lists the jobs that have some, and exits with 1."""
     document = NodeDocument(
         rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True, jobs=(job("7"), job("8"))
     )
@@ -46,7 +46,7 @@ def job(job_id: str) -> JobView:
 
 
 def test_an_agents_address_as_prometheus(capsys: pytest.CaptureFixture[str]) -> None:
-    """What answers 404 where a Prometheus has its interface may be an agent: the message asks."""
+    """A 404 from Prometheus' interface asks whether the address is an agent's."""
     with answering(lambda _: b"", 404) as address:
         assert explain.main(["7", "--prometheus", f"http://{address}"]) == 2
     assert "is it a Prometheus, not an agent?" in capsys.readouterr().err

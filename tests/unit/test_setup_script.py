@@ -52,7 +52,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
-    """Rights and scripts are those that the package has, for every user to read; removed, nothing is left of them."""
+    """The chosen drop-ins and scripts equal the package's, and their removal leaves no file."""
     machine.setup("--with-other-users", "--with-hardware", "--slurm", umask=0o077)
     for right in ("50-other-users.conf", "55-hardware.conf"):
         assert (machine.drop_ins / right).read_text() == (machine.share / "systemd" / right).read_text()

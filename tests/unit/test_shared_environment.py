@@ -47,7 +47,7 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
 
 
 def test_the_communicator_names_siblings_first(table: Table) -> None:
-    """Siblings whose communicator tells within ten seconds have its ranks."""
+    """Siblings have the ranks of a communicator that is seen within ten seconds."""
     for pid in (1, 2):
         key = table.add_facts(owned(pid, task(0), ALICE, parent=50))
         table.record(pid, [Membership(WORLD, 8 - pid, 8)], key)
@@ -62,7 +62,7 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
 
 
 def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
-    """A worker with a place in its title waits for those of the other places, whoever is there first."""
+    """Workers with a number in their title wait for those of the other numbers."""
     for pid in (1, 2, 3, 4):
         table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)), then=2.0)
     table.tick(BINDING_SECONDS)
@@ -101,7 +101,7 @@ def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
 
 
 def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
-    """Workers of Ray, whose numbers are set inside the processes, are shown by pid under their job, and judged."""
+    """Ray's workers have their pid as rank under their job."""
     keys = [table.add_facts(owned(pid, {"RAY_JOB_ID": "01000000"}, ALICE)) for pid in (1, 2)]
     table.tick(BINDING_SECONDS - 0.1)
     assert table.labels() == {}
@@ -113,7 +113,7 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
 
 @pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])
 def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evidence: str, table: Table) -> None:
-    """A process whose environment may not be read, or that may be a notebook with a GPU, stays unidentified."""
+    """A process with an unreadable environment, or a possible notebook, stays unidentified."""
     table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
     assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)

@@ -30,7 +30,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ],
 )
 def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
-    """The user who holds most, and of his directories the fullest; the one who asks unless another has two more."""
+    """The user with the most loses an entry of the fullest directory, unless the requester has most."""
     holdings = Holdings()
     for share, count in held.items():
         holdings.add(share, count)
@@ -39,7 +39,7 @@ def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way
 
 @given(st.lists(st.tuples(st.sampled_from([A, A2, B, C]), st.booleans()), max_size=60))
 def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
-    """After any changes the one who holds most is who a plain count says."""
+    """After any changes the largest holder equals that of a plain count."""
     holdings, plain = Holdings(), Counter[Share]()
     for share, more in changes:
         if more or plain[share]:
@@ -59,7 +59,7 @@ def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
 @pytest.mark.slow
 @given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
 def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
-    """In a table of eight places nobody loses one while another has two more, and all eight stay in use."""
+    """No user loses an entry while another has two more, and all eight places stay used."""
     table: FairTable[int, str] = FairTable()
     for number, share in enumerate(arrivals):
         held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
@@ -96,7 +96,7 @@ def test_a_budget_without_groups_is_the_sum_alone() -> None:
 
 @pytest.mark.parametrize(("groups", "each"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
 def test_shares_of_those_who_want_all(groups: list[Share], each: int) -> None:
-    """Those who take in turns have equal parts, and one who comes late finds a share that is free."""
+    """Users who take in turn have equal parts, and a late one finds its share free."""
     budget = FairBudget(700)
     held = fill(budget, list(groups))
     assert max(held.values()) - min(held.values()) <= 1
@@ -105,7 +105,7 @@ def test_shares_of_those_who_want_all(groups: list[Share], each: int) -> None:
 
 
 def test_directories_of_one_user_leave_others_their_room() -> None:
-    """However many directories a user fills, he gets two thirds at most, and each new one of his finds room."""
+    """One user's directories take at most two thirds of the table."""
     budget = FairBudget(30_000)
     fill(budget, [Share(1, f"/{number}") for number in range(200)])
     assert budget.taken <= 20_000
@@ -114,7 +114,7 @@ def test_directories_of_one_user_leave_others_their_room() -> None:
 
 
 def test_series_of_owners_in_a_group() -> None:
-    """Owners of one group share its part of the series; what one gives back, or leaves, the others may have."""
+    """Owners of a group share its part; what one gives back the others may use."""
     admission = Admission(per_rank=100, in_all=700)
     assert ([owner for owner in range(7) if admission.admit(owner, 100, 1, A)], admission.refused) == ([0, 1, 2, 3], 3)
     assert admission.admit("late", 100, 1, B)

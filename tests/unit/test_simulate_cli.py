@@ -68,7 +68,7 @@ def test_options_are_the_jobs_fields() -> None:
 
 
 def test_a_rank_needs_the_standard_library_only() -> None:
-    """The rank's module imports without site-packages, and without what makes a start slow."""
+    """The rank's module imports only the standard library."""
     code = "import sys, agent.simulate.rank; print(*sys.modules)"
     run = subprocess.run(
         [sys.executable, "-S", "-c", code], env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
@@ -91,7 +91,7 @@ MASTER = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"
     ({}, (4, 5), MASTER),
 ])  # fmt: skip
 def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], expected: dict[str, str]) -> None:
-    """Ranks get their own names only: those of the job around them are taken out."""
+    """Ranks have only their own variables, none of a job around them."""
     made = rank_environment(JOB._replace(**changes), ranks, INHERITED, ["", "/a", "/b"])  # type: ignore[arg-type]
     assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", **expected}
 

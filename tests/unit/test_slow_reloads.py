@@ -90,7 +90,7 @@ def daemon(file: Path) -> Daemon:
 async def test_a_mistake_that_was_taken_back_is_no_alert(
     file: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that holds again what is in use counts as a successful reload: the alert on the mistake ends."""
+    """A file that equals the configuration in use counts as a successful reload."""
     monkeypatch.setattr(daemon_module, "CONFIG_POLL_SECONDS", 0.02)
     good = daemon._loaded.text
     await daemon._web.start(("127.0.0.1:0",))

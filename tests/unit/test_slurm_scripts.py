@@ -141,7 +141,7 @@ def test_every_shell_reads_the_scripts(shell: str, script: Path) -> None:
 
 
 def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
-    """The file of a job has what its environment has, for all to read, and nothing is left beside it."""
+    """The prolog writes the job's file from its environment, readable by all, and nothing else."""
     before = int(time.time())
     site.run(PROLOG, environment("prolog.4"))
     found = site.file()
@@ -163,7 +163,7 @@ def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
     (os.fsdecode("学\xff".encode("latin-1", "ignore") + "é".encode()), "???"),
 ])  # fmt: skip
 def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> None:
-    """What could end a string of JSON is replaced, a long name is cut, and nothing of it is run."""
+    """Hostile characters in a name are replaced, a long name is cut, and nothing of it runs."""
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name, "SLURM_JOB_USER": name})
     assert (site.file()["name"], site.file()["user"], site.file()["job_id"]) == (shown, shown, "4")
 
@@ -172,7 +172,7 @@ def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> Non
     ("name", "codes"), [("epilog.1", (0, 0, 0)), ("epilog.2", (7, 0, 1792)), ("epilog.3", (143, 0, 15))]
 )
 def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, int]) -> None:
-    """The job's file keeps what the prolog wrote and gets when it ended and with which codes."""
+    """The epilog adds the end time and codes to the prolog's file."""
     job_id = name.removeprefix("epilog.")
     site.answer("", "no ranks")
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_ID": job_id})
@@ -192,7 +192,7 @@ def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, i
     ('CANCELLED "},{"\n', "CANCELLED", ""),
 ])  # fmt: skip
 def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, reason: str) -> None:
-    """A rank left by a signal though the codes are those of success: Slurm is asked once, and its word is added."""
+    """If a rank ended by a signal although the codes are 0, the epilog queries Slurm once for the state."""
     site.answer(squeue, SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
     site.run(EPILOG, environment("epilog.4"))
@@ -215,7 +215,7 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
 def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     site: Site, changed: dict[str, str], asks: bool
 ) -> None:
-    """Other codes than those of success say enough, and the first node of a list, in every form of Slurm's, asks."""
+    """Only the first node of the job queries Slurm, and only if the codes are 0."""
     site.answer("CANCELLED None\n", SIGTERMED)
     site.run(EPILOG, environment("epilog.4") | changed)
     if asks:
@@ -236,7 +236,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     (status("dead", "oom_killed", signal="SIGKILL"), True),
 ])  # fmt: skip
 def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> None:
-    """The script asks Slurm where a rank of the job left otherwise than with status 0, and nowhere else."""
+    """The script queries Slurm only if the agent saw a rank end with other than status 0."""
     site.answer("CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     if asks:
@@ -250,7 +250,7 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> 
     ("squeue", "printed"), [("COMPLETING None\n", SIGTERMED), ("CANCELLED None\n", status("alive", "exited", code="0"))]
 )
 def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: str) -> None:
-    """A job that is still completing, or a rank that the agent has not seen leave, is asked about a second time."""
+    """A completing job, or a rank that the agent has not seen end, is queried again."""
     site.answer(squeue, printed)
     site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
     command = "squeue" if printed is SIGTERMED else "rankwatch"
@@ -261,7 +261,7 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
 
 @pytest.mark.slow
 def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
-    """Slurm kills the group of a script once it has left: however soon, the agent is asked all the same."""
+    """The query goes on after Slurm has killed the epilog's process group."""
     site.answer("CANCELLED None\n", SIGTERMED)
     settings = {
         "RANKWATCH_JOBS_DIR": str(site.jobs),
@@ -278,7 +278,7 @@ def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
 
 
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
-    """While another one asks, nobody else starts the agent's command; then the question is asked all the same."""
+    """Only one epilog of a node runs the agent's command at a time; the others wait."""
     site.answer("CANCELLED None\n", SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
     other = os.open(site.jobs, os.O_RDONLY)
@@ -291,7 +291,7 @@ def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
 
 
 def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None:
-    """The word on the run before is not written into the file of a job that has begun anew meanwhile."""
+    """The state of an earlier run is not written into the new run's file."""
     site.answer("CANCELLED None\n", SIGTERMED)
     env, later = environment("epilog.4"), {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
     site.run(EPILOG, env | later)
@@ -328,7 +328,7 @@ def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
 
 
 def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
-    """Slurm that does not answer holds nobody up: the epilog is over while the question is open."""
+    """The epilog ends while Slurm does not answer."""
     site = Site(tmp_path)
     site.answer("", SIGTERMED)
     (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 30\n")
@@ -339,7 +339,7 @@ def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "written"), [("PREEMPTED", True), ("", False), ('X"', False), ("x" * 30, False)])
 def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> None:
-    """Where Slurm runs a script for each job that is over, the file has the state, and nobody asks for it."""
+    """With a jobcomp script the file has the state without a query."""
     site.run(JOBCOMP, {"JOBID": "5", "JOBSTATE": state, "EXITCODE": "0"})
     if not written:
         assert not site.jobs.exists()
@@ -348,7 +348,7 @@ def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> Non
 
 
 def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
-    """Each task is told to write its records into the job's own directory; what the job sets itself stays."""
+    """Each task gets the job's record directory; variables of the job itself stay."""
     script = tmp_path / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(tmp_path)))
     env = environment("prolog.4") | {"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5"}
@@ -394,7 +394,7 @@ def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
 @root_alone
 @pytest.mark.parametrize("kind", ["directory", "file"])
 def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str) -> None:
-    """Where another user has the job's name, its tasks share a directory of their own user whose name was not known."""
+    """If another user has taken the directory's name, the tasks share one with an unguessable name."""
     for name in ("4", "4.0123456789"):
         taken = tmp_path / name
         taken.mkdir() if kind == "directory" else taken.touch()
@@ -436,7 +436,7 @@ def test_the_prolog_does_not_look_at_a_mount(tmp_path: Path) -> None:
 @root_alone
 @pytest.mark.parametrize("mode", [0o1777, 0o755])
 def test_the_prolog_makes_the_directory_of_records(site: Site, mode: int) -> None:
-    """The job's directory is its user's alone before the job begins; a requeue keeps it, and no trouble is said."""
+    """The prolog makes the record directory for the job's user alone; a requeue keeps it."""
     site.inspector.mkdir()
     site.inspector.chmod(mode)
     for _ in range(2):
@@ -451,7 +451,7 @@ def test_the_prolog_makes_the_directory_of_records(site: Site, mode: int) -> Non
 @root_alone
 @pytest.mark.parametrize("kind", ["empty", "full", "file", "link"])
 def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: str) -> None:
-    """What another user has put in the place is moved away whole, whatever it is, and the job's file says so."""
+    """The prolog moves another user's directory away, and the job's file reports it."""
     site.inspector.mkdir()
     site.inspector.chmod(0o1777)
     (tmp_path / "elsewhere").mkdir()

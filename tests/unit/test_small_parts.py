@@ -37,7 +37,7 @@ def test_admission_per_owner() -> None:
 
 
 def test_loop_lag_is_the_last_minutes_worst() -> None:
-    """The worst lag is shown for a minute, then the worst that came after it."""
+    """The worst lateness of the last minute is shown."""
     clock = FakeClock()
     lag = LoopLag(clock)
     assert lag.seconds() == 0.0
@@ -73,7 +73,7 @@ def test_when_openssl_may_be_needed(tmp_path: Path, text: str, expected: bool) -
 
 @pytest.mark.slow
 def test_the_daemon_does_without_openssl() -> None:
-    """The daemon's modules load no OpenSSL; the command that asks a running agent does what it needs."""
+    """The daemon's modules load no OpenSSL, nor does the command that queries a running agent."""
     code = (
         "import sys; import agent.cli.main as m; m.leave_out_openssl(); import agent.app.run; print(sys.modules['ssl'])"
     )
@@ -149,7 +149,7 @@ def test_watchdog_interval(environ: dict[str, str], seconds: float | None) -> No
 
 
 def test_watchdog_is_fed_only_by_all() -> None:
-    """The gate opens once every beat was seen since it last opened, and says who is missing for how long."""
+    """The watchdog is fed once every beat was seen; else the missing beats and their ages are returned."""
     now = 100.0
     gate = WatchdogGate(["loop", "render", "supervisor"], lambda: now)
     assert not gate.may_feed()

@@ -164,7 +164,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
-    """After a look without an answer nobody is looked at for ten minutes, and it is counted."""
+    """After a look that hung there is none for ten minutes, and it is counted."""
     for rank in range(2):
         node.add(100 + rank, rank)
     await node.look(1.0)
@@ -178,7 +178,7 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
 
 
 async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
-    """A bundle has a suspect's stack and those of two others; without a suspect all, and blames who is elsewhere."""
+    """A bundle has the stacks of the suspects and of two other ranks; without suspects, of all."""
     for rank in range(6):
         node.add(100 + rank, rank)
     await node.look(1.0)
@@ -248,7 +248,7 @@ def test_what_the_program_says(
 
 
 def test_another_process_of_the_number(asleep: StackRequest) -> None:
-    """A process that started at another time is not looked at, nor is one that is not there."""
+    """A process with another start time is not read."""
     other = StackRequest(asleep.program, asleep.proc_root, asleep.pid, asleep.start_ticks + 1)
     assert take_stack(other, b"").result == "gone"
     assert take_stack(StackRequest("/none", "/proc", 2**22 + 1, 5), b"").result == "gone"

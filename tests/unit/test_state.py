@@ -41,7 +41,7 @@ def saved(path: Path) -> None:
 
 
 def test_sections_come_back(path: Path) -> None:
-    """What owners published is what they find after a restart, each its own."""
+    """After a restart each owner gets its own section back."""
     state = opened(path)
     state.section("a").publish(b"one")
     state.section("b").publish(b"two")
@@ -135,7 +135,7 @@ def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
 
 
 def test_durable_is_what_is_on_disk(path: Path) -> None:
-    """A section is durable as of the last file written, not what was published since, nor what could not be written."""
+    """A section is durable up to the last written file."""
     state = opened(path)
     section = state.section("a")
     section.publish(b"one")
@@ -166,7 +166,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
 
 
 def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all sections together are too large, those of owners that are not running go."""
+    """If all sections are too large, those without a running owner are dropped."""
     state = opened(path)
     state.section("old").publish(b"x" * 600)
     state.section("older").publish(b"y" * 100)
@@ -187,7 +187,7 @@ def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: 
 def test_whatever_decoding_raises_sets_the_past_aside(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Neither a file nor a section keeps anybody from starting, whatever error its content leads to."""
+    """Any error in a file or section sets it aside, and the agent starts."""
     state = opened(path)
     state.section("a").publish(b"one")
     save(state)

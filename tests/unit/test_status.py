@@ -35,7 +35,7 @@ def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
 
 
 def test_table() -> None:
-    """Ranks stand in the order of the document, each with what is known of it; how one ended stands last."""
+    """Ranks are in the order of the document with their facts; the end is the last column."""
     assert table(document()).splitlines() == [
         "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  ENDED BY",
         "4711  9     dead      76                            42s ago            crashed (SIGSEGV)",
@@ -58,7 +58,7 @@ def test_nothing_that_a_terminal_obeys() -> None:
 
 
 def test_sets_of_ranks() -> None:
-    """Briefly, each job and state has its ranks as ranges, with those that go by a pid behind them."""
+    """`--brief` has each job's ranks by state as ranges, then those with a pid as rank."""
     named = {"alive": ["0", "10", "2", "1", "12", "11", "7", "pid-77"], "dead": ["3"]}
     ranks = [Rank(job_id="9", rank=rank, state=state) for state in named for rank in named[state]]
     said = brief(document((*ranks, Rank(job_id="8", rank="0", state="alive"))))
@@ -117,7 +117,7 @@ def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_address_is_that_of_the_configuration(
     answers: Answers, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The agent is asked where its configuration has it listen; one that was named and is not there is a mistake."""
+    """The address comes from the configuration; a named file that is missing is an error."""
     config = tmp_path / "r.yml"
     config.write_text(f"web: {{listen_address: '{answers.address}'}}\n")
     assert main(["--config.file", str(config), "--job", "4712"]) == 0
@@ -129,7 +129,7 @@ def test_the_address_is_that_of_the_configuration(
 
 
 def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` prints what the agent answers, of the job that is asked for."""
+    """`--json` prints the agent's answer for the requested job."""
     assert main(["--web.listen-address", answers.address, "--json", "--job", "4711"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["api"], [rank["rank"] for rank in found["ranks"]]) == (1, ["9", "10"])

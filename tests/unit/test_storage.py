@@ -45,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
-    """A directory and a file answer, with the free share of their file system; what is missing does not."""
+    """A directory and a file answer with their file system's room; a missing path does not."""
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
@@ -150,7 +150,7 @@ def lustre(tmp_path: Path) -> Path:
 
 
 async def test_a_real_helper_probes(lustre: Path) -> None:
-    """Paths that answer are well, one that is missing fails; a dump directory nobody made is no fault."""
+    """Paths that answer are healthy, a missing one fails; a missing dump directory is no fault."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
     states = await node.look()
     assert [(item.path, item.ok) for item in states] == [(str(lustre), True)]
@@ -210,7 +210,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
 
 
 async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What may hang is asked for by the helper alone: whoever asks in the agent would never come back."""
+    """Only the helper touches the paths."""
     path = str(tmp_path / "dumps")
     await asyncio.to_thread(os.mkdir, path)
     touched = []

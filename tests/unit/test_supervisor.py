@@ -75,7 +75,7 @@ async def test_a_start_that_fails_costs_the_others_nothing(bench: Bench) -> None
 
 
 async def test_reload_touches_what_changed(bench: Bench) -> None:
-    """Equal sections stay; a changed one is drained and starts from what it published; a removed one is drained."""
+    """Equal sections stay, changed ones restart from their checkpoint, removed ones are drained."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section(), c=Section()))
     bench.take()
     assert await bench.supervisor.apply(bench.plan(a=Section(), b=Section(number=1), d=Section()))
@@ -84,7 +84,7 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
 
 
 async def test_all_start_or_none(bench: Bench) -> None:
-    """When one of the changed sections refuses to start, all old ones run again from what they published."""
+    """If one changed section does not start, all old ones run again from their checkpoints."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section()))
     bench.take()
     assert not await bench.supervisor.apply(bench.plan(a=Section(number=1), b=Section(number=1, refuse=True)))
@@ -110,7 +110,7 @@ async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatc
 
 
 async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
-    """What exporters publish while they drain is in the file afterwards."""
+    """The file has what exporters publish during their drain."""
     await bench.supervisor.begin(bench.plan(a=Section()))
     await bench.supervisor.stop()
     again = state_file(tmp_path)
@@ -155,7 +155,7 @@ def directory(tmp_path: Path) -> str:
 
 
 async def test_a_working_directory_that_is_no_text_ends_no_tick(directory: str) -> None:
-    """A rank whose working directory has a name that is not UTF-8 does not end the supervisor's loop."""
+    """A working directory whose name is not UTF-8 does not end the supervisor's loop."""
     own = supervisor()
     odd = msgspec.structs.replace(facts(10, environment(0)), directory=directory)
     RankWriter(own.ranks, "process").observe_process(odd)

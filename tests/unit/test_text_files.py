@@ -38,7 +38,7 @@ def write(path: Path, text: bytes, mode: str = "ab") -> None:
 
 
 def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
-    """A star is a part of one name, %j the job id; what fits no pattern is left alone."""
+    """A star matches part of one name, %j the job id."""
     for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
         write(tmp_path / name, b"line\n")
     files = files_of(tmp_path, "*/%j.out", "job_*.log")
@@ -65,7 +65,7 @@ def test_what_is_no_pattern() -> None:
 
 
 def test_carriage_returns_end_lines(tmp_path: Path) -> None:
-    """A progress bar's states are lines of their own, also where no newline ever comes."""
+    """A carriage return ends a line, also without any newline."""
     write(tmp_path / "a.log", b" 1%\r 2%\r\nnext\rrest")
     files = files_of(tmp_path, "*.log")
     files.discover()
@@ -145,7 +145,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
-    """Files named in a look are followed like those found; the bound holds for them."""
+    """Files named in a look are followed like found ones, within the limit."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
     assert [file.path for file in files.discover([f"{tmp_path}/x/stdout", f"{tmp_path}/gone"])] == [

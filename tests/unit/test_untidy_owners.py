@@ -52,7 +52,7 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
 
 
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
-    """Who took the plain id (any user, by TORCHELASTIC_RUN_ID) must not split the pods' job into one per pod."""
+    """A user who took the plain id does not split the pods' job."""
     table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001), then=1.0)
     for pid in range(4):
         env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
@@ -144,7 +144,7 @@ def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
 
 
 def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
-    """A rank's child with NCCL of its own (an engine for evaluation) that the rank ends by SIGKILL: nobody died."""
+    """A child with NCCL that its rank ends by SIGKILL is no death."""
     table.add_facts(owned(1, environment(0), SLURM, parent=40))
     table.add_facts(owned(2, environment(1), SLURM, parent=40), then=1.0)
     helper = table.add_facts(owned(9, environment(1), SLURM, parent=2), then=BINDING_SECONDS)
@@ -196,7 +196,7 @@ def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
 
 
 def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
-    """Two steps at once, of two and of four ranks, without a rendezvous: the second is one job, whatever its id."""
+    """Of two concurrent steps without a rendezvous each is one job."""
     for step, size in ((0, 2), (1, 4)):
         for rank in range(size):
             env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}

@@ -259,7 +259,7 @@ def pairwise(process: RankProcess, processes: list[RankProcess]) -> str:
 
 
 def test_a_site_judges_by_its_own_numbers() -> None:
-    """Numbers that the configuration changes move the limits, and only those."""
+    """Numbers of the configuration move their limits and no others."""
     numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
     rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
     for status, ago, state in rows:
@@ -279,7 +279,7 @@ JOBS = st.lists(
 def test_judging_many_is_judging_each_with_each(
     raw: list[tuple[int | None, ExitStatus | None, int, int | None, bool]],
 ) -> None:
-    """The state of each process that left is what a comparison with every other one gives."""
+    """The state of each ended process equals that of a comparison with every other one."""
     processes = []
     for n, (ago, status, found, unproven, pending) in enumerate(raw):
         if ago is None:

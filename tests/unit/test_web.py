@@ -145,7 +145,7 @@ ODD = {
 
 
 async def test_odd_request_is_refused_and_closed() -> None:
-    """What is not a plain GET or HEAD gets the matching status and the end of the connection; no handler sees it."""
+    """Any request that is no plain GET or HEAD gets its status and a closed connection, without a handler."""
     for status, sent in ((status, sent) for status, requests in ODD.items() for sent in requests):
         async with serving() as served:
             reader, writer = await served.connect(sent.replace(b"|", b"\r\n"))
@@ -195,7 +195,7 @@ async def test_pipelined_header_has_the_same_bound() -> None:
 
 @pytest.mark.parametrize(("seconds", "sent_bytes"), [(0.05, 0), (60.0, web.LINGER_BYTES + 16 * 1024)])
 async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, seconds: float, sent_bytes: int) -> None:
-    """A refused client that neither ends nor closes is closed after its time, or its bytes beside the header."""
+    """A refused client is closed after its time or its bytes."""
     monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
     async with serving() as served:
         _, writer = await served.connect(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
@@ -205,7 +205,7 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GET + b"GET"])
 async def test_header_deadline(sent: bytes) -> None:
-    """Who does not send a whole header in time is closed, on a kept connection too."""
+    """A client without a whole header in time is closed, also on a kept connection."""
     async with serving(ServerLimits(header_seconds=0.05)) as served:
         assert (await served.ask(sent)).count(b"HTTP/1.1 200") == (1 if sent.startswith(GET) else 0)
         assert served.log.closed["header_timeout"] == 1
@@ -239,14 +239,14 @@ async def stuck_reader(served: Served, path: bytes) -> socket.socket:
 
 
 async def test_write_deadline() -> None:
-    """Who does not take the answer in time is closed."""
+    """A client that does not read the answer in time is closed."""
     async with serving(ServerLimits(write_seconds=0.1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: served.log.closed["write_timeout"] == 1)
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """When unread answers exceed their bound, the one that is written longest gives way; a single one may."""
+    """Above the limit of unread answers the longest writing connection is closed; a single one may exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
@@ -304,7 +304,7 @@ async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
-    """Without a collection of garbage, nothing refers to an answer whose client closed before it was written."""
+    """An answer whose client closed leaves no reference, without garbage collection."""
     references = sys.getrefcount(HUGE)
     gc.disable()
     try:
@@ -354,7 +354,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
 
 
 async def test_client_that_does_not_read_gives_way() -> None:
-    """At the cap, with nobody waiting, the connection that writes longest is closed for the new one."""
+    """At the limit of connections the longest writing one is closed for a new one."""
     async with serving(ServerLimits(connections=1)) as served:
         with await stuck_reader(served, b"/huge"):
             await served.until(lambda: len(served.site.requests) == 1)
@@ -383,7 +383,7 @@ async def test_broken_handler_costs_one_answer() -> None:
 
 
 async def test_stop_lets_answers_end() -> None:
-    """A stop closes the listener and waiting connections at once, and lets an answer under way end."""
+    """A stop closes the listener and waiting connections, and finishes running answers."""
     async with serving() as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await served.until(lambda: len(served.site.requests) == 1)

@@ -56,13 +56,13 @@ REFUSED_HERE = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_taken(name: str) -> None:
-    """What the format has and this server can do is taken."""
+    """Settings of the format that this server supports are accepted."""
     parse(GOOD[name], "web.yml")
 
 
 @pytest.mark.parametrize("name", [*BAD, *REFUSED_HERE])
 def test_what_is_refused(name: str) -> None:
-    """A mistake, and what this server cannot do, is refused with its place and in words."""
+    """Mistakes and unsupported settings are refused with place and reason."""
     text, expected = (BAD | REFUSED_HERE)[name]
     with pytest.raises(ConfigError) as caught:
         parse(text, "web.yml")

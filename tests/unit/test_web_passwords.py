@@ -48,7 +48,7 @@ def door() -> Door:
 
 
 async def test_with_bcrypt_itself() -> None:
-    """A real hash lets its password in, and no other, whatever its length."""
+    """A real hash accepts its password and no other, of any length."""
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     found = Passwords({"prom": hashed}, OwnThread("test"), FakeClock().monotonic, bcrypt.checkpw)
     assert await found.check(header("prom", "secret"), HERE) == "right"
@@ -60,7 +60,7 @@ async def test_with_bcrypt_itself() -> None:
     "sent", ["", "Basic", "Basic !", "Basic c2VjcmV0", "Bearer x", header("prom", "secret", "Digest"), "Basic \xff"]
 )
 async def test_what_is_no_password(door: Door, sent: str) -> None:
-    """What is no header of basic authentication is wrong, and costs no check."""
+    """A malformed header is wrong and costs no check."""
     assert (await door.passwords.check(sent, HERE), door.checked) == ("wrong", [])
 
 
@@ -77,7 +77,7 @@ async def test_nobody_takes_as_long_as_somebody(door: Door) -> None:
 
 
 async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
-    """So many checks at once, then two a second; who is known is let in all the same, and other addresses are."""
+    """Each address has ten checks at once, then two a second; known users and other addresses get in."""
     assert await door.ask() == "right"
     verdicts = [await door.ask(said="wrong") for _ in range(CHECKS_AT_ONCE + 5)]
     assert verdicts == ["wrong"] * (CHECKS_AT_ONCE - 1) + ["too_many"] * 6
@@ -88,7 +88,7 @@ async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
 
 
 async def test_checks_that_wait_are_bounded(door: Door) -> None:
-    """Of more addresses at once than the bound the last is refused unseen, and later there is room."""
+    """Beyond the limit of waiting addresses the last is refused without a check."""
     door.may_go_on.clear()
     asked = [asyncio.ensure_future(door.ask(client=f"10.0.1.{number}")) for number in range(MAX_WAITING)]
     await asyncio.sleep(0)
@@ -130,7 +130,7 @@ async def answered(secured: Secured, path: str, authorization: str = "") -> int:
 
 
 async def test_what_is_open(door: Door) -> None:
-    """Health and readiness are open, everything else takes a password; a refusal says how to send one."""
+    """Health and readiness are open, all else needs a password."""
     secured = Secured(door.passwords)
     assert [await answered(secured, path) for path in ("/-/healthy", "/-/ready", "/metrics", "/")] == [
         200,
@@ -152,7 +152,7 @@ async def test_headers_go_with_every_answer() -> None:
 
 
 async def test_the_rate_of_requests() -> None:
-    """So many at once, then one in each interval; the one above it is a 429."""
+    """Requests above the rate get a 429."""
     clock = FakeClock()
     secured = Secured(rate=RateLimit("1s", 2), monotonic=clock.monotonic)
     assert [await answered(secured, "/metrics") for _ in range(3)] == [200, 200, 429]
@@ -161,7 +161,7 @@ async def test_the_rate_of_requests() -> None:
 
 
 async def test_too_many_is_a_429(door: Door) -> None:
-    """An address with too many wrong passwords is told to wait."""
+    """An address with too many wrong passwords gets a 429."""
     secured = Secured(door.passwords)
     statuses = [await answered(secured, "/metrics", header("prom", "wrong")) for _ in range(CHECKS_AT_ONCE + 1)]
     assert statuses == [401] * CHECKS_AT_ONCE + [429]

@@ -41,7 +41,7 @@ def watched(tmp_path: Path) -> Watched:
     (f"tls_server_config: {{{VERIFIED}}}{USERS}", "client_allowed_sans"),
 ])  # fmt: skip
 async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, named: str) -> None:
-    """One that is empty, cut off or without a part that closed the door changes nothing, and the page says which."""
+    """An empty or cut file, or one without a protection, changes nothing, and the page has the reason."""
     before = watched.terms.terms
     await watched.write(text)
     assert watched.terms.terms is before
@@ -53,14 +53,14 @@ async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, na
 
 
 async def test_what_closes_more_is_taken(tmp_path: Path) -> None:
-    """A file that at the start asks for nothing may be given TLS and users at any time."""
+    """A file without protections can get TLS and users at any time."""
     watched = await asyncio.to_thread(Watched, tmp_path, "")
     await watched.write(WHOLE)
     assert (watched.terms.refused, watched.terms.terms.tls is None) == ("", False)
 
 
 async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path that no file can have, and an error that nobody foresaw, are refusals like others."""
+    """An impossible path and an unexpected error are refusals."""
     before = watched.terms.terms
     for _ in range(2):
         await watched.write(WHOLE.replace("server.pem", '"server\\0.pem"'))
@@ -72,7 +72,7 @@ async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch:
 
 
 async def test_a_renewal_forgets_no_password(watched: Watched) -> None:
-    """While the users are the same, what is known of right and wrong passwords outlives a change; else it does not."""
+    """A change keeps known passwords if the users are the same."""
     first = watched.terms._passwords
     assert first is not None
     await watched.write(WHOLE + "rate_limit: {interval: 1s}\n")
