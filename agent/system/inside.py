@@ -2,8 +2,8 @@
 
 Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW protects only the
 last name. So the path is walked name by name, and each link is read and followed here. openat2(RESOLVE_IN_ROOT) does
-the same, but kernels before 5.6 and some filters of system calls lack it. Only the requested kind is opened, a regular
-file or a FIFO: its status is read first (O_PATH), so that no device or lease can block.
+the same, but kernels before 5.6 and some filters of system calls lack it. The status is read first (O_PATH): only the
+requested kind is opened, a regular file or a FIFO, so that no device or lease can block.
 """
 
 import errno

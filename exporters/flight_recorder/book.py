@@ -134,7 +134,7 @@ _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at 
 ENQUEUED = Family(
     "rankwatch_flight_recorder_enqueued_sequence", "gauge",
     "Number of the last collective in the process group that the rank had begun when it wrote its dump. A rank with a "
-    "lower number than the others wait for blocks them.",
+    "lower number than the one in which others wait blocks them.",
     ("job_id", "rank", "process_group"), _PER_GROUP, "max")
 UNFINISHED = Family(
     "rankwatch_flight_recorder_unfinished_sequence", "gauge",

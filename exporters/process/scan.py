@@ -251,7 +251,7 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
 
 
 def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
-    """Return the path of each record file that a rank holds, by device and inode: first one file per rank, and so on.
+    """Return the path of each record file that a rank holds, by device and inode: one of each rank, then a second.
 
     If ranks have several paths to a file, the path of one that may write it counts: any user may read another's.
     """

@@ -77,7 +77,7 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
 
 
 def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
-    """Compare with the expectations and return the checks. A port with an unreadable state or rate fails no check."""
+    """Return the devices' checks by their expected state; a port with an unreadable state or rate fails none."""
     present = _by_function(baseline, devices)
     states: dict[tuple[Subject, str], CheckState] = {}
     for pci, expected in sorted(baseline.functions.items()):

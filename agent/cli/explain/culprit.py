@@ -38,7 +38,7 @@ class WeighedWords(NamedTuple):
 
 
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
-    """Return the words weighed: most kinds of witness decide which rank is blamed, then the most trusted witness.
+    """Return the words by blame: first of the rank with most kinds of witness, then with the most trusted one.
 
     A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
     another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, its bundle blames no

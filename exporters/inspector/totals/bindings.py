@@ -132,7 +132,7 @@ class WriterSeries:
             self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Admit no new series of other communicators until ``comm`` has one: short-lived ones would use all."""
+        """Until ``comm`` has a series, admit none of other communicators: short-lived ones would use up the budget."""
         if comm is not None:
             self.bindings.clear()  # refused series may ask again
         self._first = comm

@@ -97,7 +97,7 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the answers to one query, and to MAX_REPEATS more while the answering process may be cut off."""
+        """Return the answers to a query, which is repeated up to MAX_REPEATS times if its process may be cut off."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}

@@ -68,7 +68,7 @@ INIT_ERROR = Family(
 ABORTED = Family(
     "rankwatch_communicator_aborted", "gauge",
     "1 for a minute after the rank aborted the communicator, which it then leaves (missing with reason "
-    "no_communicator). The abort takes a second or two: one between two reports shows by the missing rank alone.",
+    "no_communicator). An abort takes a second or two. Between two reports only the missing rank shows it.",
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
