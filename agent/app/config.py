@@ -65,7 +65,7 @@ class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `health`: a rank's and the node's health: the default checks and ``count``, minus ``ignore``."""
+    """Section `health`: the checks that decide health are the default ones and ``count``, minus ``ignore``."""
 
     count: list[str] = []
     ignore: list[str] = []

@@ -89,11 +89,10 @@ class Supervisor:
         self._begun = True
 
     async def apply(self, plan: ExporterPlan) -> bool:
-        """Apply ``plan``: exporters with an equal section keep running; of the changed ones all start, or none.
+        """Apply ``plan``. Exporters with an equal section keep running.
 
-        An exporter with an equal section that failed to start before may fail again: it stays down.
-
-        Returns False, with the old exporters running again, if a changed one fails to start.
+        The changed ones all start, or the old ones run again and the result is False. An exporter that failed to start
+        before with this section undoes nothing.
         """
         wanted = plan.enabled
         changed = [name for name in wanted if not self._same(name, wanted[name])]
@@ -107,9 +106,8 @@ class Supervisor:
         await asyncio.gather(*map(asyncio.shield, ends))
         started = dict(zip(changed, replacements, strict=True))
         refused = {name: wanted[name].config for name, running in started.items() if running is None}
-        if any(
-            self._refused.get(name) != config for name, config in refused.items()
-        ):  # known failures do not undo a reload
+        # Known failures do not undo a reload.
+        if any(self._refused.get(name) != config for name, config in refused.items()):
             await self._return_to(old, [running for running in replacements if running is not None])
             return False
         self.hardware.withdraw(self.running)
@@ -149,7 +147,7 @@ class Supervisor:
         return health.HealthSnapshot(ranks, self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
-        """Return True once every exporter was started and its first update ended in any way, or is late."""
+        """Return True once the first update of each running exporter ended in any way, or is late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
     def has_looked(self, name: str) -> bool:

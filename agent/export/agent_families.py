@@ -22,12 +22,12 @@ EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
     "0 while the exporter's source does not exist on this node; absent while it does.",
     ("exporter",), "1 per exporter without a source")
 EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
-    "How long the exporter's last update took; absent without a source.",
-    ("exporter",), "1 per exporter with a source")
+    "How long the exporter's last update took; absent while the exporter is up without a source.",
+    ("exporter",), "1 per exporter with a source, or down")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
-    "Absent if the exporter has no source and was never late.",
-    ("exporter",), "1 per exporter with a source")
+    "Absent while the exporter is up without a source, if it was never late.",
+    ("exporter",), "1 per exporter with a source, down or once late")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
     "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent before the "
     "first.",

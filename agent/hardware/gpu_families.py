@@ -60,7 +60,7 @@ TEMPERATURE = gauge("rankwatch_gpu_temperature_celsius", "Temperature of the GPU
 MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
 SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
 ECC_ERRORS = counter("rankwatch_gpu_ecc_errors_total",
-    "Memory errors since the driver was loaded (lifetime volatile), by type: corrected or uncorrected.",
+    "Memory errors since the driver was loaded (label lifetime: volatile), by type: corrected or uncorrected.",
     "2 per GPU", "type", "lifetime")
 # fmt: on
 # fmt: off

@@ -23,7 +23,7 @@ def ranks(
     counted: frozenset[str],
     speed_of: Callable[[RankLabel], SpeedView],
 ) -> list[Rank]:
-    """Return all ranks, those in trouble first, then by job and number. ``counted``: checks that make one unhealthy."""
+    """Return the ranks: in trouble first, then by job and number. ``counted``: checks that make a rank unhealthy."""
     failed = [entry for entry in entries if entry.finding.state is CheckState.FAILED and entry.check in counted]
     return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
 

@@ -27,7 +27,7 @@ OOM_LOG_SECONDS = 10.0
 
 
 class RankWriter(Leased[RankTable]):
-    """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until a rank changes.
+    """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
     Further reads come from the table: ``kept_variables`` of rank processes; for a writer of records ``label``,
     ``recording_settings`` and ``is_expired``; and ``unlinked_writers``.
@@ -70,7 +70,7 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process, in a full table instead of one of the owner with the most; return False without room."""
+        """Add a rank process; return False without room. A full table evicts one of the owner with the most for it."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:

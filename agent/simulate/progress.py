@@ -169,8 +169,8 @@ def run_ahead_operations(plan: TimingPlan) -> int:
 def orderly_end(arrived: int, run_ahead: int, step_operations: int) -> int:
     """Return the first end of a step that no rank can have passed, seen from a rank that ``arrived`` this far.
 
-    Every rank needs this rank to complete the world's operation at the end of this step. So no rank has arrived more
-    than ``run_ahead`` operations beyond it.
+    No rank can complete the world's operation at the end of this step before this rank arrives. So no rank has arrived
+    more than ``run_ahead`` operations beyond it.
     """
     world_operation = (arrived // step_operations + 1) * step_operations - 1
     return -(-(world_operation + run_ahead) // step_operations) * step_operations

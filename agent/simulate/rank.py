@@ -132,7 +132,7 @@ class SimulatedRank:
         return self._terminated_at is not None or os.getppid() != self._launcher
 
     def _linger(self) -> None:
-        """Wait as long as a rank with a slow SIGTERM handler."""
+        """After SIGTERM keep running for as long as the slow SIGTERM handler of a rank here would take."""
         if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*self._job.slow_sigterm_ranks}:
             time.sleep(max(0.0, self._terminated_at + self._job.slow_sigterm_seconds - time.monotonic()))
 

@@ -28,10 +28,10 @@ class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
     A connection waits (idle, or its header is incomplete), is answered (the handler runs), or writes. Over the limit,
-    the peer with the most connections loses one: the longest waiting, else the longest writing, else the new one, else
-    the one answered longest. Over the limit of unread answers, the peer with the largest answers loses the one that it
-    reads longest. So other peers' clients, however many, never keep a scrape out. ``tls`` returns the TLS settings of a
-    connection.
+    the peer with the most connections loses one: the one that has waited longest, else the one that has written
+    longest, else the new one, else the one whose handler has run longest. Over the limit of unread answers, the peer
+    with the largest answers loses the one that it reads longest. So other peers' clients, however many, never keep a
+    scrape out. ``tls`` returns the TLS settings of a connection.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class WebServer:
         task.add_done_callback(self._tasks.discard)
 
     def _victim(self, newcomer: Connection) -> Connection:
-        """Return the connection to close for another: one of the peer with the most."""
+        """Return the connection to close so that another has room: one of the peer with the most connections."""
         counts = Counter(connection.peer for connection in self._connections)
         most = max(counts.values())
         queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)

@@ -48,8 +48,8 @@ class AlertWatch:
 def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
     """Return the rank for which this node, with ``views`` of one job, takes a bundle; empty if it takes none.
 
-    It is a blamed rank; else the job's lowest or highest rank that is not blamed. Two waiting nodes show what all wait
-    in, so a job of a thousand nodes is not read on all of them.
+    It is a blamed rank; else the job's lowest or highest rank that is not blamed. Two nodes with waiting ranks show the
+    call in which all ranks wait. So the agent does not read a job on each of its thousand nodes.
     """
     here, size = [], 0
     for view in views:
@@ -63,7 +63,7 @@ def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
 
 
 class AlertAsker:
-    """Sends the queries. ``watch``: state from their answers; ``failures``: queries without one since the start."""
+    """Sends the queries. ``watch``: what the answers say. ``failures``: the number of queries without an answer."""
 
     def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
         self._config = config

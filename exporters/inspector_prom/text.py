@@ -72,7 +72,7 @@ class MeansRow(msgspec.Struct):
 class MeansText(msgspec.Struct):
     """``rows``: those of the largest messages first. ``skipped``: lines left out, by reason.
 
-    ``counters``: by the values of COUNTERS.
+    ``counters``: the plugin's counts of operations; their keys are the values of COUNTERS.
     """
 
     rows: dict[MeansKind, MeansRow]

@@ -140,10 +140,7 @@ class ShownLog(msgspec.Struct, frozen=True):
 
 
 class JobTally:
-    """One job's log. ``hostnames``: names of this node and its containers; all map to ``hostname``.
-
-    ``collectives``: its watchdog lines.
-    """
+    """One job's log. ``hostname``: this node's name. ``collectives``: the log's watchdog lines."""
 
     def __init__(self, job_id: str, hostname: str, admit: Admit, saved: SavedLog | None = None) -> None:
         self.saved = saved or SavedLog()
@@ -154,7 +151,10 @@ class JobTally:
         self.collectives = Collectives()
 
     def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
-        """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK."""
+        """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK.
+
+        ``hostnames``: names of this node and its containers, which all count as this node's name.
+        """
         if not event.rule.role:
             if self._training.take(event, seconds):
                 self._go_on(seconds)

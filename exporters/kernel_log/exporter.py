@@ -66,8 +66,8 @@ class Seen(msgspec.Struct):
 class Past(msgspec.Struct):
     """The checkpoint: the number of the last record, and the counts up to it.
 
-    ``parts``: by check, the parts that failed and have not recovered. The value is True for a file system that
-    mountinfo showed as read-only.
+    ``parts``: by check, the servers or file systems that failed and have not recovered. The value is True for a file
+    system that mountinfo showed as read-only.
     """
 
     last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
@@ -171,6 +171,7 @@ class KernelLogExporter:
             self._ctx.checks.latch(self._named("gpu", event.pci), error.check)
 
     def _report(self, event: KernelEvent, check: str) -> None:
+        """Fail ``check`` (empty: none) for the event's part or device, and clear the checks that the event heals."""
         category = categories()[event.category]
         if check and event.part:
             parts = self._past.parts.setdefault(check, {})
@@ -178,8 +179,8 @@ class KernelLogExporter:
                 parts.setdefault(event.part, False)
         elif check:
             self._ctx.checks.latch(self._subject(category, event), check)
-        for part in category.heals if event.part else ():
-            self._past.parts.get(part, {}).pop(event.part, None)
+        for healed in category.heals if event.part else ():
+            self._past.parts.get(healed, {}).pop(event.part, None)
         if category.heals and event.pci:
             self._ctx.checks.clear(self._subject(category, event), category.heals)
         elif category.heals and not event.part:

@@ -29,7 +29,7 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """``paths``: output of nodes (madengine-MODEL_%j_node_N.out and .err); ``results``: perf.csv files.
 
     ``tables``: result tables in node_N of a job's directory (.../%j/node_*/multi_results*.csv); the exporter does not
-    check their owner. ``manifests``: manifests of jobs, where madengine writes them on the job's nodes.
+    check their owner. ``manifests``: the paths at which madengine writes a job's manifest on the job's nodes.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)

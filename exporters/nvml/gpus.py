@@ -185,7 +185,7 @@ class Gpus:
         if reset := known.lost or judge.was_reset(reading, signs):
             known.lost, self.changed = False, True
             watched.windows, watched.before = Windows(), None
-            watched.links.forget_errors()
+            watched.links.forget_windows()
         elapsed = elapsed_seconds if watched.before is not None else 0.0
         for check, flagged in judge.votes(reading, watched.before, elapsed, self._hot_celsius).items():
             watched.windows.add(check, flagged)
@@ -197,7 +197,7 @@ class Gpus:
             known.signs = _signs(reading)
         seconds = watched.seconds.add(reading, elapsed)
         watched.before = reading
-        levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.levels()}
+        levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.states()}
         levels |= watched.links.checks(links)
         if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look came before the reset
             faults = ()

@@ -66,7 +66,7 @@ def active_reasons(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Return whether a reason has a series: a setting after it was active once, all others always."""
+    """Return whether a reason has a series. A setting has one once it was active; all other reasons always have one."""
     return reason not in SETTINGS or seconds > 0
 
 
@@ -131,7 +131,7 @@ def votes(
     degraded = _pcie_degraded(values)
     if degraded is not None:
         flagged["pcie_degraded"] = degraded
-    if before is not None and elapsed_seconds > 0 and {"pcie_replays"} <= values.keys() & before.values.keys():
+    if before is not None and elapsed_seconds > 0 and "pcie_replays" in values and "pcie_replays" in before.values:
         replays = values["pcie_replays"] - before.values["pcie_replays"]
         flagged["pcie_errors"] = replays * 60 / elapsed_seconds > MAX_REPLAYS_PER_MINUTE
     return flagged
@@ -144,12 +144,13 @@ def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
     """
     values = reading.values
     fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
-    done = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE == values.get("recovery_action")
+    requested = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE
+    done = requested and values.get("recovery_action") == RECOVERY_NONE
     return fell or done
 
 
 def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
-    """Return True for fewer lanes than possible, or a lower generation while the GPU is busy; None if unknown."""
+    """Return True for fewer lanes than possible or, on a busy GPU, a lower generation; None if idle or unknown."""
     if {"pcie_width", "pcie_max_width"} <= values.keys() and values["pcie_width"] < values["pcie_max_width"]:
         return True
     busy = values.get("gpu_utilization_percent", 0) >= BUSY_PERCENT
@@ -192,7 +193,7 @@ class Windows(Generic[Key]):
         bits = self._bits.get(key)
         return None if bits is None else bits.bit_count() / LOOKS
 
-    def levels(self) -> dict[Key, CheckState]:
+    def states(self) -> dict[Key, CheckState]:
         """Return the state by key: FAILED while more than FLAGGED_LOOKS looks are flagged."""
         return {key: CheckState.of(bits.bit_count() <= FLAGGED_LOOKS) for key, bits in self._bits.items()}
 
@@ -244,7 +245,7 @@ class NvLinks:
         flagged = {number: ratio for number, ratio in ratios.items() if ratio is not None}
         return LinksView(up, dict(self._errors), flagged)
 
-    def forget_errors(self) -> None:
+    def forget_windows(self) -> None:
         """Drop the windows after a reset of the GPU: earlier errors flag no later look."""
         self._windows = Windows()
         self._before = {}
@@ -255,7 +256,7 @@ class NvLinks:
         if view.up:
             states["nvlink_down"] = CheckState.of(all(view.up.values()))
         if view.flagged:
-            levels = self._windows.levels()
+            levels = self._windows.states()
             states["nvlink_errors"] = CheckState.of(all(levels[number] is CheckState.OK for number in view.flagged))
         return states
 

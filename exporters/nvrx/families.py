@@ -38,8 +38,9 @@ TIMEOUTS = Family(
     ("job_id", "rank", "kind"), "1 per rank and kind seen, at most 1,024 per job", "max")
 RECOVERY = Family(
     "rankwatch_recovery_seconds", "gauge",
-    "Duration of the job's last restart, from the first failure_detected of any node. until: all workers were started "
-    "(workers_started), or a rank on this node completed an operation (progress; absent without NCCL records).",
+    "Duration of the job's last restart. It begins at the first failure_detected of any node. until names its end: "
+    "workers_started (all workers were started), or progress (a rank on this node completed an operation; absent "
+    "without NCCL records).",
     ("job_id", "until"), "2 per job that was restarted", "max")
 INTERRUPTIONS = Family(
     "rankwatch_nvrx_interruptions_total", "counter",

@@ -1,8 +1,8 @@
 """Finds the processes that the OOM killer ended, from the kill counts of their control groups.
 
 A SIGKILL came from the OOM killer if the count of the process's group has grown since shortly before. If that group is
-gone, the count of the nearest existing group above it decides. One kill has one victim: a sibling in the same group
-that ends a moment later was not counted. A group killed as a whole takes all its processes with it."""
+gone, the count of the nearest existing group above it decides. One kill has one victim: it does not explain the SIGKILL
+of a sibling in the same group a moment later. A group killed as a whole takes all its processes with it."""
 
 import os
 import re

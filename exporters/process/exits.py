@@ -29,7 +29,7 @@ _EXIT_CODE_OFFSET = 60
 
 
 def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
-    """Return a pidfd of the process; None when it has ended (its pid may be reused); the error if opening fails."""
+    """Return a pidfd of the process; None when it has ended or /proc cannot be read; the error if opening fails."""
     try:
         pidfd = os.pidfd_open(key.pid)
     except OSError as error:

@@ -25,8 +25,8 @@ MAX_USERS = 8  # Named for one GPU; the processes of further users are one serie
 # fmt: off
 FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
     "Processes that compute on a GPU that a rank uses and are not of that rank's job, by user (the uid while the name "
-    "is unknown; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs those "
-    "of both count. GPUs in parts (MIG) have none, since their users do not share.",
+    "is unknown; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs the "
+    "processes of both jobs count. GPUs in parts (MIG) have none, since their users do not share.",
     (*gpu_families.GPU_LABELS, "user"), "1 per GPU and user of such processes, up to 9 per GPU")
 # fmt: on
 
@@ -51,7 +51,8 @@ Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all fur
 def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]) -> tuple[Count, ...]:
     """Count foreign processes by GPU and user. ``users``: the GPUs (UUIDs) that each pid uses.
 
-    ``processes``: facts about these pids, and about ancestors that are ranks; a pid without facts does not count.
+    ``processes``: facts about these pids, and about those of their ancestors that are ranks. A pid without facts does
+    not count.
     """
     by_gpu: dict[str, list[int]] = {}
     for pid, uuids in users.items():

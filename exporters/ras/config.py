@@ -16,7 +16,7 @@ MAX_ADDRESSES = 16
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node queries.
 
-    With the role monitor the node reads events, as with every role but off, and never queries. ``oldest_version``: the
+    The node reads events with every role but off. With the role monitor it never queries. ``oldest_version``: the
     first that the exporter queries or monitors; one before 2.29.2 can crash on a query, and sends no events.
     ``min_interval_seconds``: between queries of a job; ``max_ranks``: a job with more ranks gets no query.
     """

@@ -29,7 +29,7 @@ def _gauge(name: str, text: str) -> Family:
 # fmt: off
 SUCCESS = _gauge("rankwatch_storage_probe_success",
     "1 when the last probe of the path succeeded, 0 when it failed or hangs. A probe reads the first entry of a "
-    "directory or the first bytes of a file. Absent before the first probe has ended or hangs.")
+    "directory or the first bytes of a file. Absent until the first probe ends or passes its deadline.")
 DURATION = _gauge("rankwatch_storage_probe_duration_seconds",
     "Duration of the last probe, or the time since the running probe started; the greater of the two.")
 HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")

@@ -61,7 +61,7 @@ class _Prober:
         return self._missing and not self._is_under_way()
 
     def state(self) -> Probe:
-        """Return the last probe, with the time of the running one."""
+        """Return the last probe's result, and for how long the running probe has run (0: none runs)."""
         if not self._is_under_way():
             return self._last
         return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._began_at)

@@ -90,7 +90,7 @@ def test_ranks_that_live() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """0: no proof of the job here; 1: its rank 0 is proven, also after its end."""
+    """0: no proof of the job here; 1: its rank 0 is proven, also after its end; absent: another rank is proven."""
     job = Job(ranks=0, scheduler=scheduler)
     for rank in (first, first + 1):
         job.start(rank)
@@ -333,7 +333,7 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
 
 
 def test_the_cause_of_an_exit_is_kept() -> None:
-    """A cause of the table that is known within 5 s is a label; a later or unknown one is not."""
+    """The cause that is known when an exit is first exported stays its label."""
     job = Job()
     facts_of_log = job.table.ranks.liveness.facts.of("job_log")
     job.exit(0, CRASH, after=1.0)

@@ -200,7 +200,7 @@ def test_errors_of_all_links_never_fall() -> None:
     nvlinks = NvLinks()
     looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
     seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]
-    nvlinks.forget_errors()
+    nvlinks.forget_windows()
     assert seen == [{"crc": 105}, {"crc": 105}, {"crc": 106}, {"crc": 108, "replay": 1}]
     assert nvlinks.look([link(crc=0)]).errors == {"crc": 108, "replay": 1}
 
@@ -214,7 +214,7 @@ def test_flagged_links() -> None:
     assert well(nvlinks.checks(view)) == {"nvlink_down": True, "nvlink_errors": True}
     view = nvlinks.look([link(recovery=99), link(number=1, replay=0, crc=7)])
     assert (view.flagged[1], well(nvlinks.checks(view))) == (0.0, {"nvlink_down": True, "nvlink_errors": False})
-    nvlinks.forget_errors()
+    nvlinks.forget_windows()
     view = nvlinks.look([link(recovery=0)])
     assert (view.flagged, well(nvlinks.checks(view))) == ({}, {"nvlink_down": True})
 

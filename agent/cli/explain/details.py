@@ -28,13 +28,14 @@ ADVICE = {
     "fix_system": "By the job's log a restart alone will not help before the system is mended.",
 }
 _Wording = str | Callable[[Sample], str]
-_MOST = MAX_SERIES + 1
+_MOST = MAX_SERIES + 1  # One more, to see that there are too many
 
 
 class _Window:
     """An incident and AROUND_SECONDS before and after it: queries Prometheus and collects what happened and was said.
 
-    ``job``: the job's labels. ``back``: the window's length. ``seen``: the nodes with ranks of the job.
+    ``job``: the job's labels. ``back``: the window's length as a PromQL duration. ``seen``: the end of a query, which
+    keeps only nodes with ranks of the job.
     """
 
     def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
@@ -109,7 +110,7 @@ def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Detail
 
 
 def _ends(window: _Window) -> None:
-    """Add the ends of ranks after the first: part of the story, without blame."""
+    """Add the first MAX_ENDS ends of ranks, without blame, and how many ranks have ended by now."""
     exits = window.last("rank:rankwatch_exit:time", ', class!="ok"')
     first = window.query(f"bottomk({MAX_ENDS}, {exits} >= {window.start:.0f})")
     window.add_events(first, "died", "verdict", lambda sample: ended(sample.labels))

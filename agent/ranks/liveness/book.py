@@ -30,8 +30,8 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class LivenessBook:
     """Keeps a JobLine per job. ``facts``: what exporters know of exits.
 
-    Times are CLOCK_BOOTTIME seconds, as in the rank table. If ``numbers`` change, an exported lead exit can change its
-    class once.
+    Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment since the epoch. If
+    ``numbers`` change, an exported lead exit can change its class once.
     """
 
     def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
@@ -89,7 +89,7 @@ class LivenessBook:
         """Note that the scheduler ended the job with label ``job_id``."""
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
-            ended_at = min(now, now - (now_seconds - end.ended_seconds))
+            ended_at = min(now, now - (now_seconds - end.ended_seconds))  # of the boot clock
             if ended_at >= line.started_at:  # schedulers repeat the end of an earlier run
                 line.end_state, line.end_at = end.state, ended_at
 
@@ -126,7 +126,7 @@ class LivenessBook:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known; mark an exit that follows another as a victim."""
+        """Add a lead exit once its status and cause are known; mark any other, or one without room, as a victim."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -167,7 +167,7 @@ class LivenessBook:
         return is_planned or (process.verdict is not None and process.verdict.state == "finished")
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True when the process exited soon after a lead exit of another rank whose record is gone."""
+        """Return True when the process exited soon after the lead exit of another rank that has no record any more."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds

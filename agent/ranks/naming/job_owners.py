@@ -19,8 +19,8 @@ _HASH_BYTES = 4
 class Holder(msgspec.Struct):
     """The holder of a job id: its ``key`` (see ``party``), and the uid of its first process.
 
-    ``proven``: the scheduler proves one of its processes. ``only_proven``: the first process was proven; then processes
-    without proof do not belong to the job, even those of the same user.
+    ``proven``: the scheduler proves that one of the holder's processes belongs to the job. ``only_proven``: the first
+    process was proven; then processes without proof do not belong to the job, even those of the same user.
     """
 
     key: str

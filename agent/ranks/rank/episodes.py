@@ -16,7 +16,7 @@ _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signa
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that SIGKILL ended first in their episode, before SIGTERM ended a peer that ran then.
+    """Return the processes that SIGKILL ended, as the first exit of their episode, before SIGTERM ended a live peer.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
     first exits of episodes are too far apart for one exit by SIGTERM to count for two of them.

@@ -94,8 +94,8 @@ class Inheritance(msgspec.Struct):
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
-        `other` and tallies belong to a rank and stay while it has a writer. Losses belong to a communicator and stay
-        while one of its ranks has a collective series in it. Durations belong to a job.
+        The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. Losses belong
+        to a communicator and stay while one of its ranks has a collective series in it. Durations belong to a job.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()

@@ -126,7 +126,7 @@ class LossBook:
             self._one_slot = not named
 
     def note_dropped(self, ring: RingKey, dropped: int) -> None:
-        """Note how many records the plugin dropped before the next batch, by its own count."""
+        """Note how many records the plugin itself says it dropped before the next batch."""
         loss = self._losses.setdefault(ring, Loss())
         loss.is_reported = True
         if dropped and (gaps := self._gaps(ring)) is not None:

@@ -180,6 +180,6 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
 
 
 def retry_seconds(failures: int, jitter: float) -> float:
-    """Return the seconds until the next try of a stream after ``failures`` in a row; ``jitter`` is in [0, 1)."""
+    """Return the seconds until a stream is tried again after ``failures`` in a row; ``jitter`` is in [0, 1)."""
     longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
     return longest * (0.5 + 0.5 * jitter)

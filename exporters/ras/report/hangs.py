@@ -3,9 +3,9 @@
 A running job changes its launch counts between two reports. A communicator with unchanged counts is stalled if the
 counts of its ranks differ or some ranks do not answer. So is one that a few ranks have left, when nothing is launched
 for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in another stalled
-communicator. RAS declares a rank that was stopped for a minute dead for good, though it goes on: a rank without an
-answer is no suspect if launches went on without it, unless there is no other suspect. Counts that are equal and
-unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is blamed.
+communicator. RAS declares a rank dead after a stop of a minute, and never takes it back, even if the rank goes on. So a
+rank without an answer is no suspect if launches went on without it, unless there is no other suspect. Counts that are
+equal and unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is blamed.
 """
 
 import itertools
@@ -122,7 +122,7 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
 
 
 def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> bool:
-    """Return True when nothing was launched since the last report though ranks differ, do not answer or left."""
+    """Return True when nothing was launched between the last two reports though ranks differ, are silent or left."""
     if communicator.launches is None or not watches[communicator.hash].frozen:
         return False
     return (
@@ -162,7 +162,7 @@ def suspects(
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
     """Return True when the rank itself waits in another communicator: it is ahead there, or ranks there are silent.
 
-    Silent ranks do not count where a rank has launched as much and yet goes on here, unless others need them.
+    Where a rank goes on here beside silent ranks that it has overtaken, these do not count, unless others need them.
     """
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True

@@ -21,9 +21,9 @@ _PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
 # fmt: off
 RANKS = Family(
     "rankwatch_communicator_ranks", "gauge",
-    "Ranks of the communicator by the last report: expected; responding (initializing, finalizing and aborted count "
-    "some of these); missing: unresponsive (the process did not answer) and dead (the process is declared dead). "
-    "A state that the report lacks is absent.",
+    "Ranks of the communicator by the last report. expected: all ranks. responding: ranks that answered; initializing, "
+    "finalizing and aborted count some of them. missing: all others; unresponsive (the process did not answer) and "
+    "dead (the process is declared dead) count some of them. A state that the report lacks is absent.",
     (*_COMM, "state"), "8 per communicator of a queried job", "max")
 RANK_MISSING = Family(
     "rankwatch_communicator_rank_missing", "gauge",
