@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import Annotated
 
 import msgspec
 
@@ -15,7 +16,7 @@ from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
 from exporters.nvrx.launchers import JobLauncher, launcher_above
-from exporters.nvrx.reading import Cycle, CycleRequest
+from exporters.nvrx.reading import Cycle, CycleRequest, OwnedCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
@@ -25,13 +26,22 @@ MAX_JOBS = 64  # Limit of followed jobs per node
 LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that has the path of the cycle file
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
-READER = HelperSpec("nvrx", "exporters.nvrx.reading:read_cycles", list[Cycle | None], memory_bytes=64 * 1024 * 1024)
+READER = HelperSpec(
+    "nvrx", "exporters.nvrx.reading:read_cycles", list[list[OwnedCycle] | None], memory_bytes=64 * 1024 * 1024
+)
+
+_Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
 
 class NvrxConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``paths``: output of launchers and monitors. Ranks' environments (NVRX_CURRENT_CYCLE_INFO) name cycle files."""
+    """``paths``: output of launchers and monitors; ``cycle_directories``: more directories with cycle files.
+
+    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file. The exporter reads it without
+    configuration.
+    """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
+    cycle_directories: Annotated[list[_Directory], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
 
 
 class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
@@ -39,6 +49,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
     def __init__(self, config: NvrxConfig) -> None:
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render)
+        self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
 
@@ -94,14 +105,29 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
-        """Read the cycle files that ranks name. A half-written file leaves the last good cycle."""
+        """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
         here = ranks.job_ids
-        self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
-        answers = await self._helper.call(list(named.values()), HELPER_SECONDS) if named else []
-        for job_id, cycle in zip(named, answers, strict=True):
-            known = self._cycles.get(job_id)
-            if cycle is not None and (known is None or cycle.order >= known.order):
-                self._cycles[job_id] = cycle
+        if not self.ctx.once:
+            self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
+        requests = [*named.values(), *(CycleRequest(path) for path in self._directories)]
+        if not requests:
+            return
+        answers = await self._helper.call(requests, HELPER_SECONDS)
+        for job_id, answer in zip(named, answers, strict=False):
+            for read_cycle in answer or ():
+                self._learn(job_id, read_cycle.cycle)
+        for answer in answers[len(named) :]:
+            for read_cycle in answer or ():
+                job_id = (
+                    read_cycle.cycle.job_id if self.ctx.once else ranks.job_of(read_cycle.uid, read_cycle.cycle.job_id)
+                )
+                if job_id and job_id not in named:
+                    self._learn(job_id, read_cycle.cycle)
+
+    def _learn(self, job_id: str, cycle: Cycle) -> None:
+        known = self._cycles.get(job_id)
+        if (known is None and len(self._cycles) < MAX_JOBS) or (known is not None and cycle.order >= known.order):
+            self._cycles[job_id] = cycle
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:

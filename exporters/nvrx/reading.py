@@ -1,31 +1,46 @@
-"""Runs in the helper: reads the cycle files that ranks name; one thread per user.
+"""Runs in the helper: reads cycle files that jobs name or that lie in configured directories; one thread per user.
 
-The launcher of one node writes these files: the restart cycle of a job and its nodes. The first write is not atomic,
-so a reader may see half a file.
+The launcher of one node writes these files (``cycle_info.JOB.ATTEMPT.CYCLE``): the restart cycle of a job and its
+nodes. The first write is not atomic, so a reader may see half a file.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from agent.helper.by_user import ByUser
 from agent.sdk.system import expand_hosts
-from agent.system.inside import open_inside, read_bounded
+from agent.system.inside import open_inside, open_named, read_bounded
 
 MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
+_NAME = re.compile(r"cycle_info\.([^./\s]{0,128})\.([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 GRACE_SECONDS = 1.0
 """A call waits at most this long for all its threads. A healthy file system answers in milliseconds."""
+MAX_ENTRIES = 65_536  # Limit of directory entries per read
+MAX_FOUND = 256  # Limit of jobs per directory; the exporter ignores jobs beyond it
+
+
+class CycleName(NamedTuple):
+    """The name of a cycle file. ``job_id``: Slurm's job id, the first one of a job array, or empty without Slurm."""
+
+    job_id: str
+    attempt: int
+    cycle: int
 
 
 class Cycle(msgspec.Struct, frozen=True):
     """One cycle. ``active``: number of nodes with ranks; ``standby``: number of spare nodes without ranks."""
 
+    job_id: str
     attempt: int
     cycle: int
     active: int
@@ -43,6 +58,7 @@ class _Written(msgspec.Struct):
 
     cycle_number: _Number
     cycle_start_time: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    job_id: Annotated[str, msgspec.Meta(max_length=128)] = ""
     attempt_index: _Number = 0
     active_nodes: str = ""
     standby_nodes: str = ""
@@ -52,6 +68,12 @@ class _Written(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Written, strict=False)
 
 
+def read_name(name: str) -> CycleName | None:
+    """Return the parsed name of a cycle file; None for the ``.current`` link, ``.tmp`` files and other files."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else CycleName(match[1], int(match[2]), int(match[3]))
+
+
 def read_cycle(raw: bytes) -> Cycle | None:
     """Return the cycle in the file's content; None if it is half written, too long, or not a cycle file."""
     if len(raw) > MAX_CYCLE_BYTES:
@@ -59,6 +81,7 @@ def read_cycle(raw: bytes) -> Cycle | None:
     try:
         written = _DECODER.decode(raw)
         return Cycle(
+            job_id=written.job_id,
             attempt=written.attempt_index,
             cycle=written.cycle_number,
             active=len(expand_hosts(written.active_nodes)),
@@ -70,31 +93,69 @@ def read_cycle(raw: bytes) -> Cycle | None:
 
 
 class CycleRequest(msgspec.Struct, frozen=True):
-    """``path``: link to the current cycle, as process ``pid`` (of user ``uid``) of ``proc_root`` sees it."""
+    """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
+
+    ``uid``: user of the process. The helper ignores a linked file of another user.
+    """
 
     path: str
-    proc_root: str
-    pid: int
+    proc_root: str = ""
+    pid: int = 0
+    uid: int = -1
+
+
+class OwnedCycle(msgspec.Struct, frozen=True):
+    """A cycle and the owner (uid) of its file."""
+
     uid: int
+    cycle: Cycle
 
 
-def read_one(request: CycleRequest) -> Cycle | None:
-    """Return the cycle in a file of the process's user; None for another user's, or if it is unreadable."""
+def read_one(request: CycleRequest) -> list[OwnedCycle]:
+    """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
-        fd = open_inside(f"{request.proc_root}/{request.pid}/root", request.path)
+        if request.pid:
+            named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path))
+            return [named] if named is not None and named.uid == request.uid else []
+        return _read_directory(request.path)
     except (OSError, ValueError):  # ValueError: a NUL in the path
-        return None
+        return []
+
+
+_readers: ByUser[CycleRequest, list[OwnedCycle]] = ByUser(read_one)
+
+
+def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[OwnedCycle] | None]:
+    """Return one answer per request; None if the file system did not answer in time."""
+    return _readers.answers(requests, GRACE_SECONDS)
+
+
+def _read_directory(path: str) -> list[OwnedCycle]:
+    """Return the newest cycle of each job, or the previous one while the newest file is half written."""
+    newest: dict[str, list[CycleName]] = {}
+    with os.scandir(path) as entries:
+        for entry in islice(entries, MAX_ENTRIES):
+            name = read_name(entry.name)
+            if name is not None and (name.job_id in newest or len(newest) < MAX_FOUND):
+                newest[name.job_id] = sorted((name, *newest.get(name.job_id, ())), reverse=True)[:2]
+    cycles = (next(_readable(path, names), None) for names in newest.values())
+    return [cycle for cycle in cycles if cycle is not None]
+
+
+def _readable(directory: str, names: list[CycleName]) -> Iterator[OwnedCycle]:
+    for name in names:
+        try:
+            cycle = _read(open_named(f"{directory}/cycle_info.{name.job_id}.{name.attempt}.{name.cycle}"))
+        except OSError:
+            continue
+        if cycle is not None:
+            yield cycle
+
+
+def _read(fd: int) -> OwnedCycle | None:
+    """Return the cycle in an open file, and close the file."""
     try:
-        return read_cycle(read_bounded(fd, MAX_CYCLE_BYTES)) if os.fstat(fd).st_uid == request.uid else None
-    except OSError:
-        return None
+        cycle = read_cycle(read_bounded(fd, MAX_CYCLE_BYTES))
+        return None if cycle is None else OwnedCycle(os.fstat(fd).st_uid, cycle)
     finally:
         os.close(fd)
-
-
-_readers: ByUser[CycleRequest, Cycle | None] = ByUser(read_one)
-
-
-def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[Cycle | None]:
-    """Return one answer per request; None also if the file system did not answer in time."""
-    return _readers.answers(requests, GRACE_SECONDS)

@@ -162,15 +162,24 @@ def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
     (node.proc.root / "10/root").symlink_to(node.inside)
     node.write()
     request = CycleRequest("/nvrx/cycle_info.4700.current", str(node.proc.root), 10, ME)
-    cycle = read_one(request)
-    assert cycle is not None
-    assert cycle.cycle == 2
-    assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) is None
+    assert [found.cycle.cycle for found in read_one(request)] == [2]
+    assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) == []
     (tmp_path / "secret").write_text(json.dumps(RUNNING))
     (node.inside / "out").symlink_to(tmp_path / "secret")
     os.mkfifo(node.inside / "fifo")
     for path in ("/../secret", "/out", "/fifo", "/nvrx", "/gone", "/a\0b"):
-        assert read_one(CycleRequest(path, str(node.proc.root), 10, ME)) is None
+        assert read_one(CycleRequest(path, str(node.proc.root), 10, ME)) == []
+
+
+def test_directories_of_a_site(tmp_path: Path) -> None:
+    """Of each job the newest readable cycle is found, by numbers and not by text; links and scratch files are not."""
+    for number in (2, 9, 10):
+        (tmp_path / f"cycle_info.1.0.{number}").write_text(json.dumps(RUNNING | {"cycle_number": number}))
+    (tmp_path / "cycle_info.1.0.11").write_text('{"cycle')
+    (tmp_path / "cycle_info.2.0.0").symlink_to("cycle_info.1.0.2")
+    [found] = read_cycles([CycleRequest(str(tmp_path))], b"")
+    assert [each.cycle.cycle for each in found or ()] == [10]
+    assert read_cycles([CycleRequest(str(tmp_path / "gone"))], b"") == [[]]
 
 
 def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,19 +198,25 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
     """A read that hangs delays its user's files only; above the limit of hanging reads it delays all."""
     hangs = threading.Event()
 
-    cycle = reading.Cycle(1, 1, 1, 0)
-
-    def read(request: CycleRequest) -> reading.Cycle:
+    def read(request: CycleRequest) -> list[reading.OwnedCycle]:
         if request.uid < 3:
             hangs.wait(30.0)
-        return cycle
-
-    def ask(*uids: int) -> list[reading.Cycle | None]:
-        return read_cycles([CycleRequest("/a", "/proc", 1, uid) for uid in uids], b"")
+        return []
 
     monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
     monkeypatch.setattr(reading, "_readers", ByUser(read, max_waiting=3))
-    assert ask(1, 5) == [None, cycle]
-    assert ask(1, 5) == [None, cycle]
-    assert ask(2, 0, 5)[2] is None
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert (
+        read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0), CycleRequest("/b", uid=5)], b"")[2] is None
+    )
     hangs.set()
+
+
+def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a directory MAX_ENTRIES entries and MAX_FOUND jobs are read, and not one more."""
+    for number in range(4):
+        (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING))
+    for bound, value in (("MAX_FOUND", 3), ("MAX_ENTRIES", 2)):
+        monkeypatch.setattr(reading, bound, value)
+        assert len(read_one(CycleRequest(str(tmp_path)))) == value

@@ -13,7 +13,7 @@ import pytest
 from agent.core.hosts import MAX_BRACKETS, MAX_HOSTS, expand_hosts
 from exporters.nvrx import events
 from exporters.nvrx.events import JobEvents, Recovery
-from exporters.nvrx.reading import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, read_cycle
+from exporters.nvrx.reading import MAX_CYCLE_BYTES, MAX_NUMBER, Cycle, CycleName, read_cycle, read_name
 
 WRITTEN = {
     "job_id": "4711",
@@ -71,13 +71,17 @@ def test_host_ranges_are_bounded() -> None:
             expand_hosts(text)
 
 
-def test_cycle_in_any_order_of_keys() -> None:
-    """A cycle is the same in any order of its keys, with numbers as text, and with keys of a later version.
+def test_names_of_cycle_files() -> None:
+    """A cycle file's name holds job, attempt and cycle; the link to the current one and a scratch file are none."""
+    assert read_name("cycle_info.4711.1.0") == CycleName("4711", 1, 0)
+    assert read_name("cycle_info..0.12") == CycleName("", 0, 12)
+    for name in ("cycle_info.4711.current", "cycle_info.4711.1.0.tmp", "cycle_info.4711.1", "x.cycle_info.1.1.1"):
+        assert read_name(name) is None
 
-    A cycle that NVRx's own writer wrote is read.
-    """
-    assert read_cycle((RECORDED / "cycle_info.4711.1.1").read_bytes()) == Cycle(1, 1, active=4, standby=0, generation=1)
-    expected = Cycle(1, 1, active=4, standby=1, generation=1)
+
+def test_cycle_in_any_order_of_keys() -> None:
+    """A cycle is the same in any order of its keys, with numbers as text, and with keys of a later version."""
+    expected = Cycle("4711", 1, 1, active=4, standby=1, generation=1)
     for keys in itertools.islice(itertools.permutations(WRITTEN), 0, 3_000_000, 300_000):
         assert read_cycle(json.dumps({key: WRITTEN[key] for key in keys}).encode()) == expected
     other = WRITTEN | {"attempt_index": "1", "cycle_number": "1", "generation": 1, "later": {"key": 1}}
@@ -91,7 +95,7 @@ def test_cycles_that_are_refused() -> None:
     assert read_cycle(json.dumps(WRITTEN | {"cycle_number": MAX_NUMBER}).encode()) is not None
     for odd in (
         {"cycle_number": -1}, {"cycle_number": MAX_NUMBER + 1}, {"cycle_number": "x"}, {"generation": "9" * 11},
-        {"cycle_start_time": ""}, {"active_nodes": "n[0-99999999]"}, {"standby_nodes": ["n1"]},
+        {"cycle_start_time": ""}, {"active_nodes": "n[0-99999999]"}, {"job_id": "4" * 129}, {"standby_nodes": ["n1"]},
     ):  # fmt: skip
         assert read_cycle(json.dumps(WRITTEN | odd).encode()) is None, odd
     assert read_cycle(raw.ljust(MAX_CYCLE_BYTES)) is not None
@@ -220,6 +224,7 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {("8", "individual"): 0.8}
 
 
+LAST = events.MAX_RANK - 1
 INTERRUPTED = {
     "on ranks=[0, 1]": "0 1",
     "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # by format_interruption_records of NVRx 0.4.1
