@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 MetricKind = Literal["gauge", "counter", "histogram"]
-Aggregation = Literal["sum", "max", "none"]
+Aggregation = Literal["sum", "min", "max", "none"]
 COUNT, SUM = "count", "sum"
 """The `le` values of a histogram's two series that are not buckets."""
 

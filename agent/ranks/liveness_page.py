@@ -17,7 +17,7 @@ JOB_EXPECTED = Family("rankwatch_job_expected_ranks", "gauge",
 JOB_RESTARTS_LEFT = Family("rankwatch_job_restarts_left", "gauge",
     "Restarts that torchrun can still make for the job's ranks on this node: --max-restarts minus those "
     "used. Kept after the ranks' exit until their records expire; absent under other launchers.",
-    ("job_id",), "1 per job under torchrun", "max")
+    ("job_id",), "1 per job under torchrun", "min")
 RANKS_LIVE = Family("rankwatch_job_ranks_live", "gauge",
     "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last one's exit.",
     ("job_id",), "1 per job", "sum")

@@ -97,8 +97,14 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """Return the directories of the process's group and of those above in the unified hierarchy, nearest first."""
-    return levels(paths.get("", "/"), _base(sys_root))
+    """Return the directories of the process's group and of those above in the unified hierarchy, nearest first.
+
+    "/" is the group of a container that has its own control group namespace; the true root has no counters.
+    """
+    path, base = paths.get(""), _base(sys_root)
+    if path is None:
+        return ()
+    return levels(path, base) or ((str(base),) if path == "/" else ())
 
 
 def oom_kills(counter_file: str) -> OomKills | None:

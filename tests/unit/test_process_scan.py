@@ -462,7 +462,8 @@ def test_counters_of_both_versions(tmp_path: Path) -> None:
     base = tmp_path / "fs/cgroup"
     assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
     assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")
-    assert memory_files({"": "/"}, tmp_path) == ()  # a root counts nothing
+    assert memory_files({"": "/"}, tmp_path) == (f"{base}/memory.events",)  # of a control group namespace
+    assert memory_files({"": "/../other"}, tmp_path) == ()
     assert memory_files({}, tmp_path) == ()
 
 

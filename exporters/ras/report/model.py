@@ -206,10 +206,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
-    """Return the plausible communicators, one of each hash, and count the others in ``skipped``.
-
-    Two communicators can have one hash (the library tells them apart by rank 0's host and process). Of these the first
-    in trouble stays, else the first.
+    """Return the plausible communicators, the first of each hash; count the others in ``skipped``.
 
     If there are too many, the ones of the largest size (the whole job's) are kept first, then those in trouble, then
     the next in size.
@@ -218,15 +215,12 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
     for communicator in communicators:
         if communicator.size == 0:
             skipped["phantom"] += 1
-            continue
-        if not _is_plausible(communicator):
+        elif not _is_plausible(communicator):
             skipped["implausible"] += 1
-            continue
-        first = accepted.setdefault(communicator.hash, communicator)
-        if first is not communicator:
+        elif communicator.hash in accepted:
             skipped["duplicate"] += 1
-            if _in_trouble(communicator) and not _in_trouble(first):
-                accepted[communicator.hash] = communicator
+        else:
+            accepted[communicator.hash] = communicator
     kept = list(accepted.values())
     if len(kept) > MAX_COMMUNICATORS:
         skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
