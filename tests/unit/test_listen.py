@@ -3,7 +3,7 @@ import socket
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.web.listen import ListenAddress, open_listeners, parse_listen_address
+from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners, open_listeners, parse_listen_address
 
 
 @pytest.mark.parametrize(("text", "host", "port"), [
@@ -59,3 +59,12 @@ def test_answers_are_not_held_back() -> None:
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@pytest.mark.parametrize(
+    ("pid", "count"), [("1", "1"), ("7", ""), ("7", "x"), ("7", "0"), ("7", f"{MAX_INHERITED + 1}")]
+)
+def test_sockets_of_systemd_that_do_not_count(pid: str, count: str) -> None:
+    """Sockets of another process, none, too many or a number that is none raise an error with the remedy."""
+    with pytest.raises(ValueError, match=r"is rankwatch\.socket started"):
+        inherited_listeners({"LISTEN_PID": pid, "LISTEN_FDS": count}, 7)
