@@ -110,8 +110,8 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         made.job.kill(pid)
         page = made.wait_for("RankDead")
         keep("killed", page)
-        status, short = made.explained(command="job")
-        assert status == 1
+        wait_until(lambda: made.explained(command="job")[0] == 1, 30.0, "the dead rank in Prometheus")
+        _, short = made.explained(command="job")
         assert "first to go: rank 2 " in short
         assert f"2     127.0.0.1  dead   {pid}" in short
         assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
