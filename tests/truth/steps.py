@@ -1,4 +1,4 @@
-"""The steps of which situations are made. ``ranks``: a number, a slice of the job's ranks, or all that run."""
+"""The steps that situations consist of. ``ranks``: a number, a slice of the job's ranks, or all that run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exits(
     known: bool = True,
     every: float = 0,
 ) -> Step:
-    """Ranks end, all at once or one ``every`` so many seconds."""
+    """Ranks end, all at once or one after the other, ``every`` seconds apart."""
 
     def step(play: Play) -> None:
         for rank in in_steps(play, ranks, every):

@@ -242,7 +242,7 @@ def test_tables() -> None:
 
 
 def at_cycles(cycles: int | None, **lowered: int) -> Table:
-    """A table at so many cycles."""
+    """Return a table with this number of cycles."""
     return Table(cycles, lowered)
 
 
@@ -269,7 +269,7 @@ def test_how_long_the_clocks_were_lowered() -> None:
 
 
 def summed(cycles: int | None, percents: int | None) -> Table:
-    """A table at so many cycles with so many percents."""
+    """Return a table with these numbers of cycles and of percents."""
     return Table(cycles, memory_percents=percents)
 
 

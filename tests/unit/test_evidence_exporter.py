@@ -217,7 +217,7 @@ def write_of(job_id: str, user: str, at: float) -> tuple[str, dict[str, bytes], 
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of jobs that fail one after the other so many are kept as may be, and another user's stays among them."""
+    """Looks at failed jobs stay within their limit, and another user's look stays among them."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

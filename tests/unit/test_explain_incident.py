@@ -149,6 +149,6 @@ def test_the_same_word_twice_is_told_once() -> None:
 
 
 def test_a_bound_on_culprits() -> None:
-    """No more than so many are named."""
+    """The named ranks are bounded."""
     found = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
     assert len(found.culprit.ranks) == MAX_CULPRITS

@@ -159,7 +159,7 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of so many bytes of JSON, operations, groups or statuses is read, and not one of one more."""
+    """A dump at a limit (bytes of JSON, operations, groups, statuses) is read; one beyond it is refused."""
     as_json = json.dumps(dump([entry()])).encode()
     for bound, most, within, beyond in (
         ("MAX_JSON_BYTES", len(as_json), as_json, as_json + b" "),

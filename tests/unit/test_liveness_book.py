@@ -48,7 +48,7 @@ class Job:
         self.keys[rank] = key
 
     def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0, then: float | None = None) -> None:
-        """Let a rank end after so many seconds, and look once more after others."""
+        """Let ``after`` seconds pass and end a rank; with ``then`` let that many more pass."""
         self.tick(after)
         self.table.ranks.observe_exit(self.keys[rank], status)
         if then is not None:
