@@ -5,11 +5,7 @@ from __future__ import annotations
 from grafana.queries import CLUSTER, JOB, NODE, endings
 
 LISTED_EXITS = 32
-FIRST_CAUSE = (
-    f"max by (category, rank) (\n"
-    f"  1000 * rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}}\n"
-    f"    * on (cluster, instance, job_id) group_right () rankwatch_job_log_first_root_info{{{JOB}}}\n)"
-)
+FIRST_CAUSE = f"max by (category, rank) (1000 * rankwatch_job_log_first_root_timestamp_seconds{{{JOB}}})"
 
 
 def _events(name: str, color: str, query: str, title: str, *, at_value: bool = True) -> dict[str, object]:

@@ -10,6 +10,7 @@ from grafana.tables import rows
 QUARTER = Size(6, 4)
 HALF = Size(12)
 WORST = 12
+LINK_DOWNED = f'rankwatch_rdma_port_counter_total{{{CLUSTER}, counter="link_downed"}}'
 LISTED = 64
 PAIR = ("job_id", "rank", "node", "peer", "peer_node", "cluster", "alertstate")
 
@@ -50,7 +51,7 @@ def _summary() -> list[Panel]:
         stats(
             "Links lost since the counters began",
             "Losses of RDMA links of all nodes: a link that comes and goes is counted each time.",
-            Query(f"sum(rankwatch_rdma_link_downed_total{{{CLUSTER}}})"),
+            Query(f"sum({LINK_DOWNED})"),
             unit="short",
             size=QUARTER,
         ),
@@ -71,7 +72,7 @@ def _summary() -> list[Panel]:
 
 def _tables() -> list[Panel]:
     device = ("node", "device", "port")
-    lost = f"(increase(rankwatch_rdma_link_downed_total{{{CLUSTER}}}[$__range]) > 0)"
+    lost = f"(increase({LINK_DOWNED}[$__range]) > 0)"
     return [
         rows(
             "Ports that are not active",
@@ -106,7 +107,7 @@ def _nics() -> list[Panel]:
     errors = 'max by (node, device) (device:rankwatch_rdma_errors:rate5m{{{}, of="{}"}})'
     port, transport = (errors.format(CLUSTER, of) for of in ("link", "transport"))
     pauses = _rate("rankwatch_netdev_pause_frames_total", "node, device, direction")
-    traffic = _rate("rankwatch_rdma_transmitted_bytes_total", "device")
+    traffic = _rate("rankwatch_rdma_data_bytes_total", "device", ', direction="transmit"')
     return [
         lines(
             "Errors of RDMA links",

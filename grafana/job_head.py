@@ -57,7 +57,7 @@ def sentences() -> list[Panel]:
                 _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"),
                 "late: rank {{rank}} on {{node}}, {{why}}",
             ),
-            Query(f"max by (state) (rankwatch_job_end_info{{{JOB}}})", "by the scheduler: {{state}}"),
+            Query(f"max by (state) (rankwatch_job_end_timestamp_seconds{{{JOB}}})", "by the scheduler: {{state}}"),
             Query(
                 f"job:rankwatch_ranks_live:sum{{{JOB}}} > 0 unless on (cluster, job_id) ({trouble})",
                 "no rank is dead, late or waited for",

@@ -30,17 +30,18 @@ def panels() -> list[Panel]:
 
 def phases() -> list[Panel]:
     """Return the row on a NIXL-EP run."""
-    ended = f"max by (node, rank) (rankwatch_nixl_ep_phase_ended{{{JOB}}})"
+    ended = f'max by (node, rank) (rankwatch_nixl_ep_phase{{{JOB}, event="ended"}})'
     expected = f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})"
-    ranks = f"max by (rank) (rankwatch_nixl_ep_phase{{{JOB}}}) unless on (rank) rankwatch_planned_exit{{{JOB}}}"
+    begun = f'max by (rank) (rankwatch_nixl_ep_phase{{{JOB}, event="begun"}})'
+    ranks = f"{begun} unless on (rank) rankwatch_planned_exit{{{JOB}}}"
     measured = f"rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}}"
-    unmeasured = f"max by (rank) (rankwatch_nixl_ep_phase_ended{{{JOB}}}) unless on (rank) {measured}"
+    unmeasured = f'max by (rank) (rankwatch_nixl_ep_phase{{{JOB}, event="ended"}}) unless on (rank) {measured}'
     return [
         stats(
             "NIXL-EP run",
             "The phase that the launcher last saw completed; ranks in the plan, those that no log mentions, and those "
             "that ended a phase without a measurement.",
-            Query(f"max(rankwatch_nixl_ep_phase_completed{{{JOB}}})", "phase completed"),
+            Query(f'max(rankwatch_nixl_ep_phase{{{JOB}, event="completed"}})', "phase completed"),
             Query(expected, "expected"),
             Query(f"{expected} - count({ranks}) > 0", "no log tells of"),
             Query(f"count({unmeasured})", "without a measurement"),

@@ -15,8 +15,8 @@ LAST_REPORT = f"max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{
 TROUBLES = (
     ("missing", f"rankwatch_communicator_rank_missing{{{JOB}}}"),
     ("waited for", f"rankwatch_communicator_suspect{{{JOB}}}"),
-    ("failed", f"rankwatch_communicator_async_error{{{JOB}}}"),
-    ("failed to start", f"rankwatch_communicator_init_error{{{JOB}}}"),
+    ("failed", f'rankwatch_communicator_async_error{{{JOB}, phase="run"}}'),
+    ("failed to start", f'rankwatch_communicator_async_error{{{JOB}, phase="init"}}'),
     ("aborted", f"rankwatch_communicator_aborted{{{JOB}}}"),
 )
 """Kinds of trouble that RAS reports, and the series of the ranks."""

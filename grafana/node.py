@@ -154,8 +154,7 @@ def _gpus() -> list[Panel]:
         lines(
             "Temperature",
             "Core and memory. For AMD GPUs the hottest spot of the core.",
-            Query(f"max by (gpu) (rankwatch_gpu_temperature_celsius{{{NODE}}})", "{{gpu}}"),
-            Query(f"max by (gpu) (rankwatch_gpu_memory_temperature_celsius{{{NODE}}})", "{{gpu}} memory"),
+            Query(f"max by (gpu, part) (rankwatch_gpu_temperature_celsius{{{NODE}}})", "{{gpu}} {{part}}"),
             unit="celsius",
             size=THIRD,
         ),

@@ -41,8 +41,7 @@ def panels() -> list[Panel]:
         lines(
             "RDMA traffic",
             "Data that the ports received and sent.",
-            Query(rate_of("rankwatch_rdma_received_bytes_total", NODE, "device"), "{{device}} received"),
-            Query(rate_of("rankwatch_rdma_transmitted_bytes_total", NODE, "device"), "{{device}} sent"),
+            Query(rate_of("rankwatch_rdma_data_bytes_total", NODE, "device, direction"), "{{device}} {{direction}}"),
             unit="Bps",
             size=THIRD,
         ),
@@ -51,8 +50,7 @@ def panels() -> list[Panel]:
             f"The {SHOWN_COUNTERS} fastest of each kind: errors of RDMA links and transport, packets dropped, pause "
             "frames (by priority, or of the whole link).",
             *(Query(f"topk({SHOWN_COUNTERS}, {each})", "{{device}} {{counter}}") for each in counters),
-            Query(rate_of("rankwatch_netdev_receive_dropped_total", NODE, "device"), "{{device}} dropped"),
-            Query(rate_of("rankwatch_netdev_receive_errors_total", NODE, "device"), "{{device}} errors"),
+            Query(rate_of("rankwatch_netdev_receive_losses_total", NODE, "device, reason"), "{{device}} {{reason}}"),
             Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} pause {{direction}} {{priority}}"),
             unit="cps",
             size=THIRD,

@@ -18,8 +18,7 @@ def panels() -> list[Panel]:
         lines(
             "CPUs that it uses",
             "CPU time per second, of its process and of its children (data loaders).",
-            Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK), "process"),
-            Query(rate_of("rankwatch_rank_children_cpu_seconds_total", RANK), "children"),
+            Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK, "part"), "{{part}}"),
             unit="short",
             size=THIRD,
         ),
@@ -27,8 +26,7 @@ def panels() -> list[Panel]:
             "Time that it waits",
             "Share of wall time over all threads: ready but waiting for a CPU, or waiting for disks. For its job's "
             "control groups on the node: a task waited for CPU, memory or I/O, or the CPU limit stopped all tasks.",
-            Query(rate_of("rankwatch_rank_run_queue_wait_seconds_total", RANK), "for a CPU"),
-            Query(rate_of("rankwatch_rank_io_wait_seconds_total", RANK), "for disks"),
+            Query(rate_of("rankwatch_rank_wait_seconds_total", RANK, "resource"), "for {{resource}}"),
             Query(f"max by (resource) (rate({groups}[$__rate_interval]) {ITS_NODE})", "group: {{resource}}"),
             Query(f"max(rate({throttled}[$__rate_interval]) {ITS_NODE})", "group: CPU limit"),
             unit="percentunit",
@@ -46,8 +44,7 @@ def panels() -> list[Panel]:
         lines(
             "Memory",
             "Of its process: resident, and swapped out.",
-            Query(f"max(rankwatch_rank_resident_memory_bytes{{{RANK}}})", "resident"),
-            Query(f"max(rankwatch_rank_swap_bytes{{{RANK}}})", "swapped out"),
+            Query(f"max by (state) (rankwatch_rank_memory_bytes{{{RANK}}})", "{{state}}"),
             unit="bytes",
             size=Size(12),
         ),
@@ -55,9 +52,7 @@ def panels() -> list[Panel]:
             "What its GPU is busy with",
             "Shares of compute units that were busy, that did tensor operations, and of the memory's bandwidth; only "
             "GPUs that report it (from Hopper and MI300 on). A waiting collective keeps only a few units busy.",
-            Query(f"max(rankwatch_gpu_sm_active_ratio{{{CLUSTER}}} {ITS_GPU})", "compute units"),
-            Query(f"max(rankwatch_gpu_tensor_active_ratio{{{CLUSTER}}} {ITS_GPU})", "tensor operations"),
-            Query(f"max(rankwatch_gpu_dram_active_ratio{{{CLUSTER}}} {ITS_GPU})", "memory"),
+            Query(f"max by (unit) (rankwatch_gpu_active_ratio{{{CLUSTER}}} {ITS_GPU})", "{{unit}}"),
             unit="percentunit",
             size=Size(12),
             most=1,

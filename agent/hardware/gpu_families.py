@@ -32,18 +32,11 @@ UTILIZATION = gauge(
     "rankwatch_gpu_utilization_ratio",
     "Share of the driver's last sample period (at most 1 s) in which a kernel ran on the GPU.",
 )
-SM_ACTIVE = gauge("rankwatch_gpu_sm_active_ratio",
-    "Share of busy compute units (streaming multiprocessors), mean over the time between the last two looks. Only "
-    "NVIDIA GPUs from Hopper on, without MIG.",
-    "1 per GPU that reports it")
-TENSOR_ACTIVE = gauge("rankwatch_gpu_tensor_active_ratio",
-    "Share of the time between the last two looks in which the compute units did tensor operations, mean over the "
-    "units. Only NVIDIA GPUs from Hopper on, without MIG.",
-    "1 per GPU that reports it")
-DRAM_ACTIVE = gauge("rankwatch_gpu_dram_active_ratio",
-    "Used share of the memory bandwidth, mean over the time between the last two looks. Only NVIDIA GPUs from Hopper "
-    "on, without MIG, and AMD GPUs with a gpu_metrics table of version 1.6 or later.",
-    "1 per GPU that reports it")
+ACTIVE = gauge("rankwatch_gpu_active_ratio",
+    "Mean between the last two looks, by unit. sm: share of busy compute units (streaming multiprocessors); tensor: "
+    "share of the time in which they did tensor operations; dram: used share of the memory bandwidth. NVIDIA GPUs from "
+    "Hopper on, without MIG; dram also of AMD GPUs with a gpu_metrics table of version 1.6 or later.",
+    "up to 3 per GPU that reports it", "unit")
 MEMORY = gauge("rankwatch_gpu_memory_bytes", "Total memory of the GPU.")
 MEMORY_USED = gauge(
     "rankwatch_gpu_memory_used_bytes",
@@ -56,8 +49,9 @@ CLOCKS_SECONDS = counter("rankwatch_gpu_clocks_event_seconds_total",
     "5 to 8 per GPU", "reason")
 POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU and its memory draw.")
 POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")
-TEMPERATURE = gauge("rankwatch_gpu_temperature_celsius", "Temperature of the GPU's core (AMD: its hottest spot).")
-MEMORY_TEMPERATURE = gauge("rankwatch_gpu_memory_temperature_celsius", "Temperature of the GPU's memory.")
+TEMPERATURE = gauge("rankwatch_gpu_temperature_celsius",
+    "Temperature of a part of the GPU: core (AMD: its hottest spot) or memory.",
+    "1 to 2 per GPU", "part")
 SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (streaming multiprocessors).")
 ECC_ERRORS = counter("rankwatch_gpu_ecc_errors_total",
     "Memory errors since the driver was loaded (label lifetime: volatile), by type: corrected or uncorrected.",

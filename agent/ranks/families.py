@@ -38,15 +38,11 @@ RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
 RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
     "When the rank last completed an operation, by its records; absent without records.",
     _RANK, "1 per rank with records", "max")
-RANKS_DUPLICATE = Family("rankwatch_rank_duplicates", "gauge",
-    "Live processes that are not exported because another live process already has their job_id and rank.",
-    aggregate="sum")
-RANKS_UNIDENTIFIED = Family("rankwatch_rank_processes_unidentified", "gauge",
-    "Live processes that initialised NCCL and whose rank is not known: environment not readable and no records.",
-    aggregate="sum")
-RANKS_UNREADABLE = Family("rankwatch_rank_environments_unreadable", "gauge",
-    "Live rank processes whose environment the agent may not read: for jobs of other users it needs CAP_SYS_PTRACE.",
-    aggregate="sum")
+IDENTITY_PROBLEMS = Family("rankwatch_rank_identity_problems", "gauge",
+    "Live rank processes by problem. duplicate: not exported, because another live process has their job_id and rank. "
+    "unreadable: the agent may not read their environment (for jobs of other users it needs CAP_SYS_PTRACE). "
+    "unidentified: no environment and no record names their rank.",
+    ("problem",), "3 per node", "sum")
 RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
     "Processes, writers and members of communicators that were left out because the rank table was full.",
     aggregate="sum")
@@ -73,7 +69,7 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
 
 FAMILIES: tuple[Family, ...] = (
     RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS,
-    RANKS_DUPLICATE, RANKS_UNIDENTIFIED, RANKS_UNREADABLE, RANKS_REFUSED, NODE_TIME,
+    IDENTITY_PROBLEMS, RANKS_REFUSED, NODE_TIME,
     JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
 )  # fmt: skip
 
@@ -83,9 +79,11 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield from _ranks(snapshot.ranks)
     yield from _jobs(snapshot.ranks)
     yield from _communicators(snapshot.ranks)
-    yield RANKS_DUPLICATE.single(snapshot.duplicates)
-    yield RANKS_UNIDENTIFIED.single(snapshot.unidentified)
-    yield RANKS_UNREADABLE.single(snapshot.unreadable)
+    problems = IDENTITY_PROBLEMS.rows()
+    problems.add(("duplicate",), snapshot.duplicates)
+    problems.add(("unidentified",), snapshot.unidentified)
+    problems.add(("unreadable",), snapshot.unreadable)
+    yield problems.metric
     yield RANKS_REFUSED.single(snapshot.refused)
     yield NODE_TIME.single(snapshot.taken_seconds)
 

@@ -15,18 +15,19 @@ RAS_ERRORS = gpu_families.counter("rankwatch_gpu_ras_errors_total",
     "2 to 3 per GPU and block", "block", "type")
 # fmt: on
 _NUMBERS = {
-    "busy_percent": (gpu_families.UTILIZATION, 0.01),
-    "memory_bytes": (gpu_families.MEMORY, 1.0),
-    "memory_used_bytes": (gpu_families.MEMORY_USED, 1.0),
-    "pcie_replays": (gpu_families.PCIE_REPLAYS, 1.0),
-    "temp/junction/input": (gpu_families.TEMPERATURE, 1e-3),
-    "temp/mem/input": (gpu_families.MEMORY_TEMPERATURE, 1e-3),
-    "power/ppt/average": (gpu_families.POWER, 1e-6),
-    "power/ppt/input": (gpu_families.POWER, 1e-6),
-    "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6),
-    "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0),
+    "busy_percent": (gpu_families.UTILIZATION, 0.01, ()),
+    "memory_bytes": (gpu_families.MEMORY, 1.0, ()),
+    "memory_used_bytes": (gpu_families.MEMORY_USED, 1.0, ()),
+    "pcie_replays": (gpu_families.PCIE_REPLAYS, 1.0, ()),
+    "temp/junction/input": (gpu_families.TEMPERATURE, 1e-3, ("core",)),
+    "temp/mem/input": (gpu_families.TEMPERATURE, 1e-3, ("memory",)),
+    "power/ppt/average": (gpu_families.POWER, 1e-6, ()),
+    "power/ppt/input": (gpu_families.POWER, 1e-6, ()),
+    "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6, ()),
+    "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0, ()),
 }
-"""Maps values and sensors to their family and the factor to its unit. The first present value of a family is used."""
+"""Maps values and sensors to their family, the factor to its unit, and their further labels. The first present value
+of a series is used."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,
@@ -35,8 +36,8 @@ FAMILIES = (
     gpu_families.PROCESSES,
     gpu_families.ECC_ERRORS,
     gpu_families.CLOCKS_SECONDS,
-    *dict.fromkeys(family for family, _ in _NUMBERS.values()),
-    gpu_families.DRAM_ACTIVE,
+    *dict.fromkeys(family for family, _, _ in _NUMBERS.values()),
+    gpu_families.ACTIVE,
     RAS_ERRORS,
 )
 
@@ -73,17 +74,17 @@ def render(snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
         for reason, seconds in snapshot.lowered_seconds.get(gpu.pci, {}).items():
             rows[gpu_families.CLOCKS_SECONDS].add((*labels, reason), seconds)
         if gpu.pci in snapshot.memory_active:
-            rows[gpu_families.DRAM_ACTIVE].add(labels, snapshot.memory_active[gpu.pci])
+            rows[gpu_families.ACTIVE].add((*labels, "dram"), snapshot.memory_active[gpu.pci])
     return [row.metric for row in rows.values()]
 
 
 def _numbers(rows: Mapping[Family, Rows], labels: tuple[str, str], values: Mapping[str, float]) -> None:
-    shown: dict[Family, float] = {}
-    for name, (family, factor) in _NUMBERS.items():
+    shown: dict[tuple[Family, tuple[str, ...]], float] = {}
+    for name, (family, factor, further) in _NUMBERS.items():
         if name in values:
-            shown.setdefault(family, values[name] * factor)
-    for family, number in shown.items():
-        rows[family].add(labels, number)
+            shown.setdefault((family, further), values[name] * factor)
+    for (family, further), number in shown.items():
+        rows[family].add((*labels, *further), number)
 
 
 def _errors(rows: Mapping[Family, Rows], labels: tuple[str, str], errors: Mapping[str, Mapping[str, int]]) -> None:

@@ -17,15 +17,12 @@ EVENTS = Family(
     "whether the category can be the cause (root, cascade, confirmation, advice, benign, planned).",
     ("job_id", "rank", "category", "role"), "1 per rank and category seen, at most 1024 per job", "max")
 FIRST_ROOT = Family(
-    "rankwatch_job_log_first_root_info", "gauge",
-    "First root cause in the job's log since its ranks started. A strong cause replaces a weak one. host: the "
-    "host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
-    "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
-    ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
-FIRST_ROOT_SECONDS = Family(
     "rankwatch_job_log_first_root_timestamp_seconds", "gauge",
-    "Time when the line of rankwatch_job_log_first_root_info was read, or its file last written if that is earlier.",
-    ("job_id",), _EACH)
+    "First root cause in the job's log since its ranks started: when its line was read, or its file last written if "
+    "that is earlier. A strong cause replaces a weak one. host: the host that the line blames or comes from, empty if "
+    "unknown. advice, if certain: restart, restart_elsewhere (without the host), fix_program or fix_system. The series "
+    "ends when the training makes progress.",
+    ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
 LAST_WORK = Family(
     "rankwatch_job_log_last_work", "gauge",
     "Number of the last operation in the process group that the rank had enqueued or completed (what) when its "
@@ -58,7 +55,7 @@ CHECKPOINT_BEGAN = _training(
     "1 per job that saves a checkpoint",
 )
 FAMILIES = (
-    EVENTS, FIRST_ROOT, FIRST_ROOT_SECONDS, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
+    EVENTS, FIRST_ROOT, LAST_WORK, ITERATION, ITERATION_SECONDS, CHECKPOINT_LAST,
     CHECKPOINT_SECONDS, CHECKPOINT_BEGAN,
 )  # fmt: skip
 _OF_TRAINING = {
@@ -78,8 +75,7 @@ def render(logs: PublishedLogs) -> Iterable[Metric]:
             rows[EVENTS].add((job.job_id, rank, category, role), count)
         if job.root is not None:
             root, advice = job.root, failures().advice.get(job.root.category, "")
-            rows[FIRST_ROOT].add((job.job_id, root.category, root.rank, root.host, advice), 1.0)
-            rows[FIRST_ROOT_SECONDS].add((job.job_id,), root.seconds)
+            rows[FIRST_ROOT].add((job.job_id, root.category, root.rank, root.host, advice), root.seconds)
         for position in job.positions:
             rows[LAST_WORK].add((job.job_id, position.rank, position.group, "enqueued"), position.enqueued)
             rows[LAST_WORK].add((job.job_id, position.rank, position.group, "completed"), position.completed)

@@ -33,27 +33,24 @@ DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
     "user's file had its name, and was moved away. none: the prolog made none; then the TaskProlog tries, and the "
     "job's output says if that fails too.",
     ("job_id", "trouble"), "1 per job in trouble", "max")
-END = Family("rankwatch_job_end_info", "gauge",
-    "How the scheduler ended a job here in the last hour; always 1. state: BOOT_FAIL, CANCELLED, COMPLETED, DEADLINE, "
-    "FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN if only an exit status of 0 is "
-    "known, which a cancelled job has too. One node of the job exports the scheduler's state: combine by job_id.",
-    ("job_id", "state", "reason", "code", "signal"), _ENDED)
-END_TIME = Family("rankwatch_job_end_timestamp_seconds", "gauge",
-    "When the scheduler ended a job here in the last hour, by the node's clock.",
-    ("job_id",), _ENDED, "max")
+END = Family("rankwatch_job_end_timestamp_seconds", "gauge",
+    "When the scheduler ended a job here in the last hour, by the node's clock, and how. state: BOOT_FAIL, CANCELLED, "
+    "COMPLETED, DEADLINE, FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN if only an "
+    "exit status of 0 is known, which a cancelled job has too. One node of the job exports the scheduler's state: "
+    "combine by job_id.",
+    ("job_id", "state", "reason", "code", "signal"), _ENDED, "max")
 # fmt: on
-FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END, END_TIME)
+FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END)
 
 
 def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     """Return the families of the jobs."""
     allocation, gpus, trouble = ALLOCATION.rows(), GPU.rows(), DIRECTORY_TROUBLE.rows()
-    end, end_time = END.rows(), END_TIME.rows()
+    end = END.rows()
     for job in jobs:
         file, ending = job.file, job.ending
         if ending is not None:
-            end.add((file.job_id, ending.state, ending.reason, ending.code, ending.signal), 1.0)
-            end_time.add((file.job_id,), float(file.ended or 0))
+            end.add((file.job_id, ending.state, ending.reason, ending.code, ending.signal), float(file.ended or 0))
             continue
         nodes = str(file.nodes) if file.nodes else ""
         who = map(clean_label, (file.user, file.account, file.partition, file.cluster, file.name))
@@ -62,7 +59,7 @@ def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
             gpus.add((file.job_id, gpu), 1.0)
         if file.records in DIRECTORY_TROUBLES:
             trouble.add((file.job_id, file.records), 1.0)
-    return [rows.metric for rows in (allocation, gpus, trouble, end, end_time)]
+    return [rows.metric for rows in (allocation, gpus, trouble, end)]
 
 
 INTERVAL_SECONDS = 1.0

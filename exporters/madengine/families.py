@@ -18,12 +18,9 @@ _EACH = "1 per node of a madengine run"
 STATE = Family(
     "rankwatch_madengine_task_state", "gauge",
     "State of the node's task: started, running (madengine runs), returned (madengine ended with code 0), exited, or "
-    "lost (no last line, no live rank, and no output for 60 s); always 1.",
-    (*_TASK, "state"), _EACH, "max")
-CODE = Family(
-    "rankwatch_madengine_task_exit_code", "gauge",
-    "Exit code in the last line of the node's task; absent before that line.",
-    _TASK, _EACH, "max")
+    "lost (no last line, no live rank, and no output for 60 s); always 1. code: the exit status in its last line, "
+    "empty before that line.",
+    (*_TASK, "state", "code"), _EACH, "max")
 CONTRADICTED = Family(
     "rankwatch_madengine_contradicted", "gauge",
     "1 if madengine counts a failed task as a success. reason: the task was lost, exited with a code other than 0 "
@@ -52,7 +49,7 @@ RESULT_SECONDS = Family(
     "Test duration in the newest row of each model and metric in perf.csv.",
     ("model", "metric"), "1 per model and metric in perf.csv, at most 256", "max")
 # fmt: on
-FAMILIES = (STATE, CODE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS)
+FAMILIES = (STATE, CONTRADICTED, PERFORMANCE, MISSING, RUN, RESULT_SECONDS)
 
 
 class ShownTask(msgspec.Struct, frozen=True):
@@ -107,9 +104,7 @@ def _site(rows: Mapping[Family, Rows], facts: SiteFacts) -> None:
 def _task(rows: Mapping[Family, Rows], shown: ShownTask) -> None:
     task, label = shown.task, (shown.job_id, str(shown.node_rank))
     if shown.state is not None:
-        rows[STATE].add((*label, shown.state), 1.0)
-    if task.code is not None:
-        rows[CODE].add(label, task.code)
+        rows[STATE].add((*label, shown.state, "" if task.code is None else str(task.code)), 1.0)
     if shown.contradiction is not None:
         rows[CONTRADICTED].add((*label, shown.contradiction), 1.0)
     for metric, value in task.results.items():

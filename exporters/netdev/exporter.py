@@ -1,7 +1,7 @@
 """Reads network devices in sysfs (/sys/class/net), in its own thread."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -18,29 +18,28 @@ _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 INTERVAL_SECONDS = 15.0
 
 
-def _counter(name: str, text: str) -> Family:
-    return Family(name, "counter", text, ("device",), "1 per device")
-
-
 # fmt: off
-CARRIER_CHANGES = _counter("rankwatch_netdev_carrier_changes_total", "Times that the link went up or down.")
-RECEIVE_ERRORS = _counter("rankwatch_netdev_receive_errors_total", "Packets received with an error.")
-RECEIVE_DROPS = _counter("rankwatch_netdev_receive_dropped_total",
-    "Packets received and dropped because a buffer was full.")
+CARRIER_CHANGES = Family("rankwatch_netdev_carrier_changes_total", "counter",
+    "Times that the link went up or down.",
+    ("device",), "1 per device")
+RECEIVE_LOSSES = Family("rankwatch_netdev_receive_losses_total", "counter",
+    "Received packets that were lost, by reason: error, or dropped because a buffer was full.",
+    ("device", "reason"), "2 per device")
 # fmt: on
-_FILES = {
-    CARRIER_CHANGES: "carrier_changes",
-    RECEIVE_ERRORS: "statistics/rx_errors",
-    RECEIVE_DROPS: "statistics/rx_dropped",
+_FILES: Mapping[str, tuple[Family, tuple[str, ...]]] = {
+    "carrier_changes": (CARRIER_CHANGES, ()),
+    "statistics/rx_errors": (RECEIVE_LOSSES, ("error",)),
+    "statistics/rx_dropped": (RECEIVE_LOSSES, ("dropped",)),
 }
-FAMILIES = (*_FILES, pause.FRAMES)
+"""The families of a device's files, and their further labels."""
+FAMILIES = (CARRIER_CHANGES, RECEIVE_LOSSES, pause.FRAMES)
 
 
 class NetworkDevice(msgspec.Struct, frozen=True):
-    """A device: its name, its readable values by family, and its driver (empty if unknown)."""
+    """A device: its name, its readable values by file, and its driver (empty if unknown)."""
 
     name: str
-    values: dict[Family, float]
+    values: dict[str, float]
     driver: str = ""
 
 
@@ -52,8 +51,8 @@ def read_devices(sys_root: Path) -> tuple[NetworkDevice, ...]:
 
 
 def _device(folder: Path, name: str) -> NetworkDevice:
-    numbers = {family: sysfs.read_number(folder / file) for family, file in _FILES.items()}
-    values = {family: float(number) for family, number in numbers.items() if number is not None}
+    numbers = {file: sysfs.read_number(folder / file) for file in _FILES}
+    values = {file: float(number) for file, number in numbers.items() if number is not None}
     try:
         driver = (folder / "device/driver").readlink().name
     except OSError:
@@ -106,8 +105,9 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
         """Return the families, with one series for each value that was read."""
         rows = {family: family.rows() for family in FAMILIES}
         for device in snapshot.devices:
-            for family, value in device.values.items():
-                rows[family].add((device.name,), value)
+            for file, value in device.values.items():
+                family, further = _FILES[file]
+                rows[family].add((device.name, *further), value)
             for direction, priority, frames in snapshot.pauses.get(device.name, ()):
                 rows[pause.FRAMES].add((device.name, direction, priority), frames)
         return [row.metric for row in rows.values()]

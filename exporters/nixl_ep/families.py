@@ -23,8 +23,10 @@ BANDWIDTH = Family(
     "rankwatch_nixl_ep_bandwidth_bytes_per_second", "gauge",
     "Last bandwidth that the rank measured for its payload, by stage: dispatch, combine, or both together (combined).",
     (*_RANK, "stage"), "1 to 3 per rank of a NIXL-EP run", "max")
-PHASE = _of_rank("rankwatch_nixl_ep_phase", "Phase that the rank began last, from 0.")
-ENDED = _of_rank("rankwatch_nixl_ep_phase_ended", "Phase that the rank ended last, from 0.")
+PHASE = Family(
+    "rankwatch_nixl_ep_phase", "gauge",
+    "Last phase, from 0, by event: begun or ended by the rank; completed, as the launcher reported (rank is empty).",
+    (*_RANK, "event"), "2 per rank of a NIXL-EP run, 1 per run with a launcher's output", "max")
 BEGAN = _of_rank(
     "rankwatch_nixl_ep_phase_start_timestamp_seconds", "Time when the log showed the start of the rank's newest phase."
 )
@@ -38,16 +40,12 @@ PLANNED_EXIT = Family(
     "1 while the rank's end is planned: the job's plan kills it in this phase, it has completed its last phase, or it "
     "logged that it leaves. Its exit does not alert.",
     _RANK, "1 per rank with a planned end", "max")
-COMPLETED = Family(
-    "rankwatch_nixl_ep_phase_completed", "gauge",
-    "Last phase that the launcher reported as completed, from 0.",
-    ("job_id",), "1 per NIXL-EP run with a launcher's output", "max")
 FAILED = Family(
     "rankwatch_nixl_ep_failure_info", "gauge",
     "Failure category of the run; always 1. A planned end of srun is not a failure.",
     ("job_id", "category"), "1 per run that failed", "max")
 # fmt: on
-FAMILIES = (BANDWIDTH, PHASE, ENDED, BEGAN, TOOK, EXPECTED, COMPLETED, PLANNED_EXIT, FAILED)
+FAMILIES = (BANDWIDTH, PHASE, BEGAN, TOOK, EXPECTED, PLANNED_EXIT, FAILED)
 
 
 class EpSnapshot(msgspec.Struct, frozen=True):
@@ -82,7 +80,10 @@ def _rank(rows: Mapping[Family, Rows], label: tuple[str, str], rank: RankRun) ->
         if measured.bytes_per_second is not None:
             rows[BANDWIDTH].add((*label, stage), measured.bytes_per_second)
     began = None if rank.phase is None else rank.began_seconds
-    for family, value in ((PHASE, rank.phase), (BEGAN, began), (ENDED, rank.ended), (TOOK, rank.phase_seconds)):
+    for event, phase in (("begun", rank.phase), ("ended", rank.ended)):
+        if phase is not None:
+            rows[PHASE].add((*label, event), phase)
+    for family, value in ((BEGAN, began), (TOOK, rank.phase_seconds)):
         if value is not None:
             rows[family].add(label, value)
 
@@ -92,6 +93,6 @@ def _job(rows: Mapping[Family, Rows], job_id: str, run: JobRun, snapshot: EpSnap
     if plan is not None and phase is not None:
         rows[EXPECTED].add((job_id,), len(plan.expected(phase)))
     if run.completed is not None:
-        rows[COMPLETED].add((job_id,), run.completed)
+        rows[PHASE].add((job_id, "", "completed"), run.completed)
     if category := run.failure(plan, snapshot.now):
         rows[FAILED].add((job_id, category), 1.0)

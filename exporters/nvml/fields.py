@@ -42,17 +42,17 @@ FIELDS: Mapping[str, Field] = {
     "memory_used_bytes": Field(gpu_families.MEMORY_USED, _BYTES),
     "power_milliwatts": Field(gpu_families.POWER, 10_000_000, per=1000),
     "power_limit_milliwatts": Field(gpu_families.POWER_LIMIT, 10_000_000, per=1000),
-    "temperature_celsius": Field(gpu_families.TEMPERATURE, 250),
-    "memory_temperature_celsius": Field(gpu_families.MEMORY_TEMPERATURE, 250),
+    "temperature_celsius": Field(gpu_families.TEMPERATURE, 250, ("core",)),
+    "memory_temperature_celsius": Field(gpu_families.TEMPERATURE, 250, ("memory",)),
     "sm_clock_megahertz": Field(gpu_families.SM_CLOCK, 20_000, times=1_000_000),
     "ecc_corrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("corrected", "volatile")),
     "ecc_uncorrected_volatile": Field(gpu_families.ECC_ERRORS, _LONG_COUNT, ("uncorrected", "volatile")),
     "pcie_replays": Field(gpu_families.PCIE_REPLAYS, _COUNT),
     "nvlink_transmit_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("transmit",), times=1024),
     "nvlink_receive_kibibytes": Field(NVLINK_BYTES, _LONG_COUNT, ("receive",), times=1024),
-    "sm_active_percent": Field(gpu_families.SM_ACTIVE, 100, per=100),
-    "tensor_active_percent": Field(gpu_families.TENSOR_ACTIVE, 100, per=100),
-    "dram_active_percent": Field(gpu_families.DRAM_ACTIVE, 100, per=100),
+    "sm_active_percent": Field(gpu_families.ACTIVE, 100, ("sm",), per=100),
+    "tensor_active_percent": Field(gpu_families.ACTIVE, 100, ("tensor",), per=100),
+    "dram_active_percent": Field(gpu_families.ACTIVE, 100, ("dram",), per=100),
 }
 FAMILIES = tuple(dict.fromkeys(field.family for field in FIELDS.values()))
 JUDGED: Mapping[str, int] = {

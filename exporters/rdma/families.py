@@ -36,7 +36,7 @@ RESOURCES = Family("rankwatch_rdma_resources", "gauge",
 # fmt: on
 TELLING = frozenset(
     {
-        *("symbol_error", "local_link_integrity_errors", "link_error_recovery"),
+        *("link_downed", "symbol_error", "local_link_integrity_errors", "link_error_recovery"),
         *("port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
     }
 )
@@ -97,15 +97,14 @@ PORT_INFO = _gauge("rankwatch_rdma_port_info",
 PORT_STATE = _gauge("rankwatch_rdma_port_state_id",
     "The port's logical state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER.")
 PORT_RATE = _gauge("rankwatch_rdma_port_rate_bytes_per_second", "The rate that the port has negotiated.")
-RECEIVED = _counter("rankwatch_rdma_received_bytes_total",
-    "Data received by the port (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes).")
-SENT = _counter("rankwatch_rdma_transmitted_bytes_total",
-    "Data sent by the port (port_xmit_data; EFA: tx_bytes; ionic: tx_rdma_ucast_bytes).")
-LINK_DOWNED = _counter("rankwatch_rdma_link_downed_total", "Times that the link failed to recover and went down.")
+DATA = _counter("rankwatch_rdma_data_bytes_total",
+    "Data that the port received (port_rcv_data; EFA: rx_bytes; ionic: rx_rdma_ucast_bytes) and sent (port_xmit_data; "
+    "EFA: tx_bytes; ionic: tx_rdma_ucast_bytes). direction: receive or transmit.",
+    "2 per port", "direction")
 COUNTER = _counter("rankwatch_rdma_port_counter_total",
     "Other counters of the port, by their names in the sysfs folder counters: only faults and congestion, or all "
-    "counters if all_counters is set.",
-    "6 per port, or about 20", "counter")
+    "counters if all_counters is set. link_downed: times that the link failed to recover and went down.",
+    "7 per port, or about 20", "counter")
 HARDWARE_COUNTER = _counter("rankwatch_rdma_hardware_counter_total",
     "Other counters that the driver has for the port, by their names in the sysfs folder hw_counters: only "
     "retransmissions and congestion, or all counters if all_counters is set.",
@@ -116,14 +115,10 @@ SWITCH_INFO = _gauge("rankwatch_rdma_switch_info",
     "1 per port in the file, if there is one", "switch", "switch_port")
 # fmt: on
 FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
-_NAMED = {
-    "port_rcv_data": (RECEIVED, WORD_BYTES),
-    "port_xmit_data": (SENT, WORD_BYTES),
-    "link_downed": (LINK_DOWNED, 1),
-}
-_NAMED_OF_DRIVER = {
-    "efa": {"rx_bytes": RECEIVED, "tx_bytes": SENT},
-    "ionic": {"rx_rdma_ucast_bytes": RECEIVED, "tx_rdma_ucast_bytes": SENT},
+_DIRECTIONS = {"port_rcv_data": "receive", "port_xmit_data": "transmit"}
+_DIRECTIONS_OF_DRIVER = {
+    "efa": {"rx_bytes": "receive", "tx_bytes": "transmit"},
+    "ionic": {"rx_rdma_ucast_bytes": "receive", "tx_rdma_ucast_bytes": "transmit"},
 }
 """Drivers that answer no MADs lack the folder counters: their byte counts are among the hardware counters."""
 
@@ -160,20 +155,20 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
                 rows[PORT_RATE].add(labels, port.rate)
             if connected := snapshot.switches.get(labels) or snapshot.neighbours.get(port.netdev):
                 rows[SWITCH_INFO].add((*labels, *connected), 1)
-            _counters(rows, labels, port, snapshot.all_counters, _NAMED_OF_DRIVER.get(device.driver, {}))
+            _counters(rows, labels, port, snapshot.all_counters, _DIRECTIONS_OF_DRIVER.get(device.driver, {}))
     return [row.metric for row in rows.values()]
 
 
 def _counters(
-    rows: Mapping[Family, Rows], labels: Place, port: Port, is_every: bool, of_driver: Mapping[str, Family]
+    rows: Mapping[Family, Rows], labels: Place, port: Port, is_every: bool, of_driver: Mapping[str, str]
 ) -> None:
     for counter, value in port.counters.items():
-        if named := _NAMED.get(counter):
-            rows[named[0]].add(labels, value * named[1])
+        if direction := _DIRECTIONS.get(counter):
+            rows[DATA].add((*labels, direction), value * WORD_BYTES)
         elif is_every or counter in TELLING:
             rows[COUNTER].add((*labels, counter), value)
     for counter, value in port.hardware_counters.items():
         if counter in of_driver:
-            rows[of_driver[counter]].add(labels, value)
+            rows[DATA].add((*labels, of_driver[counter]), value)
         elif counter in TELLING_OF_DRIVER or (is_every and not counter.startswith(_VALUES)):
             rows[HARDWARE_COUNTER].add((*labels, counter), value)

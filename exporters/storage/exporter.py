@@ -32,9 +32,8 @@ SUCCESS = _gauge("rankwatch_storage_probe_success",
     "directory or the first bytes of a file. Absent until the first probe ends or passes its deadline.")
 DURATION = _gauge("rankwatch_storage_probe_duration_seconds",
     "Duration of the last probe, or the time since the running probe started; the greater of the two.")
-HUNG = _gauge("rankwatch_storage_probe_hung", "1 while a probe has been running for longer than its deadline, else 0.")
 # fmt: on
-FAMILIES = (SUCCESS, DURATION, HUNG)
+FAMILIES = (SUCCESS, DURATION)
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 
@@ -105,7 +104,6 @@ class StorageExporter:
         rows = {family: family.rows() for family in FAMILIES}
         for probe in snapshot:
             path, hung = (probe.path,), hangs(self._config, probe)
-            rows[HUNG].add(path, float(hung))
             if probe.ok is not None or hung:
                 rows[SUCCESS].add(path, float(bool(probe.ok) and not hung))
                 rows[DURATION].add(path, max(probe.seconds, probe.under_way_seconds))

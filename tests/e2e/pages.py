@@ -75,8 +75,8 @@ rankwatch_communicator_stalled{comm="aa01",job_id="JOB"} 1
 rankwatch_communicator_stalled{comm="bb01",job_id="JOB"} 0
 rankwatch_communicator_suspect{comm="aa01",comm_rank="7",gpu="3",host="n1",job_id="JOB",rank="7",reason="missing"} 1
 rankwatch_communicator_rank_lag{collective="AllReduce",comm="aa01",comm_rank="5",job_id="JOB",rank="5"} 10
-rankwatch_communicator_async_error{comm="aa01",comm_rank="1",error="remote_error",job_id="JOB",rank="1"} 1
-rankwatch_communicator_init_error{comm="aa01",comm_rank="3",error="system_error",job_id="JOB",rank="3"} 1
+rankwatch_communicator_async_error{comm="aa01",comm_rank="1",error="remote_error",job_id="JOB",phase="run",rank="1"} 1
+rankwatch_communicator_async_error{comm="aa01",comm_rank="3",error="system_error",job_id="JOB",phase="init",rank="3"} 1
 rankwatch_communicator_aborted{comm="aa01",comm_rank="2",job_id="JOB",rank="2"} 1
 rankwatch_ras_events_total{event="PEER_DEAD"} 0
 """  # noqa: E501  # lines of a page
@@ -121,16 +121,16 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     yield _rows(health.RANK_UNHEALTHY, *(((job_id, rank, check), 1.0) for check in STRUCK))
     yield _rows(nvml.LINK_FLAGGED, (("0", "GPU-0", "3"), 0.6))
     yield _rows(rank_families.RANK_INFO, ((job_id, rank, "0", "0", "GPU-0", "", "", "1", "", "", ""), 1.0))
-    for family in (gpu_families.SM_ACTIVE, gpu_families.TENSOR_ACTIVE, gpu_families.DRAM_ACTIVE):
-        yield _rows(family, (("0", "GPU-0"), 0.1))
+    yield _rows(gpu_families.ACTIVE, *((("0", "GPU-0", unit), 0.1) for unit in ("sm", "tensor", "dram")))
     yield _rows(FOREIGN, (("0", "GPU-0", "ann"), 1.0))
     yield _rows(job_log.EVENTS, ((job_id, rank, "port_error", "root"), 2.0))
-    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here", "restart_elsewhere"), 1.0))
-    yield _rows(job_log.FIRST_ROOT_SECONDS, ((job_id,), since))
+    yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here", "restart_elsewhere"), since))
     yield _rows(pause.FRAMES, (("eth0", "receive", "3"), 7.0))
     yield _rows(rdma.SWITCH_INFO, (("mlx5_0", "1", "leaf1", "7"), 1.0))
-    for family in (usage.IO_WAIT, usage.MAJOR_FAULTS, usage.SWAP, usage.CHILDREN_STOPPED):
+    for family in (usage.MAJOR_FAULTS, usage.CHILDREN_STOPPED):
         yield _rows(family, ((job_id, rank), 1.0))
+    yield _rows(usage.WAIT, ((job_id, rank, "io"), 1.0))
+    yield _rows(usage.MEMORY, ((job_id, rank, "swapped"), 1.0))
     yield _rows(usage.BLOCKED_THREADS, ((job_id, rank, "nfs"), 2.0))
     yield _rows(usage.PRESSURE_WAITING, ((job_id, "memory"), 3.0))
     yield _rows(usage.THROTTLED, ((job_id,), 4.0))

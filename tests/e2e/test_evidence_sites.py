@@ -132,7 +132,9 @@ def test_what_the_log_says(tmp_path: Path) -> None:
             agent.wait_for_states({"0": "alive", "1": "alive"})
             file.write(f"logged in with {PLANTED}\n{LOG_LINE}")
             file.flush()
-            wait_until(lambda: agent.samples("rankwatch_job_log_first_root_info"), LOOK_SECONDS, "the log's cause")
+            wait_until(
+                lambda: agent.samples("rankwatch_job_log_first_root_timestamp_seconds"), LOOK_SECONDS, "the log's cause"
+            )
             ranks[1].send_signal(signal.SIGABRT)
             shown = site.shown_in_time()
     line = shown.partition("Time line")[2]

@@ -99,7 +99,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
             command = (*NOBODY, sys.executable, "-B", "-m", "agent")
             home = open_directory / "agent-home"
             with Agent(home, {"exporters": sections}, node=node, command=command, root=open_directory) as agent:
-                agent.wait_for("rankwatch_rank_environments_unreadable", 4)
+                agent.wait_for("rankwatch_rank_identity_problems", 4, problem="unreadable")
                 agent.wait_for_states(alive(4), 15.0)
                 assert pids(agent) == {str(rank): job.pid(rank) for rank in range(4)}
                 [job_id] = {sample.labels["job_id"] for sample in agent.samples("rankwatch_rank_up")}

@@ -128,7 +128,7 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
     else:
         assert [shown[rank] for rank in "0123"] == sorted(shown.values())
     assert agent.samples("rankwatch_job_expected_ranks") == []
-    assert agent.value("rankwatch_rank_duplicates") == 0
+    assert agent.value("rankwatch_rank_identity_problems", problem="duplicate") == 0
     slurm.node.kill(shown["2"], signal.SIGSEGV)
     agent.wait_for_ending("2", CRASHED)
     agent.wait_for_states(alive(4) | {"2": "dead"})

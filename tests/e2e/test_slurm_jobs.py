@@ -66,8 +66,8 @@ def begin(site: Site, agent: Agent, *options: str, end: Path | None = None, stat
 
 
 def told(agent: Agent) -> list[str]:
-    """Return the states that job_end_info has of the job."""
-    return [each.labels["state"] for each in of_job(agent, "rankwatch_job_end_info")]
+    """Return the states that job_end_timestamp_seconds has of the job."""
+    return [each.labels["state"] for each in of_job(agent, "rankwatch_job_end_timestamp_seconds")]
 
 
 def of_job(agent: Agent, name: str) -> list[Series]:
@@ -123,8 +123,8 @@ def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
     site.slurm.cancel(array)
 
     def ends() -> list[str]:
-        found = agent.samples("rankwatch_job_end_info")
-        return [each.labels["state"] for each in found if each.labels["job_id"] in tasks]
+        ended = agent.samples("rankwatch_job_end_timestamp_seconds")
+        return [series.labels["state"] for series in ended if series.labels["job_id"] in tasks]
 
     wait_until(lambda: ends() == ["CANCELLED"] * 2, END_SECONDS + WORD_SECONDS, "both ends")
 

@@ -47,7 +47,7 @@ def test_a_jobs_log_needs_no_pattern(slurm: Slurm, tmp_path: Path, step_output: 
         try:
             agent.wait_for_states(alive(2), START_SECONDS)
             [root] = wait_until(
-                lambda: agent.samples("rankwatch_job_log_first_root_info", job_id=agent.job_id),
+                lambda: agent.samples("rankwatch_job_log_first_root_timestamp_seconds", job_id=agent.job_id),
                 LOOK_SECONDS,
                 "the first root",
             )

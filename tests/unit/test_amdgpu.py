@@ -169,11 +169,11 @@ async def test_the_memorys_share_between_looks(root: Path) -> None:
     for cycles, memory in ((1000, 0), (2000, 30_000), (3000, 90_000)):
         await asyncio.to_thread(write_table, root, (0xFFFF,) * 8, cycles, memory)
         await node.look()
-        shown.append(node.series("dram_active"))
+        shown.append(node.series("gpu_active"))
     await asyncio.to_thread((root / "sys/class/drm/card1/device/gpu_metrics").unlink)
     await node.look()
-    family = "rankwatch_gpu_dram_active_ratio"
-    assert [*shown, node.series("dram_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
+    family = "rankwatch_gpu_active_ratio"
+    assert [*shown, node.series("gpu_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
 
 
 def test_uncorrectable_errors_that_rise_are_told() -> None:

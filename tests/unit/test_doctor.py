@@ -22,9 +22,10 @@ DOCUMENT = NodeDocument(
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
+PROBLEMS = "rankwatch_rank_identity_problems"
 GOOD = Facts(
     config_file=FILE, addresses=(":19028",), document=DOCUMENT,
-    samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], "rankwatch_rank_duplicates": [({}, 0.0)]},
+    samples={"rankwatch_helper_up": [({"helper": "ras"}, 1.0)], PROBLEMS: [({"problem": "duplicate"}, 0.0)]},
     records=(DumpDirectory("/var/lib/rankwatch/inspector", 0o1777, 0.5),), nvidia_device=True, watcher=WATCHER,
 )  # fmt: skip
 
@@ -55,9 +56,9 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "refused": (shown(configuration=Configuration(FILE, "line 3")), "configuration", "the agent refused it: line 3",
      "reload"),
     "another-file": (shown(configuration=Configuration("/tmp/x.yml")), "configuration", "uses another file", FILE),
-    "no-right": (counted("rankwatch_rank_environments_unreadable"), "rights", "2 rank processes", "--with-other-users"),
-    "no-rank": (counted("rankwatch_rank_processes_unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
-    "duplicates": (counted("rankwatch_rank_duplicates"), "ranks", "claim the job id and rank", "job_id_variables"),
+    "no-right": (counted(PROBLEMS, problem="unreadable"), "rights", "2 rank processes", "--with-other-users"),
+    "no-rank": (counted(PROBLEMS, problem="unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
+    "duplicates": (counted(PROBLEMS, problem="duplicate"), "ranks", "claim the job id and rank", "job_id_variables"),
     "no-interval": (counted("rankwatch_inspector_silent_ranks", reason="no_interval"), "inspector",
      "2 ranks have NCCL_INSPECTOR_ENABLE and write no records", "MICROSECONDS=100000"),
     "no-plugin": (counted("rankwatch_inspector_silent_ranks", reason="no_plugin"), "inspector", "(no_plugin)",

@@ -265,7 +265,7 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
 
     text = asyncio.run(run())
     assert told == [("2", "CANCELLED")]
-    assert b'rankwatch_job_end_info{code="",job_id="2",reason="",signal="",state="CANCELLED"} 1.0' in text
+    assert b'rankwatch_job_end_timestamp_seconds{code="",job_id="2",reason="",signal="",state="CANCELLED"}' in text
     assert b'rankwatch_job_allocation_info{account="",array_job_id="",array_task_id="",job_id="1"' in text
 
 

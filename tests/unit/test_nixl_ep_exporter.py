@@ -94,8 +94,7 @@ def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
     shown = node.look()
     assert [name for name in shown if "planned" in name] == ["planned_exit/4711/3"]
     assert shown["nixl_ep_expected_ranks/4711"] == 3.0
-    assert shown["nixl_ep_phase/4711/3"] == 1.0
-    assert shown["nixl_ep_phase_ended/4711/3"] == 0.0
+    assert (shown["nixl_ep_phase/4711/3/begun"], shown["nixl_ep_phase/4711/3/ended"]) == (1.0, 0.0)
 
 
 def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
@@ -141,7 +140,7 @@ def test_runs_go_on_after_a_restart(node: EpNode) -> None:
     """After a restart of the agent each rank is in the phase that it was in."""
     node.say(edge(0, "start", 2))
     before = node.look()
-    assert before["nixl_ep_phase/4711/0"] == 2.0
+    assert before["nixl_ep_phase/4711/0/begun"] == 2.0
     node.restart()
     assert node.look() == before
 
@@ -188,7 +187,7 @@ def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatc
     node.say(*(edge(rank, "start", 0) for rank in range(7)))
     node.look()
     node.say(edge(0, "start", 1))
-    assert node.look()["nixl_ep_phase/4711/0"] == 0.0
+    assert node.look()["nixl_ep_phase/4711/0/begun"] == 0.0
 
 
 def test_log_that_is_begun_anew() -> None:
@@ -268,7 +267,7 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "there,here"})
     node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
     (node.run_folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
-    assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4"]
+    assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4/begun"]
     node.end()
 
 

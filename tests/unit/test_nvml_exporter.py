@@ -155,7 +155,7 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
         await bench.look()
         assert bench.series("rankwatch_gpu_read_errors_total") == {("unknown",): 1.0, ("operating_system",): 1.0}
         assert bench.value("rankwatch_gpu_power_watts", gpu="3") is None
-        assert bench.value("rankwatch_gpu_memory_temperature_celsius", gpu="3") is None
+        assert bench.value("rankwatch_gpu_temperature_celsius", gpu="3", part="memory") is None
         assert bench.value("rankwatch_gpu_power_watts", gpu="4") == 612.345
 
 
@@ -456,13 +456,14 @@ async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str,
 
 # -- activity ----------------------------------------------------------------------------------------------------------
 
-ACTIVITY = ("rankwatch_gpu_sm_active_ratio", "rankwatch_gpu_tensor_active_ratio", "rankwatch_gpu_dram_active_ratio")
+ACTIVITY = "rankwatch_gpu_active_ratio"
+UNITS = ("sm", "tensor", "dram")
 NO_PERMISSION, LOST, UNKNOWN = "!4", "!15", "!999"
 
 
 def active(bench: Bench) -> set[str]:
     """The GPUs whose activity is shown."""
-    return {gpu for (gpu,) in bench.series(ACTIVITY[0])}
+    return {gpu for (gpu,) in bench.series(ACTIVITY, unit="sm")}
 
 
 async def test_a_gpu_without_activity(start: Start) -> None:
@@ -488,11 +489,11 @@ async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> N
     async with start() as bench:
         assert active(bench) == set()
         await bench.look()
-        assert [bench.value(name, gpu="3") for name in ACTIVITY] == [0.875, 0.4225, 0.31]
+        assert [bench.value(ACTIVITY, gpu="3", unit=unit) for unit in UNITS] == [0.875, 0.4225, 0.31]
         await bench.change({f"gpu3.{call}": UNKNOWN})
         await bench.look()
         assert active(bench) == {*"0124567"}
-        assert bench.value(ACTIVITY[1], gpu="3") == (0.4225 if call == "gpm.2" else None)
+        assert bench.value(ACTIVITY, gpu="3", unit="tensor") == (0.4225 if call == "gpm.2" else None)
         assert len(bench.series("rankwatch_gpu_power_watts")) == 8
         errors = bench.value("rankwatch_gpu_read_errors_total", error="unknown")
         assert errors == (1.0 if call != "gpm.2" else None)

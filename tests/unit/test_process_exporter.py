@@ -168,7 +168,7 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
         node.clock.advance(THREADS_SECONDS)
         node.ranks.tick()
     shown = lines(exporter)
-    assert {"rank_cpu_seconds_total{7,0} 0", "rank_resident_memory_bytes{7,0} 0"} <= shown
+    assert {"rank_cpu_seconds_total{7,0,rank} 0", "rank_memory_bytes{7,0,resident} 0"} <= shown
     assert {line for line in shown if line.startswith("job_")} == {
         "job_pressure_waiting_seconds_total{7,cpu} 5",
         "job_pressure_waiting_seconds_total{7,io} 1.25",

@@ -387,10 +387,10 @@ def test_errors_and_aborts_as_series() -> None:
     ):
         ranks[number]["status"][key] = value
     result = series(read(group(WORLD, ranks)), 7)
-    assert result["async_error", "a0", "0", "0", "remote_error"] == 1
-    assert result["async_error", "a0", "2", "2", "code_9"] == 1
-    assert (result["init_error", "a0", "4", "4", "system_error"], result["aborted", "a0", "5", "5"]) == (1, 1)
-    assert sum(key[0] in ("async_error", "init_error", "aborted") for key in result) == 4
+    assert result["async_error", "a0", "0", "0", "run", "remote_error"] == 1
+    assert result["async_error", "a0", "2", "2", "run", "code_9"] == 1
+    assert (result["async_error", "a0", "4", "4", "init", "system_error"], result["aborted", "a0", "5", "5"]) == (1, 1)
+    assert sum(key[0] in ("async_error", "aborted") for key in result) == 4
     stages = {key[2]: value for key, value in result.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
 

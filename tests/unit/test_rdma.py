@@ -302,9 +302,14 @@ async def test_which_counters_are_shown(root: Path) -> None:
         assert "active_qps" not in drivers  # a gauge
         bytes_of = {device for device, counter in of_driver if counter in ("rx_bytes", "tx_bytes")}
         assert bytes_of == ({"bnxt_re0"} if all_counters else set())
-    for family, counter in (("received_bytes_total", "rx_bytes"), ("transmitted_bytes_total", "tx_bytes")):
-        path = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters" / counter
-        assert node.series(family)["rdmap160s27"] == float(await asyncio.to_thread(path.read_text))
+    efa = {
+        item.labels["direction"]: item.value
+        for item in shown
+        if item.name == "rankwatch_rdma_data_bytes_total" and item.labels["device"] == "rdmap160s27"
+    }
+    counters = root / "sys/class/infiniband/rdmap160s27/ports/1/hw_counters"
+    for direction, counter in (("receive", "rx_bytes"), ("transmit", "tx_bytes")):
+        assert efa[direction] == float(await asyncio.to_thread((counters / counter).read_text))
 
 
 def test_bytes_of_ionic() -> None:
@@ -313,13 +318,16 @@ def test_bytes_of_ionic() -> None:
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
     values = {
-        (sample.name.removeprefix("rankwatch_rdma_"), sample.labels.get("counter")): sample.value
+        (
+            sample.name.removeprefix("rankwatch_rdma_"),
+            sample.labels.get("counter", sample.labels.get("direction")),
+        ): sample.value
         for sample in samples(render(RdmaSnapshot((ionic,))))
         if sample.value in read.values()
     }
     assert values == {
-        ("received_bytes_total", None): 7,
-        ("transmitted_bytes_total", None): 8,
+        ("data_bytes_total", "receive"): 7,
+        ("data_bytes_total", "transmit"): 8,
         ("hardware_counter_total", "tx_rdma_ack_timeout"): 9,
     }
 

@@ -107,7 +107,6 @@ def test_series_of_paths() -> None:
         states.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
     assert states == {
         "probe_success": {"/a": 1, "/c": 0},
-        "probe_hung": {"/a": 0, "/b": 0, "/c": 1},
         "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
     }
 

@@ -75,9 +75,12 @@ def _address(facts: Facts) -> Iterator[Diagnosis]:
         )
 
 
+_PROBLEMS = "rankwatch_rank_identity_problems"
+
+
 def _ranks(facts: Facts) -> Iterator[Diagnosis]:
-    unreadable = _value(facts, "rankwatch_rank_environments_unreadable")
-    unidentified = _value(facts, "rankwatch_rank_processes_unidentified")
+    problems = {labels.get("problem"): count for labels, count in facts.samples.get(_PROBLEMS, [])}
+    duplicate, unreadable, unidentified = map(problems.get, ("duplicate", "unreadable", "unidentified"))
     if unreadable:
         yield wrong(
             "rights",
@@ -90,6 +93,12 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
         )
+    if duplicate:
+        yield wrong(
+            "ranks",
+            f"{duplicate:.0f} processes claim the job id and rank of another",
+            "give each job an id of its own: identity.job_id_variables",
+        )
 
 
 _SERIES: tuple[tuple[str, Diagnosis], ...] = (
@@ -98,9 +107,6 @@ _SERIES: tuple[tuple[str, Diagnosis], ...] = (
     ("rankwatch_process_exit_status_unknown_total",
      note("kernel", "{count} rank processes ended with an unknown signal or exit status",
           "Linux 6.15 shows it without rights; on older kernels rankwatch-setup --with-other-users shows most")),
-    ("rankwatch_rank_duplicates",
-     wrong("ranks", "{count} processes claim the job id and rank of another",
-           "give each job an id of its own: identity.job_id_variables")),
     ("rankwatch_checkpoint_save_errors_total",
      wrong("checkpoint", "{count} writes failed: counters start at zero after a restart",
            "see the log for the reason; state.path must be writable for the agent")),

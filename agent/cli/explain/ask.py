@@ -200,11 +200,11 @@ def first_root(labels: str, back: str = "") -> str:
     """Return the query for the first log line that can be the cause; ``back``: range to search, such as ``[1h]``."""
 
     def first(operator: str) -> str:
-        info = f"rankwatch_job_log_first_root_info{{{labels}, category{operator}{quoted(WEAK_CATEGORIES)}}}"
-        at = f"rankwatch_job_log_first_root_timestamp_seconds{{{labels}}}"
+        category = f"category{operator}{quoted(WEAK_CATEGORIES)}"
+        at = f"rankwatch_job_log_first_root_timestamp_seconds{{{labels}, {category}}}"
         if back:
-            info, at = f"last_over_time({info}{back})", f"last_over_time({at}{back})"
-        return f"bottomk by (cluster, job_id) (1, {info} * on (cluster, instance, job_id) group_left () {at})"
+            at = f"last_over_time({at}{back})"
+        return f"bottomk by (cluster, job_id) (1, {at})"
 
     roots = f"{first('!~')} or on (cluster, job_id) {first('=~')}"
     return f"max by (cluster, job_id, category, rank, host, advice) ({roots})"

@@ -7,31 +7,23 @@ from agent.sdk.ranks import RankLabel
 from exporters.process.usage.totals import GroupTotals, RankUsage
 
 _RANK = ("job_id", "rank")
-_PER_RANK = "1 per live rank"
 _ONCE = "Absent while 0."
 
 # fmt: off
 CPU = Family("rankwatch_rank_cpu_seconds_total", "counter",
-    "CPU time, user and system, of all threads of the rank's process. If a process has several ranks, each has all.",
-    _RANK, _PER_RANK, "max")
-RUN_QUEUE_WAIT = Family("rankwatch_rank_run_queue_wait_seconds_total", "counter",
-    "Time that threads of the rank's process were ready and waited for a CPU (schedstat), since the agent first saw "
-    "the process. A thread's time is read when it has run since the last look. Absent if the kernel does not count it.",
-    _RANK, _PER_RANK, "max")
-RESIDENT_MEMORY = Family("rankwatch_rank_resident_memory_bytes", "gauge",
-    "Resident memory of the rank's process.",
-    _RANK, _PER_RANK, "max")
-CHILDREN_CPU = Family("rankwatch_rank_children_cpu_seconds_total", "counter",
-    "CPU time of descendants of the rank's process that are not ranks (its data loaders), since the agent first saw "
-    "it: of the 128 oldest at a time, and of those that ended and were waited for. Absent before it has children.",
-    _RANK, "1 per live rank with children", "max")
-SWAP = Family("rankwatch_rank_swap_bytes", "gauge",
-    f"Memory of the rank's process that is swapped out. {_ONCE}",
-    _RANK, "1 per live rank with swapped memory", "max")
-IO_WAIT = Family("rankwatch_rank_io_wait_seconds_total", "counter",
-    "Time that threads of the rank's process waited for disks, or for pages of any file system (delay accounting: "
-    f"kernel.task_delayacct), since the agent first saw the process. {_ONCE}",
-    _RANK, "1 per live rank that waited", "max")
+    "CPU time, user and system. part: rank, all threads of the rank's process (if it has several ranks, each has all); "
+    "children, its descendants that are not ranks (data loaders), since the agent first saw it: of the 128 oldest at a "
+    "time, and of those that ended and were waited for. Absent before it has children.",
+    (*_RANK, "part"), "1 per live rank, 2 with children", "max")
+WAIT = Family("rankwatch_rank_wait_seconds_total", "counter",
+    "Time that threads of the rank's process waited, since the agent first saw the process. resource: cpu, they were "
+    "ready to run (schedstat; a thread's time is read when it has run since the last look); io, for disks or pages of "
+    "any file system (delay accounting: kernel.task_delayacct). io is absent while 0, both where the kernel does not "
+    "count.",
+    (*_RANK, "resource"), "1 to 2 per live rank", "max")
+MEMORY = Family("rankwatch_rank_memory_bytes", "gauge",
+    "Memory of the rank's process: resident, or swapped (absent while 0).",
+    (*_RANK, "state"), "1 to 2 per live rank", "max")
 MAJOR_FAULTS = Family("rankwatch_rank_major_page_faults_total", "counter",
     f"Page faults of the rank's process that had to read from a disk or from swap. {_ONCE}",
     _RANK, "1 per live rank with such faults", "max")
@@ -78,16 +70,16 @@ def render(
 
 
 def _rank(page: dict[Family, Rows], label: RankLabel, usage: RankUsage) -> None:
-    page[CPU].add(label, usage.cpu_seconds)
-    page[RESIDENT_MEMORY].add(label, usage.resident_bytes)
-    if usage.run_queue_wait_seconds is not None:
-        page[RUN_QUEUE_WAIT].add(label, usage.run_queue_wait_seconds)
+    page[CPU].add((*label, "rank"), usage.cpu_seconds)
     if usage.children_cpu_seconds is not None:
-        page[CHILDREN_CPU].add(label, usage.children_cpu_seconds)
+        page[CPU].add((*label, "children"), usage.children_cpu_seconds)
+    if usage.run_queue_wait_seconds is not None:
+        page[WAIT].add((*label, "cpu"), usage.run_queue_wait_seconds)
+    page[MEMORY].add((*label, "resident"), usage.resident_bytes)
     for wait, threads in usage.blocked:
         page[BLOCKED_THREADS].add((*label, wait), threads)
-    _if_any(page[SWAP], label, usage.swap_bytes)
-    _if_any(page[IO_WAIT], label, usage.io_wait_seconds or 0.0)
+    _if_any(page[MEMORY], (*label, "swapped"), usage.swap_bytes)
+    _if_any(page[WAIT], (*label, "io"), usage.io_wait_seconds or 0.0)
     _if_any(page[MAJOR_FAULTS], label, usage.major_faults)
     _if_any(page[CHILDREN_STOPPED], label, usage.children_stopped)
 

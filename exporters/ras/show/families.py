@@ -58,13 +58,9 @@ RANK_LAG = Family(
     (*_COMM, "comm_rank", "rank", "collective"), "at most 32 per stalled communicator and collective", "max")
 ASYNC_ERROR = Family(
     "rankwatch_communicator_async_error", "gauge",
-    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t); an operation in "
-    "progress is none.",
-    (*_COMM, "comm_rank", "rank", "error"), "1 per rank with an error, at most 32 per communicator", "max")
-INIT_ERROR = Family(
-    "rankwatch_communicator_init_error", "gauge",
-    "1 while the rank has failed to make the communicator, with the error (ncclResult_t).",
-    (*_COMM, "comm_rank", "rank", "error"), "1 per rank with an error, at most 32 per communicator", "max")
+    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t), in its use (phase "
+    "run) or while the rank made it (phase init). An operation in progress is no error.",
+    (*_COMM, "comm_rank", "rank", "phase", "error"), "1 per rank with an error, at most 32 per communicator", "max")
 ABORTED = Family(
     "rankwatch_communicator_aborted", "gauge",
     "1 for a minute after the rank aborted the communicator, which it then leaves (missing with reason "
@@ -74,7 +70,7 @@ ABORTED = Family(
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
 STATES = ("responding", "missing", "unresponsive", "dead", "initializing", "finalizing", "aborted")
 """Fields of a Communicator that count its ranks."""
-_ERRORS = {"async_error": ASYNC_ERROR, "init_error": INIT_ERROR}
+_PHASES = {"async_error": "run", "init_error": "init"}
 
 
 def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
@@ -87,9 +83,9 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
             for rank in communicator.named:
                 rows[RANK_MISSING.name].add((*_named(ids, rank, job), rank.reason), 1)
             for troubled_rank in communicator.troubled:
-                if troubled_rank.trouble in _ERRORS:
+                if phase := _PHASES.get(troubled_rank.trouble):
                     where = (*ids, str(troubled_rank.comm_rank), job.rank_label(troubled_rank.rank))
-                    rows[_ERRORS[troubled_rank.trouble].name].add((*where, troubled_rank.error), 1)
+                    rows[ASYNC_ERROR.name].add((*where, phase, troubled_rank.error), 1)
         for name, waited_for in job.suspects.items():
             for suspect in waited_for:
                 waiting = _named((job_id, comm_label(name)), suspect.rank, job)
