@@ -203,3 +203,25 @@ wait_for 30 "their records are counted" has_operations
 kill %2 %1
 """
 )
+ANSIBLE = (
+    HELPERS
+    + r"""
+export HOME=/root LC_ALL=C.UTF-8
+printf '[gpu_nodes]\nlocalhost ansible_connection=local\n' >/tmp/hosts
+play() { # CONFIGURATION
+    ansible-playbook -i /tmp/hosts /opt/ansible/rankwatch.yml -e "rankwatch_package=$(echo /opt/rankwatch_*.deb)" \
+        -e "{\"rankwatch_config\": $1, \"rankwatch_web_config\": {\"basic_auth_users\": {}}}"
+}
+good='{"web": {"config_file": "/etc/rankwatch/web.yml"}, "health": {"ignore": ["gpu_hot"]}}'
+play "$good"
+wait_for 30 "the agent runs" is_active
+rankwatch-setup --check | grep 'right 50-other-users: yes'
+stat -c '%U:%G %a' /etc/rankwatch/web.yml | grep 'root:rankwatch 640'
+play "$good" | grep 'changed=0 ' || fail "a second run changes something"
+! play '{"wbe": {}}' >/tmp/refused 2>&1 || fail "a wrong configuration was taken"
+grep 'unknown key' /tmp/refused
+grep gpu_hot /etc/rankwatch/rankwatch.yml
+"""
+    + JOB
+    + DEATH
+)

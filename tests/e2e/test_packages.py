@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from acceptance import DEB, INSTALLED, PIPX
+from acceptance import ANSIBLE, DEB, INSTALLED, PIPX
 from booted import layered
 from full import full
 from jobs import ROOT
@@ -131,6 +131,14 @@ def test_debians_package(booted: Path, debs: tuple[Path, Path]) -> None:
     """The package works through upgrade, rollback, kill and stop under a job; a purge leaves no file."""
     said = accept(booted, DEB, debs, BOOT_SECONDS)
     print(said)  # noqa: T201  # the times stand in docs/install.md
+    assert said.endswith("ACCEPTED\n"), said
+
+
+@full
+def test_ansibles_role(debs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Ansible's role installs the agent with its rights and configuration; a second run changes nothing."""
+    with layered(tmp_path, tree("bookworm", "ansible-core", "python3-apt")) as root:
+        said = accept(root, ANSIBLE, [debs[0], ROOT / "deploy/ansible"], BOOT_SECONDS)
     assert said.endswith("ACCEPTED\n"), said
 
 
