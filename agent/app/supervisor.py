@@ -25,7 +25,7 @@ RANKS_BYTES = 12 * 1024 * 1024
 FIRST_LOOK_SECONDS = 30.0
 """Longest time that a start withholds the series: a process that hangs in /proc must not hide its node. The alert
 RankwatchLate follows then, as the update passes its deadline."""
-LOOKER = "process"
+PROCESS_EXPORTER = "process"
 """The exporter that discovers rank processes, and confirms those of the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
 """Longest wait for the last checkpoint: a file system that hangs must not keep the agent from exiting."""
@@ -163,7 +163,7 @@ class Supervisor:
             is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS
             running = self.ranks.running().values()
             is_named = not any(process.slots is None and process.claim.rank is not None for process in running)
-            self._may_show = is_late or (self.has_looked(LOOKER) and is_named)
+            self._may_show = is_late or (self.has_looked(PROCESS_EXPORTER) and is_named)
         return self._may_show
 
     # -- the tick --------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ class Supervisor:
             await asyncio.shield(self._end(old))
         running = await self._start(prepared)
         if running is not None:
-            self._begin([running])
+            self._run([running])
         return running
 
     def _end(self, running: Running) -> asyncio.Task[None]:
@@ -234,7 +234,7 @@ class Supervisor:
         end.add_done_callback(self._ends.discard)
         return end
 
-    def _begin(self, started: Iterable[Running]) -> None:
+    def _run(self, started: Iterable[Running]) -> None:
         for running in started:
             self.running[running.name] = running
             running.begin()
@@ -245,7 +245,7 @@ class Supervisor:
             del self.running[running.name]
         await asyncio.gather(*(running.end() for running in started))
         again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
-        self._begin(running for running in again.values() if running is not None)
+        self._run(running for running in again.values() if running is not None)
         self.hardware.withdraw(self.running)
         lost = {name: old[name].config for name, running in again.items() if running is None}
         self._refused.update(lost)

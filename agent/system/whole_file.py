@@ -9,13 +9,13 @@ from agent.system.inside import read_bounded
 
 LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; further files follow in later calls
 T = TypeVar("T")
-FilePlace = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
+FileVersion = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 def read_changed(
-    path: str, max_bytes: int, known: FilePlace | None, uid: int | None = None
-) -> tuple[FilePlace, bytes] | None:
+    path: str, max_bytes: int, known: FileVersion | None, uid: int | None = None
+) -> tuple[FileVersion, bytes] | None:
     """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable.
 
     None if its version is ``known``, if it is not a regular file, and, with ``uid``, if it is a link or another user's.
@@ -37,7 +37,7 @@ class ChangedFiles(Generic[T]):
     def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
         self._max_bytes = max_bytes
         self._read = read
-        self._places: dict[str, FilePlace] = {}
+        self._places: dict[str, FileVersion] = {}
         self.contents: dict[str, T] = {}
 
     def look(self, paths: Mapping[str, int | None]) -> None:

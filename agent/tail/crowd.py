@@ -10,7 +10,7 @@ from agent.tail.shares import FairTable, Share
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
 """(is busy, last write, identity) of a file: the smallest entry is evicted first."""
-MAX_LEFT = 1024
+MAX_LOST = 1024
 """Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
 
 
@@ -64,8 +64,8 @@ def _is_idle(file: FollowedFile) -> bool:
     return closed and (file.drained or not file.fingerprint)
 
 
-class LeftPositions:
-    """Saved positions by identity, at most MAX_LEFT; evictions and refusals are counted as ``left_limit``."""
+class LostPositions:
+    """Saved positions by identity, at most MAX_LOST; evictions and refusals are counted as ``left_limit``."""
 
     def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
         self._positions: FairTable[Identity, Position] = FairTable()
@@ -81,7 +81,7 @@ class LeftPositions:
         """Save a position; at the limit the share with the most positions loses its oldest one."""
         identity = (position.device, position.inode)
         self._positions.pop(identity)
-        if len(self._positions) >= MAX_LEFT:
+        if len(self._positions) >= MAX_LOST:
             self._skipped["left_limit"] += 1
             oldest = next(iter(self._positions.of(self._positions.losing_share(position.share))), None)
             if oldest is None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from agent.tail.crowd import Crowd, LeftPositions
+from agent.tail.crowd import Crowd, LostPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
@@ -33,7 +33,7 @@ class Follower:
     identities used before, so that a reused inode never passes for its former file. ``skipped``: refusals by reason,
     once per search.
 
-    ``out_of_sight``: positions in lost files, from the method of that name. Above ``limits`` each user, and each
+    ``lost_positions``: positions in lost files, from the method of that name. Above ``limits`` each user, and each
     directory of a user, has a fair share of the places. Within a share the most recently written files are followed; a
     future time (by ``wall_clock``) counts as now.
 
@@ -54,7 +54,7 @@ class Follower:
         clock: Callable[[], float],
         *,
         resume: Sequence[Position] = (),
-        out_of_sight: Sequence[Position] = (),
+        lost_positions: Sequence[Position] = (),
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
         limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
@@ -74,16 +74,16 @@ class Follower:
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
         self._seen: set[tuple[int, int]] = set()
-        self._old: set[tuple[int, int]] = set()  # there at the first search but not followed: not new later
+        self._unread: set[tuple[int, int]] = set()  # there at the first search but not followed: not new later
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._share_of = share_of
         self._files = Crowd(limits.files)
         self._generations = dict(generations or {})
-        self._whole = True
+        self._is_complete = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
-        self._left = LeftPositions(out_of_sight, self.skipped)
+        self._lost = LostPositions(lost_positions, self.skipped)
         self._listing = listing or Listing(root, limits)
         self._reader = LineReader(self._listing.roots, clock, limits.open_files, self.skipped)
         self.available = False
@@ -98,9 +98,9 @@ class Follower:
         """Return the read position in each file that was read, and those of ``resume`` still without their file."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
-    def out_of_sight(self) -> list[Position]:
+    def lost_positions(self) -> list[Position]:
         """Return the read positions in lost files."""
-        return self._left.all()
+        return self._lost.all()
 
     def lag_bytes(self, file: FollowedFile) -> int:
         """Return the number of unread bytes of ``file``."""
@@ -112,24 +112,24 @@ class Follower:
         ``foreign`` returns True for the name and identity of a new file to ignore, which costs no system call.
         """
         self._seen = set()
-        self._whole = True
+        self._is_complete = True
         self._foreign = foreign
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
         self.passed_over = 0
-        self.available = self._listing.look(self._now_ns, self._take, self._skip, self.skipped)
+        self.available = self._listing.look(self._now_ns, self._handle_entry, self._skip, self.skipped)
         self._release()
-        if self._whole:
+        if self._is_complete:
             self.looked = True
             self._start_at_end = False  # any later file is new
-        if self._whole and self.available:
+        if self._is_complete and self.available:
             for position in self._resume.values():  # deleted while the agent was down
                 self._retire(position)
             self._resume.clear()
-            self._old &= self._seen
+            self._unread &= self._seen
         return self.files()
 
-    def take_up(self, path: str, identity: tuple[int, int]) -> None:
+    def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
         ``path``: as a process has it open. ``discover`` handles a file elsewhere or with another identity.
@@ -143,7 +143,7 @@ class Follower:
             return
         if entry is not None and self._matches(entry[1].name):
             self._now_ns = int(self._wall_clock() * 1e9)
-            self._take_entry(entry[1], entry[0])  # a process here holds it open, so it is not foreign
+            self._follow_entry(entry[1], entry[0])  # a process here holds it open, so it is not foreign
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, at most ``budget_bytes`` (or one long line); None if there are none.
@@ -163,10 +163,10 @@ class Follower:
 
     # The directories.
 
-    def _take(self, directory: Directory, entry: FoundEntry) -> None:
+    def _handle_entry(self, directory: Directory, entry: FoundEntry) -> None:
         """Follow the file of a directory entry if it matches and is not foreign."""
         if self._matches(entry.name) and not self._is_passed_over(entry, directory.device):
-            self._take_entry(entry, directory)
+            self._follow_entry(entry, directory)
 
     def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
         identity = (device, entry.inode)
@@ -174,14 +174,14 @@ class Follower:
             return False
         self.passed_over += 1
         self._seen.add(identity)
-        self._keep_old(identity)
+        self._note_unread(identity)
         return True
 
-    def _keep_old(self, identity: tuple[int, int]) -> None:
-        if self._start_at_end and len(self._old) < MAX_FORGOTTEN:
-            self._old.add(identity)
+    def _note_unread(self, identity: tuple[int, int]) -> None:
+        if self._start_at_end and len(self._unread) < MAX_FORGOTTEN:
+            self._unread.add(identity)
 
-    def _take_entry(self, entry: FoundEntry, directory: Directory) -> None:
+    def _follow_entry(self, entry: FoundEntry, directory: Directory) -> None:
         try:
             status = entry.stat()
         except OSError as error:
@@ -193,7 +193,7 @@ class Follower:
         identity = (status.st_dev, status.st_ino)
         self._seen.add(identity)
         path = f"{directory.prefix}/{entry.name}"
-        file = self._files.get(identity) or self._taken_up(identity, path, status, directory)
+        file = self._files.get(identity) or self._new_file(identity, path, status, directory)
         if file is not None:
             file.path = path
             file.unlinked = False
@@ -201,14 +201,14 @@ class Follower:
             file.note_written(status.st_mtime_ns, self._now_ns)
             file.note(status.st_size, status.st_mtime_ns, self._clock())
 
-    def _taken_up(
+    def _new_file(
         self, identity: tuple[int, int], path: str, status: os.stat_result, directory: Directory
     ) -> FollowedFile | None:
         share = self._share_of(status, directory.prefix)
         written_ns = min(status.st_mtime_ns, self._now_ns)
         if self._files.is_full() and not self._displace(share, written_ns):
             self.skipped["file_limit"] += 1
-            self._keep_old(identity)
+            self._note_unread(identity)
             return None
         file = FollowedFile(*identity, path, status.st_size, self._clock())
         file.share = share
@@ -217,7 +217,7 @@ class Follower:
         file.note_written(status.st_mtime_ns, self._now_ns)
         file.generation = self._generations.pop(identity, 0)
         resumed = self._resume.pop(identity, None)
-        position = resumed or self._left.pop(identity)
+        position = resumed or self._lost.pop(identity)
         if position is not None:
             file.generation = position.generation
             file.offset = position.offset
@@ -225,14 +225,14 @@ class Follower:
             file.tail = position.tail
             file.from_start = False
             file.caught_up = resumed is None
-        elif self._start_at_end or identity in self._old:
+        elif self._start_at_end or identity in self._unread:
             file.start_at_end = True
             file.from_start = False
         if self._backlog_bytes is not None and status.st_size - file.offset > self._backlog_bytes:
             file.start_at_end = True
             file.size_at_start = status.st_size - self._backlog_bytes
             file.from_start = False
-        self._old.discard(identity)
+        self._unread.discard(identity)
         self._files.add(file)
         return file
 
@@ -244,7 +244,7 @@ class Follower:
         self._reader.close(file)
         self.skipped["file_limit"] += 1
         if file.start_at_end:
-            self._old.add(file.identity)
+            self._unread.add(file.identity)
         else:
             self._retire(file.position())
         return True
@@ -254,7 +254,7 @@ class Follower:
         now = self._clock()
         for file in self._files.values():
             was_gone = file.unlinked
-            if file.identity not in self._seen and not self._still_there(file):
+            if file.identity not in self._seen and not self._is_in_place(file):
                 file.unlinked = True  # or renamed out of the directories: read on while open
                 if self._keeps_open(file.path) and not was_gone:
                     file.drained = False  # read once more, to its end
@@ -276,9 +276,9 @@ class Follower:
         if len(self._generations) > MAX_FORGOTTEN:
             del self._generations[next(iter(self._generations))]
         if position.fingerprint:
-            self._left.put(position)
+            self._lost.put(position)
 
-    def _still_there(self, file: FollowedFile) -> bool:
+    def _is_in_place(self, file: FollowedFile) -> bool:
         """Return True if the name still leads to the file, or if an error (a hung or stale mount) leaves it open."""
         try:
             status = os.stat(file.path, follow_symlinks=False)
@@ -291,4 +291,4 @@ class Follower:
 
     def _skip(self, error: OSError) -> None:
         self.skipped[error_name(error)] += 1
-        self._whole = self._whole and error.errno in _NO_ENTRY
+        self._is_complete = self._is_complete and error.errno in _NO_ENTRY

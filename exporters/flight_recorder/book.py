@@ -17,7 +17,7 @@ from agent.sdk.evidence import Offered, summary
 from agent.sdk.metrics import Admission, Family, Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from exporters.flight_recorder.dump import DumpSummary, GroupProgress
-from exporters.flight_recorder.reading import SETTLED, DumpAnswer, FilePlace
+from exporters.flight_recorder.reading import SETTLED, DumpAnswer, FileVersion
 
 KEEP_SECONDS = 3600.0  # The exporter shows a dump for this long after the read
 GOES_ON_SECONDS = 60.0
@@ -43,7 +43,7 @@ class _Entry(msgspec.Struct):
     """One rank's file. ``process``: None for recorded data, whose processes are unknown."""
 
     process: ProcessKey | None
-    identity: FilePlace
+    identity: FileVersion
     result: str
     read_at: float
     shown: ShownDump | None = None
@@ -57,7 +57,7 @@ class DumpBook:
         self._admit = admit
         self.counts: Counter[str] = Counter()
 
-    def known(self, label: RankLabel, process: ProcessKey | None) -> FilePlace | None:
+    def known(self, label: RankLabel, process: ProcessKey | None) -> FileVersion | None:
         """Return the file that was read before for this process of the rank, or None."""
         entry = self._entries.get(label)
         return None if entry is None or entry.process != process else entry.identity

@@ -21,7 +21,7 @@ MAX_DUMP_BYTES = 24 * 1024 * 1024  # 2,000 operations with their stacks take 2 t
 GRACE_SECONDS = 1.0  # A call waits at most this long for the search, and at most this long for the read of each file
 DECODING_SECONDS = 1.0  # After this time a call begins no further file. A file of 20 MB takes 5 s
 
-FilePlace = tuple[int, int, int, int]
+FileVersion = tuple[int, int, int, int]
 """Identity of a file's content: device, inode, size in bytes, and modification time in nanoseconds."""
 Result = Literal[
     "none", "unchanged", "pending", "read", Reason, "other_rank", "other_job", "other_user", "earlier_process"
@@ -45,7 +45,7 @@ class DumpRequest(msgspec.Struct, frozen=True):
     paths: list[str]
     started: float = 0.0
     world_size: int | None = None
-    known: FilePlace | None = None
+    known: FileVersion | None = None
     proc_root: str = ""
     pid: int = 0
 
@@ -57,7 +57,7 @@ class DumpAnswer(msgspec.Struct, frozen=True):
     """
 
     result: Result
-    identity: FilePlace | None = None
+    identity: FileVersion | None = None
     summary: DumpSummary | None = None
 
 
@@ -65,7 +65,7 @@ class _DumpFile(msgspec.Struct, frozen=True):
     """The newest dump file of a rank."""
 
     path: str
-    identity: FilePlace
+    identity: FileVersion
     uid: int
 
 
@@ -127,7 +127,7 @@ def _open(request: DumpRequest, path: str) -> int:
     return open_named(path)
 
 
-def _read(request: DumpRequest, identity: FilePlace) -> DumpAnswer | None:
+def _read(request: DumpRequest, identity: FileVersion) -> DumpAnswer | None:
     """Read and decode a file; return None if its file system does not answer."""
     [raw] = _readers.answers([msgspec.structs.replace(request, known=identity)], GRACE_SECONDS)
     if raw is None:
@@ -143,7 +143,7 @@ def _read(request: DumpRequest, identity: FilePlace) -> DumpAnswer | None:
     return _believed(request, summary, identity)
 
 
-def _believed(request: DumpRequest, summary: DumpSummary | None, identity: FilePlace) -> DumpAnswer:
+def _believed(request: DumpRequest, summary: DumpSummary | None, identity: FileVersion) -> DumpAnswer:
     if summary is None:
         return DumpAnswer("other_rank", identity)
     if None not in (summary.world_size, request.world_size) and summary.world_size != request.world_size:

@@ -22,7 +22,7 @@ from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCaus
 from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
 from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.accumulators import Place
+from exporters.inspector.totals.accumulators import Member
 from exporters.inspector.totals.frozen import WriterTotals, speeds
 from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
@@ -80,7 +80,7 @@ class InspectorExporter:
         self._config = config
         self._slots: list[Slot] = []
         self._polled_at = float("-inf")
-        self._labels: dict[Place, RankLabel] = {}
+        self._labels: dict[Member, RankLabel] = {}
         self._renamed = 0
         self._inherited = Inheritance()
         self._births = Births()

@@ -16,7 +16,7 @@ from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROT
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Place
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Member
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -45,7 +45,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     """
 
     readers: tuple[Published, ...]
-    labels: dict[Place, RankLabel]
+    labels: dict[Member, RankLabel]
     inherited: Inheritance
     unpublished: bool = False
     silent: Mapping[SilenceCause, int] = {}
@@ -159,7 +159,7 @@ def _lost(
     return rows.metric
 
 
-def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _bandwidth(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
     """Return the bandwidths; of several writers with the same labels (a restarted rank) the newest counts."""
     newest: dict[tuple[str, ...], float] = {}
     for writer in writers:
@@ -168,7 +168,7 @@ def _bandwidth(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
     return Metric(shown.BUS_BANDWIDTH, list(newest), list(newest.values()))
 
 
-def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _algorithms(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
     """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
     newest: dict[tuple[str, ...], tuple[str, str]] = {}
     for writer in writers:
@@ -181,7 +181,7 @@ def _algorithms(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> 
     return rows.metric
 
 
-def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _transfers(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
     """Return the shortest transfer time (s) of this node's ranks by job, communicator, collective and size class."""
     shortest: dict[tuple[str, ...], int] = {}
     for writer in writers:
@@ -191,7 +191,7 @@ def _transfers(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> M
     return Metric(shown.TRANSFER, list(shortest), [shortest_us / 1_000_000 for shortest_us in shortest.values()])
 
 
-def _slow_pairs(writers: list[WriterTotals], labels: dict[Place, RankLabel]) -> Metric:
+def _slow_pairs(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
     """Return the pairs that writers chose; of several writers with the same labels the newest counts."""
     newest: dict[tuple[str, ...], float] = {}
     for writer in writers:

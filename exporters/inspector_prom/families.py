@@ -10,7 +10,7 @@ import msgspec
 
 from agent.sdk.metrics import Family, Metric, comm_label
 from agent.sdk.ranks import RankLabel
-from exporters.inspector_prom.reading import Place
+from exporters.inspector_prom.reading import FileVersion
 from exporters.inspector_prom.text import MeansKind, MeansRow, MeansText
 
 STALE_INTERVALS = 3
@@ -26,9 +26,9 @@ class MeansFile(msgspec.Struct):
     ``seen_at``, ``read_at``: the write times of these two, as monotonic time and as seconds since the epoch.
     """
 
-    seen: Place | None = None
+    seen: FileVersion | None = None
     seen_at: tuple[float, float] = (float("-inf"), 0.0)
-    read: Place | None = None
+    read: FileVersion | None = None
     read_at: tuple[float, float] = (float("-inf"), 0.0)
     rows: dict[MeansKind, MeansRow] = {}
     counters: Mapping[str, float] = {}
@@ -38,11 +38,11 @@ class MeansFile(msgspec.Struct):
         """Return when its rows were written, in seconds since the epoch."""
         return self.read_at[1]
 
-    def wants(self) -> Place | None:
+    def wants(self) -> FileVersion | None:
         """Return the identity that the file must have to be read; None if nothing is new."""
         return self.seen if self.seen != self.read else None
 
-    def note(self, identity: Place, now: float, now_seconds: float) -> None:
+    def note(self, identity: FileVersion, now: float, now_seconds: float) -> None:
         """Store the file's identity at the monotonic time ``now``.
 
         The age of a new file comes from its modification time, later ones from the agent's clock.

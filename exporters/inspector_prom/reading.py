@@ -16,7 +16,7 @@ from agent.system.inside import open_named, read_bounded
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
 GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
-Place = tuple[int, int, int, int]
+FileVersion = tuple[int, int, int, int]
 """Identity of a file's content: device, inode, size, and time of the last change in nanoseconds."""
 
 
@@ -31,14 +31,14 @@ class MeansRequest(msgspec.Struct, frozen=True):
     uid: int
     fd: int
     target: str
-    at_rest: Place | None = None
+    at_rest: FileVersion | None = None
     at_once: bool = False
 
 
 class FileMeans(msgspec.Struct, frozen=True):
     """A file's identity, its owner, and its contents (at most MAX_TEXT_BYTES + 1 bytes) if it was read."""
 
-    identity: Place
+    identity: FileVersion
     owner_uid: Annotated[int, msgspec.Meta(ge=0)]
     raw: bytes | None = None
 
@@ -74,7 +74,7 @@ def _read(fd: int, request: MeansRequest) -> FileMeans:
     return FileMeans(identity, owner, raw) if after == identity else FileMeans(after, owner)
 
 
-def _place(fd: int) -> tuple[Place, int]:
+def _place(fd: int) -> tuple[FileVersion, int]:
     status = os.fstat(fd)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), status.st_uid
 

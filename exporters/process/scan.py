@@ -104,11 +104,11 @@ class Scanner:
         if len(proven) > MAX_NEW:  # no user delays others
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
         for key, evidence in proven:
-            facts = self._attempt(key, partial(self._facts, key, evidence, request.variables))
+            facts = self._attempt(key, partial(self._read_facts, key, evidence, request.variables))
             if facts is not None:
                 new.append(facts)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
-        self._look_for_files(writer_keys, running)
+        self._make_listing_due(writer_keys, running)
         is_due = now - self._threads_at >= THREADS_SECONDS
         self._threads = {}
         standings = self._standings([stats[key.pid] for key in running], now, threads_are_due=is_due)
@@ -131,7 +131,7 @@ class Scanner:
         ranks, self._threads = self._threads, {}
         return self._usage.look(ranks, self._search.descendants(running))
 
-    def _look_for_files(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
+    def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """Make this look list the record files of ranks that may be one of these writers, instead of a later look."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
@@ -139,7 +139,7 @@ class Scanner:
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
 
-    def _facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
+    def _read_facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
         pid = key.pid
         status = self._proc.status(pid)
         environment = self._proc.environment(pid)
@@ -194,7 +194,7 @@ class Scanner:
     ) -> ProcessStanding:
         """Return the state of one rank process; ``kills``: counts of OOM kills read in this look, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
-            self._restored.append(self._facts(stat.key, ""))
+            self._restored.append(self._read_facts(stat.key, ""))
         rank = self._ranks[stat.key]
         for file in rank.oom_files:
             if file not in kills:  # ranks of a job usually share groups

@@ -8,12 +8,12 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
-from agent.sdk.files import FilePlace, read_changed
+from agent.sdk.files import FileVersion, read_changed
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
 from exporters.rdma.baseline import Baseline, ignore, learn, levels
 from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
-from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, Place, read_neighbours, read_wiring
+from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, PortName, read_neighbours, read_wiring
 from exporters.rdma.tree import hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
@@ -51,9 +51,9 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
     def __init__(self, config: RdmaConfig) -> None:
         super().__init__(config)
         self._baseline = Baseline()
-        self._switches: Mapping[Place, Place] = {}
-        self._neighbours: Mapping[str, Place] = {}
-        self._places: dict[str, FilePlace] = {}
+        self._switches: Mapping[PortName, PortName] = {}
+        self._neighbours: Mapping[str, PortName] = {}
+        self._places: dict[str, FileVersion] = {}
         self._unread: set[str] = set()
         self._counts_resources = config.all_counters
 

@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.system import netlink
-from exporters.rdma.switches import Place
+from exporters.rdma.switches import PortName
 from exporters.rdma.tree import WORD_BYTES, Port, RdmaDevice
 
 KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
@@ -133,8 +133,8 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
 
     devices: tuple[RdmaDevice, ...]
     all_counters: bool = False
-    switches: Mapping[Place, Place] = {}
-    neighbours: Mapping[str, Place] = {}
+    switches: Mapping[PortName, PortName] = {}
+    neighbours: Mapping[str, PortName] = {}
     resources: Counts = {}
 
 
@@ -160,7 +160,7 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
 
 
 def _counters(
-    rows: Mapping[Family, Rows], labels: Place, port: Port, is_every: bool, of_driver: Mapping[str, str]
+    rows: Mapping[Family, Rows], labels: PortName, port: Port, is_every: bool, of_driver: Mapping[str, str]
 ) -> None:
     for counter, value in port.counters.items():
         if direction := _DIRECTIONS.get(counter):

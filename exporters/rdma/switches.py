@@ -17,7 +17,7 @@ MAX_ROWS = 512  # Lines for this node
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 
-Place = tuple[str, str]  # A device and one of its ports, or a switch and one of its ports
+PortName = tuple[str, str]  # A device and one of its ports, or a switch and one of its ports
 MAX_LLDP_BYTES = 1024 * 1024  # Room for about 1,000 neighbours
 MAX_INTERFACES = 512
 _NAMED_PORTS = frozenset({"ifname", "local"})
@@ -27,7 +27,7 @@ _NAMED_PORTS = frozenset({"ifname", "local"})
 class Wiring(NamedTuple):
     """The switch and switch port by device and port, and the numbers of invalid lines (from 1)."""
 
-    switches: Mapping[Place, Place]
+    switches: Mapping[PortName, PortName]
     bad_lines: tuple[int, ...] = ()
 
 
@@ -43,7 +43,7 @@ def _read(text: str, hostname: str) -> Wiring:
     rows = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if missing := _COLUMNS - set(rows.fieldnames or ()):
         raise ValueError(f"columns are missing: {', '.join(sorted(missing))}")
-    switches: dict[Place, Place] = {}
+    switches: dict[PortName, PortName] = {}
     bad = []
     for row in rows:
         if row.get("node") and _short(row["node"]) != _short(hostname):
@@ -97,7 +97,7 @@ class _Heard(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Heard)
 
 
-def read_neighbours(raw: bytes) -> dict[str, Place]:
+def read_neighbours(raw: bytes) -> dict[str, PortName]:
     """Return switch and switch port by network device; the first neighbour of a device counts.
 
     Raise ValueError for text in another format.
@@ -106,7 +106,7 @@ def read_neighbours(raw: bytes) -> dict[str, Place]:
         heard = _DECODER.decode(raw)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
-    neighbours: dict[str, Place] = {}
+    neighbours: dict[str, PortName] = {}
     for interface in (listed for part in heard.lldp for listed in part.interface):
         name, switch = interface.name, _switch(interface.chassis)
         if not (name and switch and interface.via == "LLDP"):

@@ -88,7 +88,7 @@ def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool)
     clock.now += IDLE_SECONDS
     assert follower.discover() == []
     if restarted:
-        follower = follow(tmp_path, resume=follower.positions(), out_of_sight=follower.out_of_sight())
+        follower = follow(tmp_path, resume=follower.positions(), lost_positions=follower.lost_positions())
     (tmp_path / "a.kept").rename(path)
     assert (poll(follower), [file.generation for file in follower.files()]) == (b"", [generation])
     write(path, b"two\n", 9)
@@ -114,7 +114,7 @@ def test_directory_away_and_back(tmp_path: Path) -> None:
 
 def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One file more than the bound makes the one that left first forgotten."""
-    monkeypatch.setattr(module, "MAX_LEFT", 2)
+    monkeypatch.setattr(module, "MAX_LOST", 2)
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock)
     for name in ("a", "b", "c"):
@@ -123,4 +123,4 @@ def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.
         (tmp_path / f"{name}.log").rename(tmp_path / name)
         clock.now += IDLE_SECONDS
         follower.discover()
-    assert [Path(position.path).name for position in follower.out_of_sight()] == ["b.log", "c.log"]
+    assert [Path(position.path).name for position in follower.lost_positions()] == ["b.log", "c.log"]

@@ -71,7 +71,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
     log = tmp_path / list(os.scandir(tmp_path))[-1].name
     follower = Follower(tmp_path, lambda _: True, FakeClock().monotonic, limits=FollowLimits(entries=7))
     assert str(log) not in {file.path for file in follower.discover()}
-    follower.take_up(str(log), identity(log))
+    follower.follow_held(str(log), identity(log))
     [file] = [file for file in follower.files() if file.path == str(log)]
     for number in range(3):
         append(log, b"%d\n" % number)
@@ -97,7 +97,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
     follower = Follower(root, lambda _: True, FakeClock().monotonic)
     follower.discover()
     known, file = {file.path for file in follower.files()}, tmp_path / path
-    follower.take_up(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
+    follower.follow_held(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
     assert {file.path for file in follower.files()} == known
     follower.close()
 
@@ -110,6 +110,6 @@ def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
     assert follower.discover() == []
     log = tmp_path / "real/x.log"
     log.touch()
-    follower.take_up(str(log), identity(log))
+    follower.follow_held(str(log), identity(log))
     assert [file.path for file in follower.files()] == [f"{tmp_path}/root/x.log"]
     follower.close()

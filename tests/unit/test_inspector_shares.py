@@ -14,7 +14,7 @@ from lent import Admission
 
 from agent.sdk.files import Share
 from agent.tail import crowd as left_module, follower as follower_module
-from agent.tail.crowd import LeftPositions
+from agent.tail.crowd import LostPositions
 from agent.tail.file import Position
 from agent.tail.listing import FollowLimits
 from exporters.inspector.reading import reader as reader_module, writers as writers_module
@@ -368,9 +368,9 @@ def position(uid: int, inode: int) -> Position:
 
 def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that one user renames without end make no other's position forgotten."""
-    monkeypatch.setattr(left_module, "MAX_LEFT", 3)
+    monkeypatch.setattr(left_module, "MAX_LOST", 3)
     skipped: Counter[str] = Counter()
-    left = LeftPositions([position(VICTIM, 1)], skipped)
+    left = LostPositions([position(VICTIM, 1)], skipped)
     for inode in range(10, 20):
         left.put(position(CROWD, inode))
     assert [(one.uid, one.inode) for one in left.all()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]

@@ -3,6 +3,7 @@
 import html
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
 from agent.cli.explain.culprit import WeighedWords
@@ -51,7 +52,7 @@ class StoryPage(NamedTuple):
 def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
     """Return the page of a job without an incident."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
-    return StoryPage(_title(job), (nothing, *_rules(job)), ())
+    return StoryPage(_title(job), (nothing, *_hint_of_rules(job)), ())
 
 
 def page_of(
@@ -68,7 +69,7 @@ def page_of(
         PageSection("Who", _who(details, judgement)),
         *_words("Disagrees", judgement.against),
         *_words("Also said", judgement.other),
-        PageSection("What happened when (UTC)", timeline(_with_back(details.happened, incident))),
+        PageSection("What happened when (UTC)", timeline(_with_recovery(details.happened, incident))),
         PageSection("Cost", _cost(spent)),
         PageSection("What to do", _to_do(details, judgement, runbooks)),
     ]
@@ -76,7 +77,7 @@ def page_of(
         sections.append(PageSection("Not used", tuple((reason,) for reason in details.left_out)))
     return StoryPage(
         _title(job),
-        (*_sentences(job, incident, incidents), *_rules(job)),
+        (*_sentences(job, incident, incidents), *_hint_of_rules(job)),
         tuple(section for section in sections if section.rows),
     )
 
@@ -121,7 +122,7 @@ def _title(job: KnownJob) -> str:
     return f"job {job.job_id}{f' ({named})' if named else ''}{f' of cluster {cluster}' if cluster else ''}{ranks}"
 
 
-def _rules(job: KnownJob) -> list[str]:
+def _hint_of_rules(job: KnownJob) -> list[str]:
     if job.has_rules:
         return []
     return ["the shipped rules have no series of this job: are they loaded? (without them no incident can be found)"]
@@ -176,7 +177,7 @@ def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
     return tuple(rows)
 
 
-def _with_back(happened: Iterable[Happened], incident: Incident) -> list[Happened]:
+def _with_recovery(happened: Iterable[Happened], incident: Incident) -> list[Happened]:
     more = list(happened)
     if incident.stopped and incident.has_progress:
         more.append(Happened(incident.since, "silent", "", "", "last progress", "records"))
@@ -225,15 +226,11 @@ def as_text(page: StoryPage) -> str:
         lines += ["", plain(section.heading)]
         shown = [[plain(cell) for cell in row] for row in section.rows]
         tables = [row for row in shown if len(row) > 1 and any(row[1:])]
-        widths = [max(len(row[number]) for row in tables if number < len(row)) for number in range(_cells(tables))]
+        widths = [max(map(len, column)) for column in zip_longest(*tables, fillvalue="")]
         for row in shown:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)] if row in tables else row[:1]
             lines.append(f"  {'  '.join(cells)}".rstrip())
     return "\n".join(lines)
-
-
-def _cells(rows: Sequence[Sequence[str]]) -> int:
-    return max((len(row) for row in rows), default=0)
 
 
 def as_html(page: StoryPage) -> str:

@@ -13,7 +13,7 @@ from agent.sdk.evidence import Offered, summary
 from agent.sdk.files import FollowedFile
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import P2PPerf, decode_lines
-from exporters.inspector.totals.accumulators import Place
+from exporters.inspector.totals.accumulators import Member
 
 TAIL_BYTES = 64 * 1024  # Of a file: some two hundred operations
 MAX_FILES = 64
@@ -46,7 +46,7 @@ def last_operation(lines: bytes) -> str:
     return ""
 
 
-def files_of(labels: Mapping[Place, RankLabel], job_id: str) -> dict[tuple[int, int], str]:
+def files_of(labels: Mapping[Member, RankLabel], job_id: str) -> dict[tuple[int, int], str]:
     """Return the ranks of a job by their files' device and inode."""
     return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
 

@@ -64,7 +64,7 @@ class ReadQueue:
         """Iterate over all files, also those with nothing to read."""
         return chain.from_iterable(self._queues.values())
 
-    def take_up(self, files: Iterable[RecordFile]) -> None:
+    def add(self, files: Iterable[RecordFile]) -> None:
         """Add the files that are not queued yet."""
         queued = set(map(id, self))
         for record_file in files:

@@ -86,7 +86,7 @@ class DirectoryReader:
             is_log,
             clock.monotonic,
             resume=section.positions,
-            out_of_sight=section.left,
+            lost_positions=section.left,
             generations=generations,
             start_at_end=restored is None and not from_beginning,
             wall_clock=clock.time,
@@ -121,8 +121,8 @@ class DirectoryReader:
         self._writers.retire(retire)
         if now >= self._discover_at:
             self._discover(ownership, now)
-        elif self._files.take_up_held(ownership, now):
-            self._queue.take_up(self._files.followed())
+        elif self._files.follow_held_files(ownership, now):
+            self._queue.add(self._files.followed())
         waiting = self._queue.read(now, now + TURN_SECONDS)
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
@@ -155,7 +155,7 @@ class DirectoryReader:
     def _discover(self, ownership: Ownership, now: float) -> None:
         files = self._follower.discover(partial(is_foreign, ownership))
         self._files.sync(files, ownership, now)
-        self._queue.take_up(self._files.followed())
+        self._queue.add(self._files.followed())
         ended = self._clock.monotonic()
         self._discover_at = ended + min(MAX_DISCOVER_SECONDS, max(DISCOVER_SECONDS, (ended - now) / LOOKS_SHARE))
 
@@ -249,7 +249,7 @@ class DirectoryReader:
         return encoded
 
     def _current_section(self) -> Section:
-        positions = (*self._follower.positions(), *self._follower.out_of_sight()) if self._contexts else ()
+        positions = (*self._follower.positions(), *self._follower.lost_positions()) if self._contexts else ()
         live = {(position.device, position.inode, position.generation) for position in positions}
         self._contexts = {
             key: context for key, context in self._contexts.items() if key in live and not context.is_empty()
@@ -258,7 +258,7 @@ class DirectoryReader:
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
             dict(self._results),
-            self._follower.out_of_sight(),
+            self._follower.lost_positions(),
             list(self._contexts.items()),
             self._shared.implausible,
             self._shared.matching.save(),

@@ -179,7 +179,7 @@ class RecordFiles:
                 with self._failures.of(record_file, now):
                     record_file.state = self._state(record_file, ownership)
 
-    def take_up_held(self, ownership: Ownership, now: float) -> bool:
+    def follow_held_files(self, ownership: Ownership, now: float) -> bool:
         """Take up files that ranks hold open, each once, by its path; return False without new ones.
 
         In a crowded directory the next look would come up to 30 s later, or not reach them.
@@ -187,7 +187,7 @@ class RecordFiles:
         self._held &= ownership.held.keys()
         held = [identity for identity in ownership.held if identity not in self._held][:MAX_HELD_TAKEN]
         for identity in held:
-            self._follower.take_up(ownership.held[identity], identity)
+            self._follower.follow_held(ownership.held[identity], identity)
         self._held.update(held)
         if held:
             self.sync(self._follower.files(), ownership, now)

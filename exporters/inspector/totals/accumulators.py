@@ -20,7 +20,7 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import MAX_TOTAL, Total
 from exporters.inspector.totals.matching import Arrivals
 
-Place = tuple[WriterKey, str, int]  # A writer, a communicator, and a rank in it
+Member = tuple[WriterKey, str, int]  # A writer, a communicator, and a rank in it
 
 
 class Accumulator(msgspec.Struct, gc=False, array_like=True):
@@ -83,9 +83,9 @@ class TransferWindow:
     def __init__(self) -> None:
         self.last_us: int | None = None
         self._age = 0
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.times: array[int] = array("q")
         self._step = 1
         self._skip = self._rolls = 0
@@ -109,9 +109,9 @@ class TransferWindow:
         if self._rolls >= ROLLS and count >= MIN_SAMPLES:
             self.last_us = sorted(self.times)[int(QUANTILE * count)]
             self._age = 0
-            self._begin()
+            self._reset()
         elif self._rolls >= MAX_ROLLS:
-            self._begin()
+            self._reset()
         if self._age >= MAX_ROLLS:
             self.last_us = None
 

@@ -24,8 +24,8 @@ from exporters.inspector.totals.pairs import Pairs
 from exporters.inspector.totals.proxies import ProxyConnection, ProxyTimes
 from exporters.inspector.totals.shared import Shared
 
-Place = TypeVar(
-    "Place", records.SeriesKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
+KeyOfCommunicator = TypeVar(
+    "KeyOfCommunicator", records.SeriesKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
 )  # A type of key that begins with the communicator
 T = TypeVar("T")
 
@@ -241,7 +241,7 @@ class Aggregate:
         return made
 
 
-def _move(kept: dict[Place, T], gone: dict[Place, T], comms: frozenset[str]) -> None:
+def _move(kept: dict[KeyOfCommunicator, T], gone: dict[KeyOfCommunicator, T], comms: frozenset[str]) -> None:
     """Move the entries of ``comms`` from ``kept`` to ``gone``."""
     for key in [key for key in kept if key[0] in comms]:
         gone[key] = kept.pop(key)

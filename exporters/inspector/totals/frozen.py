@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.format.records import OTHER, SeriesKey
-from exporters.inspector.totals.accumulators import Accumulator, Durations, Place
+from exporters.inspector.totals.accumulators import Accumulator, Durations, Member
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.proxies import ProxyConnection
@@ -76,7 +76,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             dict(aggregate.proxies.microseconds),
         )
 
-    def labelled(self, items: Mapping[K, V], labels: Mapping[Place, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
+    def labelled(self, items: Mapping[K, V], labels: Mapping[Member, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
         """Yield (label, key, value) for the ``items`` whose place has a label."""
         ranks = {place: label for place in self.places if (label := labels.get((self.writer_key, *place))) is not None}
         for key, value in items.items():
@@ -92,7 +92,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
         return admitted + self.gauges * SERIES_PER_GAUGE + connections
 
 
-def speeds(writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> dict[RankLabel, RankSpeed]:
+def speeds(writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> dict[RankLabel, RankSpeed]:
     """Return by rank the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
 
     Sends and receives have no windows: they wait for a peer's whole turn.

@@ -14,7 +14,7 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
-from exporters.inspector.totals.accumulators import Accumulator, Durations, JobSeries, Place
+from exporters.inspector.totals.accumulators import Accumulator, Durations, JobSeries, Member
 from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
@@ -77,7 +77,7 @@ class Inheritance(msgspec.Struct):
     durations: dict[JobSeries, Durations] = {}
     proxies: dict[ProxySeries, tuple[int, ...]] = {}
 
-    def take(self, writer: WriterTotals, labels: Mapping[Place, RankLabel]) -> None:
+    def take(self, writer: WriterTotals, labels: Mapping[Member, RankLabel]) -> None:
         """Add the totals of an ended writer."""
         for label, key, accumulator in writer.labelled(writer.totals, labels):
             series = SeriesLabels.of(label, key)
@@ -91,7 +91,7 @@ class Inheritance(msgspec.Struct):
         add_durations(self.durations, writer, labels)
         add_proxies(self.proxies, writer, labels)
 
-    def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Place, RankLabel]) -> None:
+    def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
         The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. Losses belong
@@ -132,7 +132,7 @@ class Inheritance(msgspec.Struct):
 
 
 def add_proxies(
-    sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+    sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Member, RankLabel]
 ) -> None:
     """Add a writer's microseconds by phase to ``sums``."""
     for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
@@ -142,7 +142,7 @@ def add_proxies(
 
 
 def add_durations(
-    durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Place, RankLabel]
+    durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Member, RankLabel]
 ) -> None:
     """Add a writer's durations to those of its jobs; existing values are replaced, not changed."""
     for label, key, in_writer in writer.labelled(writer.durations, labels):
@@ -174,7 +174,7 @@ class Kind(StrEnum):
 
 SeriesId = tuple[Kind, tuple[str, ...]]
 """A kind and a label set. Arrivals have the totals' labels: an exported series sums several, each from its birth on."""
-Labels = Mapping[Place, RankLabel]
+Labels = Mapping[Member, RankLabel]
 
 
 class Births:

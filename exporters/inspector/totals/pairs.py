@@ -60,9 +60,9 @@ class Pair:
         self.best = 0.0
         self.shown = False
         self._idle = 0
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self.sample = array("d")
         self._rolls = self._seen = 0
         self._stride = 1
@@ -85,7 +85,7 @@ class Pair:
             ordered = sorted(self.sample)
             self.bandwidth = ordered[len(ordered) * 9 // 10]
             self.best = max(self.best * FADE, self.bandwidth)
-            self._begin()
+            self._reset()
         return self._idle <= IDLE_ROLLS
 
 
