@@ -92,21 +92,7 @@ class Scanner:
         self._search.forget(set(pids))
         self._ranks = {key: rank for key, rank in self._ranks.items() if key in known}
         others = [stat for stat in stats.values() if stat.key not in known and stat.state not in "ZX"]
-        new: list[ProcessFacts] = []
-        proven = [
-            candidate
-            for candidate in self._search.proven(others, now, writer_keys, known)
-            if candidate[0] not in request.refused
-        ]
-        without, ready = self._search.without_nccl(known, now)
-        if request.without_nccl:
-            proven += [(key, "environment") for key in ready if key not in request.refused]
-        if len(proven) > MAX_NEW:  # no user delays others
-            proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
-        for key, evidence in proven:
-            facts = self._attempt(key, partial(self._read_facts, key, evidence, request.variables))
-            if facts is not None:
-                new.append(facts)
+        new, without_nccl = self._new_ranks(request, others, known)
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
         self._make_listing_due(writer_keys, running)
         is_due = now - self._threads_at >= THREADS_SECONDS
@@ -121,9 +107,25 @@ class Scanner:
             held=held_files(self._proc, {key: self._ranks[key].logs.values() for key in standings}),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
-            without_nccl=0 if request.without_nccl else len(without),
+            without_nccl=without_nccl,
             usages=self._look_at_usage(now, running) if is_due else None,
         )
+
+    def _new_ranks(
+        self, request: ScanRequest, others: list[Stat], known: set[ProcessKey]
+    ) -> tuple[list[ProcessFacts], int]:
+        """Return the facts of at most MAX_NEW new ranks, and the number of processes without NCCL that are no ranks."""
+        proven = self._search.proven(others, request.now, request.writer_keys, known)
+        without, ready = self._search.without_nccl(known, request.now)  # needs what the search for proof has seen
+        if request.without_nccl:
+            proven = [*proven, *((key, "environment") for key in ready)]
+        proven = [candidate for candidate in proven if candidate[0] not in request.refused]
+        if len(proven) > MAX_NEW:  # no user delays others
+            proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
+        facts = [
+            self._attempt(key, partial(self._read_facts, key, evidence, request.variables)) for key, evidence in proven
+        ]
+        return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
 
     def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
         """Measure the usage of the ranks whose threads this look read."""
