@@ -161,11 +161,11 @@ def said_page(job_id: str, measured: str) -> bytes:
 
 
 def _said(job_id: str, measured: str) -> Iterable[Metric]:
-    yield _rows(nixl_ep.PHASE, ((job_id, "0"), 1.0), ((job_id, "1"), 1.0))
-    yield _rows(nixl_ep.ENDED, ((job_id, "0"), 0.0), ((job_id, "1"), 0.0))
+    phases = [(rank, event, phase) for rank in "01" for event, phase in (("begun", 1.0), ("ended", 0.0))]
+    phases.append(("", "completed", 0.0))
+    yield _rows(nixl_ep.PHASE, *(((job_id, rank, event), phase) for rank, event, phase in phases))
     yield _rows(nixl_ep.BANDWIDTH, ((job_id, "0", "combined"), 4e10))
     yield _rows(nixl_ep.EXPECTED, ((job_id,), 3.0))
-    yield _rows(nixl_ep.COMPLETED, ((job_id,), 0.0))
     yield _rows(nixl_ep.FAILED, ((job_id, "phase_timeout"), 1.0))
     yield _rows(flight_recorder.ENQUEUED, ((job_id, NOT_BEGUN, "0"), 4.0), ((job_id, AHEAD, "0"), 5.0))
     waits_in = (job_id, AHEAD, "0", "default_pg", "all_reduce", "Float", "16", "started")
@@ -183,7 +183,7 @@ def _launchers(job_id: str, slow: str) -> Iterable[Metric]:
     yield _rows(nvrx.EVENTS, ((job_id, "failure_detected"), 2.0))
     yield _rows(nvrx.TIMEOUTS, ((job_id, slow, "subsequent"), 1.0))
     yield _rows(nvrx.SCORE, ((job_id, slow, "relative"), 0.61))
-    yield _rows(madengine.STATE, ((job_id, "0", "running"), 1.0))
+    yield _rows(madengine.STATE, ((job_id, "0", "running", ""), 1.0))
     yield _rows(madengine.PERFORMANCE, ((job_id, "0", "llama", "tokens_per_second"), 8123.0))
     yield _rows(madengine.CONTRADICTED, ((job_id, "0", "rank_dead"), 1.0))
 
