@@ -67,6 +67,12 @@ def test_every_field_is_one_of_the_api(tmp_path: Path) -> None:
         assert mistakes(manifests, tmp_path) == ""
 
 
+def test_secrets_of_the_site() -> None:
+    """With auth.makeSecrets=false only the Secrets are missing: pods and PodMonitor still use them."""
+    made, others = rendered(), rendered("auth.makeSecrets=false")
+    assert [manifest for manifest in made if manifest["kind"] != "Secret"] == others
+
+
 @needs_kubectl
 @pytest.mark.parametrize("vendor", ["nvidia", "amd"])
 def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
