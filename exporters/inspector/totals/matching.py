@@ -3,7 +3,7 @@
 All members' records of one operation have the same number. A member's times wait here for those of the others until the
 operation is complete, or cannot be completed because all are past it. If members are elsewhere, nothing is matched. A
 rank's kernel time runs from its own start until all are done. So the last to arrive has the shortest time, and all
-others waited for it at least the difference to the second shortest. See docs/decisions/0012-who-is-late.md.
+others waited for it at least the difference to the second shortest. See docs/decisions/0012-late-ranks.md.
 """
 
 from __future__ import annotations
