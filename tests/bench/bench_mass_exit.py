@@ -164,11 +164,11 @@ def main() -> int:
         program.symlink_to(sleep)
         for _ in range(options.runs):
             load = os.getloadavg()[0]
-            found = run(program, options.ranks, options.jobs, signal.Signals[options.signal])
-            worst = max(worst, found["held"])
+            done = run(program, options.ranks, options.jobs, signal.Signals[options.signal])
+            worst = max(worst, done["held"])
             print(
-                f"| {options.ranks} | {options.jobs} | {found['held']:.3f} s | {found['longest'] * 1e3:.0f} ms "
-                f"| {found['cpu']:.3f} s | {found['last_exit']:.2f} s | {load:.1f} |",
+                f"| {options.ranks} | {options.jobs} | {done['held']:.3f} s | {done['longest'] * 1e3:.0f} ms "
+                f"| {done['cpu']:.3f} s | {done['last_exit']:.2f} s | {load:.1f} |",
                 flush=True,
             )
     return int(worst >= GOAL_SECONDS)

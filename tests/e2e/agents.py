@@ -218,9 +218,9 @@ class Agent(Closing):
 
     def value(self, name: str, **labels: str) -> float | None:
         """Return the value of the one series with ``labels``, None when there is none."""
-        found = self.samples(name, **labels)
-        assert len(found) <= 1, found
-        return found[0].value if found else None
+        samples = self.samples(name, **labels)
+        assert len(samples) <= 1, samples
+        return samples[0].value if samples else None
 
     def wait_for(self, name: str, value: float | None, *, seconds: float = WAIT_SECONDS, **labels: str) -> float:
         """Wait until the one series with ``labels`` has ``value`` (None: is absent); return the seconds it took."""
@@ -261,9 +261,10 @@ class Agent(Closing):
 
     def ending(self, rank: str) -> tuple[str, str, str] | None:
         """Return reason, signal and code of a rank that left, None while it runs."""
-        found = self.samples("rankwatch_rank_exit_info", rank=rank)
-        assert len(found) <= 1, found
-        return (found[0].labels["reason"], found[0].labels["signal"], found[0].labels["code"]) if found else None
+        samples = self.samples("rankwatch_rank_exit_info", rank=rank)
+        assert len(samples) <= 1, samples
+        labels = samples[0].labels if samples else None
+        return None if labels is None else (labels["reason"], labels["signal"], labels["code"])
 
     def wait_for_ending(self, rank: str, wanted: tuple[str, str, str], seconds: float = WAIT_SECONDS) -> float:
         """Wait until the rank has left in this way; return the seconds it took."""

@@ -119,11 +119,11 @@ def boot_for(root: Path, unit: str, seconds: float, *options: str) -> str:
     env = os.environ | {"LD_LIBRARY_PATH": f"{libraries / 'systemd'}:{libraries}"}
     container = [str(nspawn()), "-q", "-D", str(root), "--boot", "--register=no", "--keep-unit", "--private-network"]
     command = [*container, "--kill-signal=SIGKILL", *options]
-    told = subprocess.run(
+    done = subprocess.run(
         command, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds
     )
     out = root / "opt/said.txt"
-    assert out.exists(), told.stdout[-2000:] + told.stderr[-2000:]
+    assert out.exists(), done.stdout[-2000:] + done.stderr[-2000:]
     return out.read_text()
 
 

@@ -19,16 +19,16 @@ _FLAGS = {"--detach", "--read-only", "--rm", "--replace"}
 
 def of_the_page() -> list[str]:
     """The words of the docs' `podman run`, without the program."""
-    found = re.search(r"^ +podman run ((?:.*\\\n)+.*)", PAGE.read_text(), re.MULTILINE)
-    assert found is not None
-    return shlex.split(found[1].replace("\\\n", " "))
+    match = re.search(r"^ +podman run ((?:.*\\\n)+.*)", PAGE.read_text(), re.MULTILINE)
+    assert match is not None
+    return shlex.split(match[1].replace("\\\n", " "))
 
 
 def of_the_unit() -> list[str]:
     """The words of docker's unit after `docker run`; those for GPUs and the image by the unit's variables."""
-    found = re.search(r"^ExecStart=/usr/bin/docker run ((?:.*\\\n)+.*)", UNIT.read_text(), re.MULTILINE)
-    assert found is not None
-    return shlex.split(found[1].replace("\\\n", " "))
+    match = re.search(r"^ExecStart=/usr/bin/docker run ((?:.*\\\n)+.*)", UNIT.read_text(), re.MULTILINE)
+    assert match is not None
+    return shlex.split(match[1].replace("\\\n", " "))
 
 
 def of_the_quadlet() -> list[str]:
@@ -36,9 +36,9 @@ def of_the_quadlet() -> list[str]:
     env = {**os.environ, "QUADLET_UNIT_DIRS": str(UNIT.parent)}
     done = subprocess.run([QUADLETS, "-dryrun"], check=False, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = re.search(r"^ExecStart=/usr/bin/podman run (.*)$", done.stdout, re.MULTILINE)
-    assert found is not None, done.stderr
-    return shlex.split(found[1].replace("\\\n", " "))
+    match = re.search(r"^ExecStart=/usr/bin/podman run (.*)$", done.stdout, re.MULTILINE)
+    assert match is not None, done.stderr
+    return shlex.split(match[1].replace("\\\n", " "))
 
 
 def options(words: list[str]) -> set[tuple[str, str]]:
@@ -72,7 +72,9 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
         "volume",
     }
     named |= {"device", "stop-timeout"}
-    return {each for each in options(words) if each[0][2:] in named and not each[1].startswith("nvidia.com/gpu")}
+    return {
+        option for option in options(words) if option[0][2:] in named and not option[1].startswith("nvidia.com/gpu")
+    }
 
 
 def on(host: Path, image: str, words: list[str]) -> list[str]:

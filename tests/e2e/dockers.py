@@ -33,7 +33,7 @@ class Docker:
     def __enter__(self) -> Self:
         """Start it; raises AssertionError when it does not answer."""
         self._log = (self._home / "log").open("wb")
-        kept = [f"--{each}={self._home / each}" for each in ("data-root", "exec-root", "pidfile")]
+        kept = [f"--{name}={self._home / name}" for name in ("data-root", "exec-root", "pidfile")]
         network = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
         host = f"--host={self.env['DOCKER_HOST']}"
         command = ["dockerd", host, "--storage-driver=vfs", *kept, *network]

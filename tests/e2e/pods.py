@@ -50,9 +50,9 @@ def pod(node: Node, places: PodPlaces, namespace: str, job_id: str, *options: st
     try:
         yield uid
     finally:
-        for each in (group / "cgroup.procs").read_text().split():
+        for word in (group / "cgroup.procs").read_text().split():
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(each), 9)
+                os.kill(int(word), 9)
         process.wait(10)
         wait_until(lambda: not (group / "cgroup.procs").read_text(), 10, "the end of the pod")
         for each in (group, *group.parents[:3]):

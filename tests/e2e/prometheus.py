@@ -111,8 +111,8 @@ class Prometheus(Closing):
         reloaded = "prometheus_config_last_reload_success_timestamp_seconds"
 
         def reloaded_at() -> float:
-            found = re.search(rf"^{reloaded} (\S+)$", self._get("/metrics"), re.MULTILINE)
-            return float(found[1]) if found else 0.0
+            match = re.search(rf"^{reloaded} (\S+)$", self._get("/metrics"), re.MULTILINE)
+            return float(match[1]) if match else 0.0
 
         before = reloaded_at()
         self._signal(signal.SIGHUP)
@@ -157,15 +157,15 @@ class Prometheus(Closing):
 
     def value(self, expression: str) -> float | None:
         """Return the value of an expression that gives one series at most."""
-        found = self.query(expression)
-        assert len(found) <= 1, found
-        return float(found[0]["value"][1]) if found else None
+        series = self.query(expression)
+        assert len(series) <= 1, series
+        return float(series[0]["value"][1]) if series else None
 
     def raw(self, selector: str) -> list[Raw]:
         """Return all that was scraped of some series in the last ten minutes."""
         return [
-            Raw(each["metric"], [(round(float(time) * 1000), float(value)) for time, value in each["values"]])
-            for each in self.query(f"{selector}[10m]")
+            Raw(series["metric"], [(round(float(time) * 1000), float(value)) for time, value in series["values"]])
+            for series in self.query(f"{selector}[10m]")
         ]
 
     def increase(self, series: Raw) -> float:

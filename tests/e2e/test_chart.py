@@ -49,7 +49,7 @@ def of_kind(manifests: Manifests, kind: str) -> Manifests:
 
 def secrets_of(manifests: Manifests, name: str) -> dict[str, str]:
     """The decoded data of a Secret."""
-    [secret] = [each for each in of_kind(manifests, "Secret") if each["metadata"]["name"] == name]
+    [secret] = [manifest for manifest in of_kind(manifests, "Secret") if manifest["metadata"]["name"] == name]
     return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
 
 
@@ -110,8 +110,8 @@ def test_values(tmp_path: Path) -> None:
     assert "capabilities" not in pod["containers"][0]["securityContext"]
     [config] = of_kind(made, "ConfigMap")
     assert yaml.safe_load(config["data"]["rankwatch.yml"])["process"] == {"interval": "5s"}
-    for each in of_kind(made, "PodMonitor") + of_kind(made, "PrometheusRule"):
-        assert each["metadata"]["labels"] == {"app.kubernetes.io/name": "rankwatch", "release": "kps"}
+    for manifest in of_kind(made, "PodMonitor") + of_kind(made, "PrometheusRule"):
+        assert manifest["metadata"]["labels"] == {"app.kubernetes.io/name": "rankwatch", "release": "kps"}
     sums = {
         of_kind(each, "DaemonSet")[0]["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
         for each in (made, rendered())

@@ -205,7 +205,7 @@ def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_pat
 
         def counted() -> set[str]:
             series = select(page(node), "rankwatch_collective_operations_total")
-            return {each.labels["job_id"] for each in series if each.value > 0}
+            return {result.labels["job_id"] for result in series if result.value > 0}
 
         wait_until(lambda: counted() == {"77", "team-a/train-7"}, 60, "records of both")
         assert node.run(["kill", "-KILL", infos["team-a/train-7"]["pid"]]).returncode == 0

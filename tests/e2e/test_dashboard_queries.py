@@ -119,10 +119,17 @@ class Target(NamedTuple):
 def targets() -> list[Target]:
     """Return all queries of all dashboards."""
     return [
-        Target(path.stem, panel, each["expr"], each.get("legendFormat", ""), each.get("instant", False), each["refId"])
+        Target(
+            path.stem,
+            panel,
+            target["expr"],
+            target.get("legendFormat", ""),
+            target.get("instant", False),
+            target["refId"],
+        )
         for path in DASHBOARDS
         for panel in unfolded(json.loads(path.read_text()))
-        for each in panel.get("targets", ())
+        for target in panel.get("targets", ())
     ]
 
 
@@ -226,7 +233,7 @@ def test_time_of_gpus_by_class(tmp_path: Path) -> None:
 
 def of_panel(dashboard: str, title: str) -> list[Target]:
     """Return the queries of a panel."""
-    return [each for each in targets() if (each.dashboard, each.panel["title"]) == (dashboard, title)]
+    return [target for target in targets() if (target.dashboard, target.panel["title"]) == (dashboard, title)]
 
 
 def check_answers(
@@ -327,7 +334,7 @@ class Answer:
 
     def check_shape(self) -> None:
         """Series are told apart by their legends, and tables show all labels that there are."""
-        labels = [each["metric"] for each in self.series]
+        labels = [result["metric"] for result in self.series]
         if self._target.panel["type"] == "table":
             shown = table_columns(self._target.panel)
             assert all(label.keys() <= shown for label in labels), self._target.where
@@ -349,9 +356,9 @@ def check_drawings(directory: Path, answers: list[Answer]) -> None:
     pictures = os.environ.get("RANKWATCH_PICTURES")
     for path in DASHBOARDS:
         results = {}
-        for each in answers:
-            if each.target.dashboard == path.stem:
-                results[f"{each.target.panel['id']}:{each.target.ref}"] = each.series
+        for answer in answers:
+            if answer.target.dashboard == path.stem:
+                results[f"{answer.target.panel['id']}:{answer.target.ref}"] = answer.series
         for light in (False, True):
             name = f"{path.stem}{'-light' if light else ''}.png"
             picture = Path(pictures) / name if pictures else None
@@ -386,8 +393,8 @@ class Questions:
         """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
         variables = {"job_id": self._job_id + suffix, "rank": rank, "node": NODE, "cluster": cluster}
-        found = self._server.query(fill(expression, variables))
-        return {each["metric"].get(label, ""): float(each["value"][1]) for each in found}
+        series = self._server.query(fill(expression, variables))
+        return {result["metric"].get(label, ""): float(result["value"][1]) for result in series}
 
 
 def check_variables(server: Prometheus, job_id: str) -> None:

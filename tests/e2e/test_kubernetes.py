@@ -189,13 +189,13 @@ def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
         config = yaml.safe_dump({"scrape_configs": scrape_configs(monitor, targets)})
         with Prometheus(tmp_path / "prometheus", config) as server:
             wait_until(lambda: len(server.query("rankwatch_rank_info")) == 2, 20, "both scrapes")
-            series = [each["metric"] for each in server.query("rankwatch_rank_info")]
+            infos = [series["metric"] for series in server.query("rankwatch_rank_info")]
     of_target = {"node": "gpu-node-07", "namespace": "rankwatch", "instance": f"127.0.0.1:{page.port}"}
     of_job = {"job_id": "team-a/train-7", "rank": "0", "pod": "0f5a-of-the-job", "container": "c0ffee"}
     wanted = {"__name__": "rankwatch_rank_info", **of_target, **of_job}
     for job in ("rankwatch", "rankwatch-liveness"):
-        assert {**wanted, "job": job} in series
-    assert len(series) == 2
+        assert {**wanted, "job": job} in infos
+    assert len(infos) == 2
 
 
 def with_component(directory: Path, name: str) -> list[dict[str, Any]]:

@@ -88,14 +88,14 @@ def test_every_python_runs_the_same_files(unpacked: Path) -> None:
 
 def test_nothing_in_the_package_names_the_checkouts_program(unpacked: Path) -> None:
     """Units, scripts and documents name /usr/bin/rankwatch; the package has no file in /opt."""
-    found = subprocess.run(
+    done = subprocess.run(
         ["grep", "-rlI", "/opt/rankwatch/bin/rankwatch", unpacked / "usr", unpacked / "etc"],
         check=False,
         capture_output=True,
         text=True,
     )
     ours = "usr/lib/rankwatch/lib/rankwatch-"  # the wheel's own description is README.md
-    assert [path for path in found.stdout.split() if ours not in path] == []
+    assert [path for path in done.stdout.split() if ours not in path] == []
 
 
 def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None:

@@ -48,8 +48,8 @@ def address(agent: Agent) -> str:
 def violations(browser: Browser) -> list[str]:
     """What axe-core finds wrong with the page as it is now (rules of WCAG and best practices)."""
     browser.run(AXE.read_text())
-    found = browser.run("return axe.run().then(found => found.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
-    return [json.dumps(each) for each in found]
+    broken = browser.run("return axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
+    return [json.dumps(rule) for rule in broken]
 
 
 def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:

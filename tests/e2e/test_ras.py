@@ -41,15 +41,15 @@ def agent_for(job: RasJob, directory: Path) -> Agent:
 
 def counts(agent: Agent) -> dict[str, float]:
     """Return the world's ranks by state, but for those of a communicator's life: none of them is in one."""
-    found = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
-    assert {each.value for each in found if each.labels["state"] in STAGES} <= {0}
-    return {each.labels["state"]: each.value for each in found if each.labels["state"] not in STAGES}
+    samples = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
+    assert {sample.value for sample in samples if sample.labels["state"] in STAGES} <= {0}
+    return {sample.labels["state"]: sample.value for sample in samples if sample.labels["state"] not in STAGES}
 
 
 def missing(agent: Agent) -> list[tuple[str, ...]]:
     """Return the world's missing ranks: rank, node, GPU and reason."""
-    found = agent.samples("rankwatch_communicator_rank_missing", job_id="4711", comm=WORLD)
-    return sorted(tuple(each.labels[name] for name in ("comm_rank", "host", "gpu", "reason")) for each in found)
+    samples = agent.samples("rankwatch_communicator_rank_missing", job_id="4711", comm=WORLD)
+    return sorted(tuple(sample.labels[name] for name in ("comm_rank", "host", "gpu", "reason")) for sample in samples)
 
 
 def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJob, tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def responding(node: ClusterNode, job: RasJob) -> float | None:
 
 def missing(agent: Agent, job: RasJob) -> list[tuple[str, ...]]:
     """Return the world's missing ranks by the agent's last report: rank, node and reason."""
-    found = agent.samples("rankwatch_communicator_rank_missing", job_id=job.job_id, comm=WORLD)
-    return sorted(tuple(each.labels[name] for name in ("rank", "host", "reason")) for each in found)
+    samples = agent.samples("rankwatch_communicator_rank_missing", job_id=job.job_id, comm=WORLD)
+    return sorted(tuple(sample.labels[name] for name in ("rank", "host", "reason")) for sample in samples)
 
 
 def state(node: ClusterNode, job: RasJob, rank: int) -> str | None:

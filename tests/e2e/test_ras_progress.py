@@ -61,8 +61,8 @@ def wait_for_report(agent: Agent) -> None:
 
 def suspects(agent: Agent) -> set[tuple[str, ...]]:
     """Return who is suspected: communicator, rank in it, rank and reason."""
-    found = agent.samples("rankwatch_communicator_suspect", job_id=JOB)
-    return {tuple(each.labels[name] for name in ("comm", "comm_rank", "rank", "reason")) for each in found}
+    samples = agent.samples("rankwatch_communicator_suspect", job_id=JOB)
+    return {tuple(sample.labels[name] for name in ("comm", "comm_rank", "rank", "reason")) for sample in samples}
 
 
 @contextmanager

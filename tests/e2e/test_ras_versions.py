@@ -80,14 +80,14 @@ def number_of(version: str) -> tuple[int, ...]:
 
 def states(agent: Agent, version: str) -> dict[str, float]:
     """Return the world's ranks by state, by the last report."""
-    found = agent.samples("rankwatch_communicator_ranks", job_id=job_id(version))
-    return {each.labels["state"]: each.value for each in found if each.labels["comm"] == WORLD}
+    samples = agent.samples("rankwatch_communicator_ranks", job_id=job_id(version))
+    return {sample.labels["state"]: sample.value for sample in samples if sample.labels["comm"] == WORLD}
 
 
 def missing(agent: Agent, version: str) -> list[tuple[str, ...]]:
     """Return the missing ranks, by the last report."""
-    found = agent.samples("rankwatch_communicator_rank_missing", job_id=job_id(version), comm=WORLD)
-    return sorted(tuple(each.labels[name] for name in ("comm_rank", "host", "reason")) for each in found)
+    samples = agent.samples("rankwatch_communicator_rank_missing", job_id=job_id(version), comm=WORLD)
+    return sorted(tuple(sample.labels[name] for name in ("comm_rank", "host", "reason")) for sample in samples)
 
 
 def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:

@@ -80,7 +80,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         )
         stack.enter_context(Service(directory / "vmagent", "vmagent", *flags, *own))
         flags = (
-            *(f"-{each}.url={judged.url}" for each in ("datasource", "remoteWrite", "remoteRead")),
+            *(f"-{name}.url={judged.url}" for name in ("datasource", "remoteWrite", "remoteRead")),
             f"-rule={rules}/*.yml",
             f"-rule.evalDelay={EVALUATION_DELAY_SECONDS}s",
             "-notifier.blackhole",
@@ -109,7 +109,7 @@ def test_a_store_has_the_alert_that_prometheus_writes_to_it(servers: Servers) ->
     """VictoriaMetrics gets the alert with the cluster's label."""
     wait_until(lambda: servers.store.query(servers.firing), TOLD_SECONDS, "the alert in the store")
     assert values(servers.store.query(servers.firing)) == values(servers.scraping.query(servers.firing))
-    assert {each["metric"]["cluster"] for each in servers.store.query(servers.firing)} == {CLUSTER}
+    assert {series["metric"]["cluster"] for series in servers.store.query(servers.firing)} == {CLUSTER}
 
 
 def test_both_engines_evaluate_the_rules_alike(servers: Servers) -> None:

@@ -67,7 +67,7 @@ def begin(site: Site, agent: Agent, *options: str, end: Path | None = None, stat
 
 def told(agent: Agent) -> list[str]:
     """Return the states that job_end_timestamp_seconds has of the job."""
-    return [each.labels["state"] for each in of_job(agent, "rankwatch_job_end_timestamp_seconds")]
+    return [sample.labels["state"] for sample in of_job(agent, "rankwatch_job_end_timestamp_seconds")]
 
 
 def of_job(agent: Agent, name: str) -> list[Series]:
