@@ -39,7 +39,7 @@ class Held(NamedTuple):
     """One bundle: its job's user, and whether a page may be open on that job."""
 
     user: str
-    is_open: bool
+    has_open_page: bool
 
 
 def most_kept(keep: int) -> int:
@@ -59,11 +59,11 @@ def evicted(held: Sequence[Held], keep: int) -> int | None:
     counts = Counter(bundle.user for bundle in held)
     older = range(len(held) - 1)
     not_only = [number for number in older if counts[held[number].user] > 1]
-    candidates = [number for number in not_only if not held[number].is_open]
+    candidates = [number for number in not_only if not held[number].has_open_page]
     if not candidates:
         if len(held) <= most_kept(keep):
             return None
-        candidates = not_only or [number for number in older if not held[number].is_open]
+        candidates = not_only or [number for number in older if not held[number].has_open_page]
     return max(candidates, key=lambda number: (counts[held[number].user], -number), default=len(held) - 1)
 
 
@@ -111,7 +111,7 @@ def write(
     old = bundle_files.bundles(folder)
     numbered = (f"{name}.{number}" for number in range(2, len(old) + 3))
     name = name if name not in old else next(candidate for candidate in numbered if candidate not in old)
-    held = [*(_held(folder, bundle, open_jobs) for bundle in old), Held(summary.user, is_open=True)]
+    held = [*(_held(folder, bundle, open_jobs) for bundle in old), Held(summary.user, has_open_page=True)]
     while (number := evicted(held, keep)) is not None:
         if number == len(old):
             raise NoPlaceError(f"{len(old)} users have a bundle of an open page here")
@@ -132,7 +132,7 @@ def _held(folder: Path, name: str, open_jobs: Container[str]) -> Held:
     try:
         summary = bundle_files.read_summary(folder, name)
     except (OSError, ValueError):
-        return Held("", is_open=False)
+        return Held("", has_open_page=False)
     return Held(summary.user, summary.job_id in open_jobs)
 
 

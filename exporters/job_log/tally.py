@@ -157,7 +157,7 @@ class JobTally:
         """
         if not event.rule.role:
             if self._training.take(event, seconds):
-                self._go_on(seconds)
+                self._forget_old_causes(seconds)
             return UNKNOWN_RANK
         speaker = self._rank(event, job, rank, hostnames)
         blamed = job.valid_rank(event.number("rank"))
@@ -223,7 +223,7 @@ class JobTally:
         elif role == CASCADE and self.saved.cascade is None:
             self.saved.cascade = first
 
-    def _go_on(self, seconds: float) -> None:
+    def _forget_old_causes(self, seconds: float) -> None:
         """Forget causes if the training made progress long after them."""
         times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and seconds - max(times) > RECOVERED_SECONDS:

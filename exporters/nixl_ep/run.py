@@ -141,7 +141,7 @@ class NodeRun(msgspec.Struct):
 _Take = Callable[[NodeRun, re.Match[str], float], None]
 
 
-def _left(why: str) -> _Take:
+def _leaving(why: str) -> _Take:
     return lambda run, match, seconds: run.take_leave(match, seconds, why)
 
 
@@ -161,10 +161,10 @@ _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
             NodeRun.take_bandwidths,
         ),
         ("Process ", rf"Process {_R} -> global_rank={_R}, local_rank={_R}", NodeRun.take_identity),
-        ("no plan phases", rf"no plan phases were found for rank {_R} after phase ", _left("no_phase")),
-        ("being removed", rf"{_SELF}this rank is being removed in this phase", _left("removed")),
-        ("-> done", rf"{_SELF}done(?=\s|$|global_rank=|\[|Process )", _left("done")),
-        ("Killing rank", rf"\[rank {_R}\] Killing rank during dispatch/combine", _left("killed")),
+        ("no plan phases", rf"no plan phases were found for rank {_R} after phase ", _leaving("no_phase")),
+        ("being removed", rf"{_SELF}this rank is being removed in this phase", _leaving("removed")),
+        ("-> done", rf"{_SELF}done(?=\s|$|global_rank=|\[|Process )", _leaving("done")),
+        ("Killing rank", rf"\[rank {_R}\] Killing rank during dispatch/combine", _leaving("killed")),
     )
 )
 

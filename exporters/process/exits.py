@@ -118,13 +118,13 @@ class ExitWatch:
         self._log = log
         self._ioctl = ioctl
         self._pidfds: dict[ProcessKey, int] = {}
-        self._left: dict[ProcessKey, _Exit] = {}
+        self._exits: dict[ProcessKey, _Exit] = {}
         self._news = asyncio.Event()
         self._learning: asyncio.Task[None] | None = None
         self._counts: Mapping[ProcessKey, OomCount] = {}
         self._ledger = OomLedger()
         self._judging: asyncio.TimerHandle | asyncio.Handle | None = None
-        self._judge_at = float("-inf")
+        self._next_verdict_at = float("-inf")
         self.unknown_exits = 0
 
     def watched(self) -> frozenset[ProcessKey]:
@@ -149,7 +149,9 @@ class ExitWatch:
     def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
         """Store the counts of each running process's groups from before any recent OOM kill."""
         self._counts = counts
-        self._ledger.keep([*counts.values(), *(exited.oom for exited in self._left.values() if exited.oom is not None)])
+        self._ledger.keep(
+            [*counts.values(), *(exited.oom for exited in self._exits.values() if exited.oom is not None)]
+        )
 
     def note_exit(self, key: ProcessKey) -> None:
         """Report to the rank table that a process has ended; its status follows.
@@ -167,7 +169,7 @@ class ExitWatch:
         self._ranks.observe_exit(key, None)
         self._judge_soon(loop)
         due_at = loop.time() + EXIT_TRIES_SECONDS[0]
-        self._left[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at)
+        self._exits[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at)
         self._news.set()
         if self._learning is None or self._learning.done():
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
@@ -179,7 +181,7 @@ class ExitWatch:
         if self._learning is not None:
             self._learning.cancel()
             await asyncio.wait({self._learning})
-        if all_exited := tuple(self._left.values()):
+        if all_exited := tuple(self._exits.values()):
             answers = await self._thread.call(lambda: [self._read(exited) for exited in all_exited])
             for exited, answer in zip(all_exited, answers, strict=True):
                 self._settle(exited, answer.status, answer.oom)
@@ -198,7 +200,7 @@ class ExitWatch:
 
     def _judge_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._judging is None:
-            wait_seconds = self._judge_at - loop.time()
+            wait_seconds = self._next_verdict_at - loop.time()
             judge = self._judge
             self._judging = (
                 loop.call_later(wait_seconds, judge, loop) if wait_seconds > 0 else loop.call_soon(judge, loop)
@@ -207,25 +209,25 @@ class ExitWatch:
     def _judge(self, loop: asyncio.AbstractEventLoop) -> None:
         self._judging = None
         self._ranks.judge_changed()
-        self._judge_at = loop.time() + JUDGE_PAUSE_SECONDS
+        self._next_verdict_at = loop.time() + JUDGE_PAUSE_SECONDS
 
     async def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read the statuses that are due, all at once, until each is known or given up."""
-        while self._left:
+        while self._exits:
             self._news.clear()
             now = loop.time()
-            due = tuple(exited for exited in self._left.values() if exited.due_at <= now)
+            due = tuple(exited for exited in self._exits.values() if exited.due_at <= now)
             if due:
                 answers = await self._thread.call(lambda due=due: [self._read(exited) for exited in due])  # type: ignore[misc]
                 for exited, answer in zip(due, answers, strict=True):
-                    self._take(exited, answer, loop.time())
+                    self._apply(exited, answer, loop.time())
                 self._judge_soon(loop)
             else:
-                next_at = min(exited.due_at for exited in self._left.values())
+                next_at = min(exited.due_at for exited in self._exits.values())
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._news.wait(), next_at - now)
 
-    def _take(self, exited: _Exit, answer: _Answer, now: float) -> None:
+    def _apply(self, exited: _Exit, answer: _Answer, now: float) -> None:
         """Use the answer, or plan the next try if there is one: without a pidfd further tries are pointless."""
         if answer.error is not None:
             fields = self._log_fields(exited.key)
@@ -239,7 +241,7 @@ class ExitWatch:
 
     def _settle(self, exited: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
         """Report the final result of an exit to the table."""
-        del self._left[exited.key]
+        del self._exits[exited.key]
         self._unwatch(exited.key)
         if status is None:
             self.unknown_exits += 1

@@ -292,7 +292,7 @@ def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
 
 def held(text: str) -> list[Held]:
     """Bundles by their users' letters, the oldest first; capitals: a page is open."""
-    return [Held(letter.lower(), is_open=letter.isupper()) for letter in text]
+    return [Held(letter.lower(), has_open_page=letter.isupper()) for letter in text]
 
 
 @pytest.mark.parametrize(("users", "keep", "goes"), [
@@ -308,7 +308,7 @@ def test_which_goes(users: str, keep: int, goes: int | None) -> None:
 def test_the_limit_of_a_node() -> None:
     """A node has four times as many bundles as are kept at most, and never more than are listed."""
     assert (MOST_TIMES, most_kept(10), most_kept(1000)) == (4, 40, folder.MAX_LISTED)
-    only = [Held(str(user), is_open=True) for user in range(41)]
+    only = [Held(str(user), has_open_page=True) for user in range(41)]
     assert (evicted(only[:40], 10), evicted(only, 10)) == (None, 40)
 
 

@@ -21,7 +21,7 @@ _LOOPBACK = ("127.", "localhost", "[::1]")
 Level = Literal["wrong", "note"]
 
 
-class Diagnosis(NamedTuple):
+class Finding(NamedTuple):
     """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
 
     check: str
@@ -30,17 +30,17 @@ class Diagnosis(NamedTuple):
     level: Level = "wrong"
 
 
-wrong = Diagnosis
-note = partial(Diagnosis, level="note")
+wrong = Finding
+note = partial(Finding, level="note")
 
 
-def examine(facts: Facts) -> list[Diagnosis]:
-    """Return all diagnoses, those that need a fix first."""
-    diagnoses = [finding for check in CHECKS for finding in check(facts)]
-    return sorted(diagnoses, key=lambda finding: finding.level != "wrong")
+def examine(facts: Facts) -> list[Finding]:
+    """Return all findings, those that need a fix first."""
+    findings = [finding for check in CHECKS for finding in check(facts)]
+    return sorted(findings, key=lambda finding: finding.level != "wrong")
 
 
-def _configuration(facts: Facts) -> Iterator[Diagnosis]:
+def _configuration(facts: Facts) -> Iterator[Finding]:
     if facts.config_error.endswith("Permission denied"):
         yield wrong("configuration", facts.config_error, "run it as root: sudo rankwatch doctor")
     elif facts.config_error:
@@ -57,7 +57,7 @@ def _configuration(facts: Facts) -> Iterator[Diagnosis]:
         )
 
 
-def _agent(facts: Facts) -> Iterator[Diagnosis]:
+def _agent(facts: Facts) -> Iterator[Finding]:
     if facts.agent_error:
         yield wrong(
             "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
@@ -66,7 +66,7 @@ def _agent(facts: Facts) -> Iterator[Diagnosis]:
         yield note("agent", "it is starting: not every exporter has run yet", "try again in a few seconds")
 
 
-def _address(facts: Facts) -> Iterator[Diagnosis]:
+def _address(facts: Facts) -> Iterator[Finding]:
     if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
@@ -78,7 +78,7 @@ def _address(facts: Facts) -> Iterator[Diagnosis]:
 _PROBLEMS = "rankwatch_rank_identity_problems"
 
 
-def _ranks(facts: Facts) -> Iterator[Diagnosis]:
+def _ranks(facts: Facts) -> Iterator[Finding]:
     problems = {labels.get("problem"): count for labels, count in facts.samples.get(_PROBLEMS, [])}
     duplicate, unreadable, unidentified = map(problems.get, ("duplicate", "unreadable", "unidentified"))
     if unreadable:
@@ -101,7 +101,7 @@ def _ranks(facts: Facts) -> Iterator[Diagnosis]:
         )
 
 
-_SERIES: tuple[tuple[str, Diagnosis], ...] = (
+_SERIES: tuple[tuple[str, Finding], ...] = (
     ("rankwatch_processes_without_nccl",
      note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
@@ -113,13 +113,13 @@ _SERIES: tuple[tuple[str, Diagnosis], ...] = (
     ("rankwatch_exporter_series_dropped_total",
      wrong("series", "{count} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md")),
 )  # fmt: skip
-"""The diagnosis for each series with a value above 0."""
+"""The finding for each series with a value above 0."""
 
 
-def _series(facts: Facts) -> Iterator[Diagnosis]:
-    for name, diagnosis in _SERIES:
+def _series(facts: Facts) -> Iterator[Finding]:
+    for name, finding in _SERIES:
         if count := _value(facts, name):
-            yield diagnosis._replace(text=diagnosis.text.format(count=f"{count:.0f}"))
+            yield finding._replace(text=finding.text.format(count=f"{count:.0f}"))
     for labels, up in facts.samples.get("rankwatch_helper_up", []):
         if not up:
             yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
@@ -135,7 +135,7 @@ _SILENT = {
 }
 
 
-def _inspector(facts: Facts) -> Iterator[Diagnosis]:
+def _inspector(facts: Facts) -> Iterator[Finding]:
     for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
         reason = labels.get("reason", "")
         if ranks:
@@ -157,7 +157,7 @@ def _inspector(facts: Facts) -> Iterator[Diagnosis]:
             yield wrong("disk", f"{directory.path}: {free}", "make room, or set `reclaim` of the exporter inspector")
 
 
-def _exporters(facts: Facts) -> Iterator[Diagnosis]:
+def _exporters(facts: Facts) -> Iterator[Finding]:
     document = facts.document
     for exporter in document.exporters if document is not None else ():
         if exporter.state == "down":
@@ -170,7 +170,7 @@ def _exporters(facts: Facts) -> Iterator[Diagnosis]:
         yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
 
-def _ras(facts: Facts) -> Iterator[Diagnosis]:
+def _ras(facts: Facts) -> Iterator[Finding]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
         "version_old": "update NCCL to 2.29.2 or newer: older versions can crash when RAS is queried",
@@ -181,13 +181,13 @@ def _ras(facts: Facts) -> Iterator[Diagnosis]:
         yield note("ras", f"the agent does not query RAS for a job: {reason}", remedies[reason])
 
 
-def _clock(facts: Facts) -> Iterator[Diagnosis]:
+def _clock(facts: Facts) -> Iterator[Finding]:
     if not facts.clock_is_kept:
         text = "the kernel reports an unsynchronised clock"
         yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
 
 
-def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
+def _prometheus(facts: Facts) -> Iterator[Finding]:
     watcher = facts.watcher
     if watcher is None:
         return
@@ -211,7 +211,7 @@ def _prometheus(facts: Facts) -> Iterator[Diagnosis]:
         yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
 
 
-def _rules(facts: Facts) -> Iterator[Diagnosis]:
+def _rules(facts: Facts) -> Iterator[Finding]:
     watcher = facts.watcher
     if watcher is None or watcher.error:
         return
@@ -234,7 +234,7 @@ def _rules(facts: Facts) -> Iterator[Diagnosis]:
         )
 
 
-CHECKS: tuple[Callable[[Facts], Iterable[Diagnosis]], ...] = (
+CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
     _agent, _configuration, _address, _ranks, _series, _exporters, _inspector, _ras, _clock, _prometheus, _rules,
 )  # fmt: skip
 
@@ -261,16 +261,16 @@ def main(arguments: Sequence[str]) -> int:
         agent = own_agent.place_of(flags)
     except ConfigError:  # the check of the configuration reports it
         agent = own_agent.DEFAULT_PLACE
-    diagnoses = examine(gather(agent, flags.config_file, flags.prometheus))
-    say(as_json([diagnosis._asdict() for diagnosis in diagnoses]) if flags.json else as_text(diagnoses))
-    return 1 if any(diagnosis.level == "wrong" for diagnosis in diagnoses) else 0
+    findings = examine(gather(agent, flags.config_file, flags.prometheus))
+    say(as_json([finding._asdict() for finding in findings]) if flags.json else as_text(findings))
+    return 1 if any(finding.level == "wrong" for finding in findings) else 0
 
 
-def as_text(diagnoses: Sequence[Diagnosis]) -> str:
+def as_text(findings: Sequence[Finding]) -> str:
     """Return the findings as lines of text, each with its remedy."""
     lines = [
-        f"{diagnosis.level.upper():5}  {diagnosis.check}: {plain(diagnosis.text)}\n       -> {plain(diagnosis.remedy)}"
-        for diagnosis in diagnoses
+        f"{finding.level.upper():5}  {finding.check}: {plain(finding.text)}\n       -> {plain(finding.remedy)}"
+        for finding in findings
     ]
-    faults = sum(diagnosis.level == "wrong" for diagnosis in diagnoses)
+    faults = sum(finding.level == "wrong" for finding in findings)
     return "\n".join([*lines, f"{faults} to mend" if faults else "all is well"])
