@@ -15,7 +15,8 @@ class LoggedJob(NamedTuple):
     """One job with ranks here.
 
     ``uids``: users of its processes. ``ids``: its ids by scheduler and launcher. ``world_size``: 0 if unknown.
-    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one.
+    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one. ``local_ranks``: the
+    newest rank with each local rank.
     """
 
     job_id: str
@@ -27,6 +28,7 @@ class LoggedJob(NamedTuple):
     started_seconds: float = 0.0
     pids: Mapping[int, str] = {}
     ranks: tuple[RankView, ...] = ()
+    local_ranks: Mapping[str, str] = {}
 
     def valid_rank(self, number: int | None) -> str:
         """Return a rank number from a log as a label; UNKNOWN_RANK if the job cannot have this rank."""
@@ -74,4 +76,8 @@ def _job(job_id: str, views: list[RankView]) -> LoggedJob:
         started_seconds=min(started, default=0.0),
         pids=pids,
         ranks=tuple(views),
+        local_ranks={
+            view.process.local_rank: rank_of(view)
+            for view in sorted(views, key=lambda view: view.process.facts.start_seconds)
+        },
     )

@@ -7,7 +7,7 @@ so it is ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
@@ -16,6 +16,7 @@ import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
 from agent.sdk.files import SavedTexts
+from agent.sdk.ranks import UNKNOWN_RANK
 
 MAX_LINE_CHARACTERS = 4096  # The parser ignores the rest of a longer line
 MAX_RANK = 1 << 20
@@ -30,7 +31,8 @@ EVENTS = (
 )
 OTHER = "other"  # An event or interruption of a newer NVRx version
 INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
-NOT_KNOWN = "unknown"  # The monitor logs this if its rank never reported its number
+LocalRanks = Mapping[tuple[str, str], str]
+"""Ranks by host and local rank: since NVRx 0.5 a monitor logs no other number."""
 
 _EVENT = re.compile(
     r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
@@ -38,8 +40,9 @@ _EVENT = re.compile(
     re.ASCII,
 )
 _MONITOR = re.compile(
-    r"\[[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:([0-9]{1,7}|<none>)\] "
-    r"(?:\[Cycle [0-9]{1,10}\] )?"  # NVRx 0.4 writes no cycle
+    r"\[(?:[A-Za-z_]{1,64}[0-9]{1,10}@[\w.-]{1,255}:(?P<rank>[0-9]{1,7}|<none>)\] "  # NVRx 0.4
+    r"|(?P<node>[\w.-]{1,255})\] \[workload:[0-9?]{1,7}\((?P<local>[0-9?]{1,7})\) infra:[0-9?]{1,7}\([0-9?]{1,7}\)\] "
+    r"rank_monitor_server\.py:[0-9]{1,7} (?:\[Cycle [0-9]{1,10}\] )?)"
     r"(?:Did not get (?P<heartbeat>initial|subsequent) heartbeat\. Waited [0-9.]{1,16} seconds"
     r"|(?P<section>Section) '[^']{0,256}' has been open for [0-9.]{1,16} seconds"
     r"|(?P<out>Was) out of section for [0-9.]{1,16} seconds)",
@@ -71,7 +74,6 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("nic_failed", "Health check FAILED", r"NIC device [\w.-]{1,64}: .{0,256}Health check FAILED"),
     ("nic_link_down", "link down counter has been incremented", r"GPU [0-9]{1,3} (?:NIC/IB|NIC|IB) .{0,64}link down"),
     ("nvlink_failed", "NVLinkWindowHealthCheck", r"NVLinkWindowHealthCheck: GPU [0-9]{1,3} unhealthy"),
-    ("no_progress", "no progress across restarts", r"Progress tracker detected no progress across restarts\."),
     ("stop_recommended", "Attribution recommend", r"Attribution recommend(?:s|ed) stopping the job"),
     ("restart_refused", "must not be restarted", r"NVRx decided the job must not be restarted"),
     ("ranks_failed", "exited with non-zero exit code", r"Some rank\(s\) exited with non-zero exit code"),
@@ -116,12 +118,14 @@ class JobEvents(msgspec.Struct):
     heading: _Text = ""
     scored: int = 0
 
-    def take(self, line: str) -> None:
+    def take(self, line: str, ranks: LocalRanks) -> None:
         """Count one line; most lines count nothing. Lines must come in the order of their file."""
         text = line[:MAX_LINE_CHARACTERS]
         known = next((reader for reader in _READERS if reader[0] in text), None)
         if known is not None and (match := known[1].search(text)) is not None:
             known[2](self, match)
+        if " seconds" in text and (match := _MONITOR.search(text)) is not None:
+            self.take_timeout(match, ranks)
         for name, word, pattern in _NOTICES:
             if word in text and pattern.search(text):
                 self.notices[name] = saved_sum(self.notices.get(name, 0))
@@ -161,9 +165,10 @@ class JobEvents(msgspec.Struct):
         elif event == "worker_start_completed" and last is not None and cycle == last.cycle:
             last.started = max(last.started or at, at)
 
-    def take_timeout(self, match: re.Match[str]) -> None:
-        """Count a rank that its monitor kills."""
-        rank = str(int(match[1])) if match[1].isdigit() and int(match[1]) < MAX_RANK else NOT_KNOWN
+    def take_timeout(self, match: re.Match[str], ranks: LocalRanks) -> None:
+        """Count a rank that its monitor kills; UNKNOWN_RANK if the rank never reported its number or is not here."""
+        number = match["rank"] or ranks.get((match["node"], match["local"]), "")
+        rank = str(int(number)) if number.isdigit() and int(number) < MAX_RANK else UNKNOWN_RANK
         _count(self.timeouts, (rank, match["heartbeat"] or ("section" if match["section"] else "out_of_section")))
 
     def take_interruptions(self, match: re.Match[str]) -> None:
@@ -195,7 +200,6 @@ _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]],
     ("Interruption.", _INTERRUPTION, JobEvents.take_interruptions),
     (" performance:", _SCORES, JobEvents.take_heading),
     (" Score=", _SCORE, JobEvents.take_score),
-    (" seconds", _MONITOR, JobEvents.take_timeout),
 )
 
 

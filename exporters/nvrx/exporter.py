@@ -52,6 +52,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
+        self._ranks = RankSnapshot()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the helper and the thread. This opens no file."""
@@ -78,6 +79,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read new lines and record the progress of ranks."""
+        self._ranks = ranks
         super().turn(texts, ranks)
         progress = [(view.process.progress_seconds, view.label.job_id) for view in ranks.ranks]
         for seconds, job_id in sorted((seconds, job_id) for seconds, job_id in progress if seconds is not None):
@@ -88,8 +90,11 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         """Count new lines of a job. Jobs beyond MAX_JOBS are ignored."""
         if lines.job_id in self.saved.jobs or len(self.saved.jobs) < MAX_JOBS:
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
+            views = sorted(self._ranks.ranks, key=lambda view: view.process.facts.start_seconds)  # the newest counts
+            local = {view.process.local_rank: view.label.rank for view in views if view.label.job_id == lines.job_id}
+            ranks = {(host, number): rank for host in self._ranks.hostnames for number, rank in local.items()}
             for text in lines.lines:
-                job.take(text)
+                job.take(text, ranks)
 
     def forget(self, here: frozenset[str]) -> None:
         """Forget jobs that have no rank on this node."""

@@ -124,7 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
 
 
 def test_what_the_rank_table_says_of_a_job(node: Node) -> None:
-    """A job has the users, ids, size, processes and start of its ranks."""
+    """A job has the users, ids, size, processes, local ranks and start of its ranks."""
     for rank in range(2):
         node.observe(5000 + rank, rank, OWNER, {"SLURM_STEP_NUM_TASKS": "2"}, job="99", world=2)
     jobs = jobs_of(node.ranks.snapshot().ranks)
@@ -132,3 +132,4 @@ def test_what_the_rank_table_says_of_a_job(node: Node) -> None:
     assert (job.uids, job.ids, job.world_size, job.tasks_are_ranks) == ({OWNER}, {"4711"}, 8, False)
     assert (job.pids, job.started_seconds, job.has_rank_zero()) == ({4000: "0", 4001: "1"}, 1.7e9, True)
     assert jobs["99"].tasks_are_ranks
+    assert job.local_ranks == {"0": "0", "1": "1"}

@@ -27,6 +27,7 @@ RETRY = (
     "n7:1:2 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.5<40> with status=12 opcode=0 len=0 vendor err 129"
 )
 PORT = "n9:1:2 [0] NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)"
+MONITOR = "[{}] [workload:?(1) infra:0(?)] rank_monitor_server.py:4 Was out of section for 5 seconds"
 ITERATION = "iteration {} / 1000 | consumed samples: 1 |"
 
 
@@ -65,6 +66,8 @@ class Log:
         ("else:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, UNKNOWN_RANK),
         ("(Worker_TP0 pid=4001) ValueError: x", {}, UNKNOWN_RANK, "1"),
         ("ValueError: x", {}, "5", "5"),
+        (MONITOR.format("here"), {}, UNKNOWN_RANK, "3"),
+        (MONITOR.format("else"), {}, UNKNOWN_RANK, UNKNOWN_RANK),
         ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
     ],
 )

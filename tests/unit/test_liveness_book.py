@@ -382,4 +382,5 @@ def test_the_table_of_causes() -> None:
     assert {check for check, counts in CHECKS.items() if counts} == causes.HARDWARE
     roots = {entry.category for entry in failures().entries if entry.role == "root"}
     assert {causes.cause(category) for category in roots} - {""} - causes.HARDWARE == causes.LOG
-    assert {category for category in roots if not causes.cause(category)} == {"unkillable", "worker_exit"}
+    without = {category for category in roots if not causes.cause(category)}
+    assert without == {"restart_refused", "unkillable", "worker_exit"}

@@ -121,13 +121,26 @@ def test_lines_of_the_job(node: Node) -> None:
     assert node.look()["recovery_seconds/4711/progress"] == pytest.approx(13.0)
 
 
+def test_the_rank_of_a_monitors_line(node: Node) -> None:
+    """A monitor that names its host and local rank counts for the newest rank that has the number there."""
+    line = "[{}] [workload:?({}) infra:0(?)] rank_monitor_server.py:4 Did not get initial heartbeat. Waited 5 seconds"
+    node.add_rank()
+    node.add_rank(11, rank=6)
+    node.log("\n".join(line.format(*of) for of in (("here", 2), ("here", 3), ("else", 2))))
+    timeouts = {name: value for name, value in node.look(20.0).items() if "timeouts" in name}
+    assert timeouts == {
+        "nvrx_heartbeat_timeouts_total/4711/6/initial": 1.0,
+        "nvrx_heartbeat_timeouts_total/4711/unknown/initial": 2.0,
+    }
+
+
 def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error costs the lines of one file in one look."""
     node.add_rank()
     odd = node.log("poison", "a_4711", number=1)
     node.log(FAILED, "b_4711", number=2)
     real = JobEvents.take
-    monkeypatch.setattr(JobEvents, "take", lambda job, text: real(job, {"poison": None}.get(text, text)))
+    monkeypatch.setattr(JobEvents, "take", lambda job, text, ranks: real(job, {"poison": None}.get(text, text), ranks))
     assert node.look(20.0)["nvrx_events_total/4711/failure_detected"] == 1.0
     append(odd, FAILED.encode() + b"\n")
     assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0

@@ -28,6 +28,7 @@ WRITTEN = {
     "active_ranks": "0-3",
 }
 RECORDED = Path(__file__).parents[1] / "data/nvrx"
+LOCAL = {("n07", "1"): "9", ("n07", "0"): "8"}
 MINUTE = datetime(2026, 11, 22, 0, 33, tzinfo=UTC).timestamp()
 
 
@@ -44,7 +45,7 @@ def heard(*texts: str) -> JobEvents:
     """The sums over these lines."""
     sums = JobEvents()
     for text in texts:
-        sums.take(text)
+        sums.take(text, LOCAL)
     return sums
 
 
@@ -107,7 +108,8 @@ def test_cycles_that_are_refused() -> None:
         read_cycle(bytes(garbage))
 
 
-MONITOR = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}] [Cycle 1] {}"
+MONITOR = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}] {}"
+NEWER = "2026-11-26 14:25:40,839 [WARNING] [{}] [workload:?({}) infra:0(?)] rank_monitor_server.py:497 {}"
 HEARTBEAT = "Did not get {} heartbeat. Waited 45.00 seconds."
 
 
@@ -131,7 +133,11 @@ LINES: dict[str, JobEvents] = {
     MONITOR.format(events.MAX_RANK, HEARTBEAT.format("initial")): timeout("unknown", "initial"),
     MONITOR.format(9, "Section 'step' has been open for 61.50 seconds."): timeout("9", "section"),
     MONITOR.format(9, "Was out of section for 61.50 seconds."): timeout("9", "out_of_section"),
-    MONITOR.format(9, HEARTBEAT.format("initial")).replace(" [Cycle 1]", ""): timeout("9", "initial"),
+    NEWER.format("n07", 1, HEARTBEAT.format("initial")): timeout("9", "initial"),
+    NEWER.format("n07", 1, "[Cycle 1] " + HEARTBEAT.format("initial")): timeout("9", "initial"),
+    NEWER.format("n08", 1, HEARTBEAT.format("initial")): timeout("unknown", "initial"),
+    NEWER.format("n07", "?", HEARTBEAT.format("initial")): timeout("unknown", "initial"),
+    NEWER.format("n07", 1, "Section(s) ['step'] were still open."): NOTHING,
     MONITOR.format(9, "Heartbeat received. Waited 4 seconds."): NOTHING,
     "GPU relative performance:": JobEvents(heading="relative"),
     "GPU individual performance:": JobEvents(heading="individual"),
@@ -172,8 +178,7 @@ NOTICES = {
     "NVLinkWindowHealthCheck: GPU 3 unhealthy": "nvlink_failed",
     "Attribution recommends stopping the job": "stop_recommended",
     "Attribution recommended stopping the job; terminating workers": "stop_recommended",
-    "[default] Progress tracker detected no progress across restarts. No more restarts.": "no_progress",
-    "NVRx decided the job must not be restarted (data)": "restart_refused",
+    "NVRx decided the job must not be restarted (no_progress): made NO progress": "restart_refused",
     "Some rank(s) exited with non-zero exit code: {1: 7} Agent's exit code = 1": "ranks_failed",
     "Agent exits with exit code = 0.": "ended_well",
     "[2026-11-22 01:20:17] rank=3 fn_ex: RuntimeError()": "restart_in_process",
@@ -209,7 +214,7 @@ def test_recovery_until_workers_and_until_progress() -> None:
     sums.progress(MINUTE + 55)
     assert sums.recovery_seconds()["progress"] == pytest.approx(40.0)
     assert sums.events == {"worker_start_completed": 3, "failure_detected": 2}
-    sums.take(event("failure_detected", 59, 2))
+    sums.take(event("failure_detected", 59, 2), {})
     assert sums.recovery_seconds() == {}
 
 
@@ -220,7 +225,7 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {(str(rank), "relative"): rank / 10 for rank in range(1, 7)}
     sums = heard("GPU relative performance:", *scores, "GPU individual performance:", scores[7])
     assert len(sums.scores) == events.SCORED_AT_A_TIME + 1
-    sums.take("GPU relative performance:")
+    sums.take("GPU relative performance:", {})
     assert sums.scores == {("8", "individual"): 0.8}
 
 
@@ -250,11 +255,18 @@ def test_interruptions() -> None:
     assert sums.interruptions == {("3", "hard_timeout"): 2, ("3", "other"): 1, ("3", "terminated"): 1}
 
 
-def test_what_a_real_launcher_logs() -> None:
-    """The log of ft_launcher 0.4.1, whose rank 1 sent no heartbeat in two runs, gives these counts."""
+def test_what_real_launchers_log() -> None:
+    """The logs of ft_launcher 0.4.1 and of August 2026, whose ranks sent no heartbeats, give these counts."""
     sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
     assert sums.timeouts == {("1", "subsequent"): 2}
     assert sums.notices == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}
+    sums = heard(*(RECORDED / "ft_launcher_2026-08.log").read_text().splitlines())
+    assert sums.timeouts == {("9", "subsequent"): 3, ("9", "section"): 1, ("8", "out_of_section"): 1}
+    assert sums.notices == {
+        "no_progress": 3, "restart_of_own_failure": 2, "stopped_without_progress": 1, "restart_refused": 1,
+        "ranks_failed": 1,
+    }  # fmt: skip
+    assert sums.events["failure_detected"] == 3
 
 
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ GOES_ON_SECONDS = 60
 """A job that still completes operations this long after a death runs on without the rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
-    "|watchdog_exception|ib_call_failed|program_error"
+    "|watchdog_exception|ib_call_failed|program_error|restart_refused"
 )
 """Log categories that may be a cause or a consequence: they count only if the log has no other category."""
 
