@@ -9,6 +9,8 @@ requested kind is opened, a regular file or a FIFO, so that no device or lease c
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 MAX_PATH_BYTES = 4096
 MAX_LINKS = 40  # The kernel's own limit
@@ -16,21 +18,24 @@ MAX_NAMES = 256  # Limit of directories on the way, including those of links
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def open_inside(root: str, path: str) -> int:
-    """Return a descriptor of the regular file at ``path`` under the root directory ``root``; raises OSError."""
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OSError(errno.ENAMETOOLONG, "a long path")
-    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        _walk(way, path)
-        return open_regular(way[-1])
-    finally:
-        for fd in way:
-            os.close(fd)
-
-
 class OtherUserError(OSError):
     """The file belongs to another user than it should."""
+
+
+def open_inside(root: str, path: str, uid: int | None = None) -> int:
+    """Return a descriptor of the regular file at ``path`` under the root directory ``root``; raises OSError.
+
+    ``uid``: the file must belong to this user.
+    """
+    with _walked(root, path) as way:
+        _check_owner(way[-1], uid)
+        return open_regular(way[-1])
+
+
+def stat_inside(root: str, path: str) -> os.stat_result:
+    """Return the status of the file at ``path`` under ``root`` and open nothing; raises OSError."""
+    with _walked(root, path) as way:
+        return os.fstat(way[-1])
 
 
 def open_pipe_inside(root: str, path: str, uid: int) -> int:
@@ -38,22 +43,18 @@ def open_pipe_inside(root: str, path: str, uid: int) -> int:
 
     The last name may not be a link.
     """
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OSError(errno.ENAMETOOLONG, "a long path")
     directory, _, name = path.rpartition("/")
-    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        _walk(way, directory)
+    with _walked(root, directory) as way:
         way.append(os.open(name, _WALK, dir_fd=way[-1]))
-        status = os.fstat(way[-1])
-        if not stat.S_ISFIFO(status.st_mode):
+        if not stat.S_ISFIFO(os.fstat(way[-1]).st_mode):
             raise OSError(errno.EINVAL, "not a FIFO")
-        if status.st_uid != uid:
-            raise OtherUserError(errno.EPERM, "another user's FIFO")
+        _check_owner(way[-1], uid)
         return os.open(f"/proc/self/fd/{way[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    finally:
-        for fd in way:
-            os.close(fd)
+
+
+def _check_owner(fd: int, uid: int | None) -> None:
+    if uid is not None and os.fstat(fd).st_uid != uid:
+        raise OtherUserError(errno.EPERM, "another user's file")
 
 
 def open_regular(fd: int) -> int:
@@ -79,6 +80,20 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)
+
+
+@contextmanager
+def _walked(root: str, path: str) -> Iterator[list[int]]:
+    """Yield descriptors of ``root`` and of the names on the way to ``path``; close them at the end."""
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, "a long path")
+    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        _walk(way, path)
+        yield way
+    finally:
+        for fd in way:
+            os.close(fd)
 
 
 def _walk(way: list[int], path: str) -> None:

@@ -21,7 +21,7 @@ from agent.tail.file import (
 from agent.tail.shares import FairTable, Share
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class LineReader:
@@ -88,13 +88,13 @@ class LineReader:
         directory, name = os.path.split(file.path)
         parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
         with closing(parent):
-            descriptor = os.open(name, _FILE_FLAGS, dir_fd=parent)
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
-            os.close(descriptor)
-            self._skipped["replaced"] += 1
-            return False
-        file.descriptor = descriptor
+            named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        with closing(named):  # no device, and no file that a user puts in this one's place, is opened
+            status = os.fstat(named)
+            if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
+                self._skipped["replaced"] += 1
+                return False
+            file.descriptor = os.open(f"/proc/self/fd/{named}", _FILE_FLAGS)
         self._open.put(file.identity, file, file.share)
         return True
 

@@ -98,13 +98,13 @@ class ErrorFiles:
         if pid == INIT_PID and (facts.container or facts.pod):
             return None  # only a process in the container shows its files
         try:
-            fd = open_inside(f"{self._root}/{pid}/root", _error_file(view))
+            fd = open_inside(f"{self._root}/{pid}/root", _error_file(view), facts.uid)
         except (OSError, ValueError):  # ValueError: a NUL in the path
             return None
         try:
             status = os.fstat(fd)
             early = status.st_mtime < facts.start_seconds - EARLY_SECONDS
-            if status.st_uid != facts.uid or status.st_size > MAX_BYTES or early:
+            if status.st_size > MAX_BYTES or early:
                 return None
             return read_error(os.read(fd, MAX_BYTES), self._catalogue, status.st_mtime)
         except OSError:

@@ -15,6 +15,7 @@ from agent.sdk.files import compiled_path_pattern
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
+from exporters.job_log.cycle_logs import CYCLE_FILE
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob, jobs_of
 from exporters.job_log.passages import LogPassages, log_part
@@ -35,8 +36,8 @@ _Path = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
 class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``paths``: patterns of logs; ``*`` matches within one name, ``%j`` is the job id. Files that ranks write their
-    output to need no pattern. ``progress``: a site's own progress patterns, tried before those of progress.yml.
-    ``lines_in_evidence``: evidence bundles get lines around events, with possible secrets masked.
+    output to, and logs of NVRx's cycles, need no pattern. ``progress``: a site's own progress patterns, tried before
+    those of progress.yml. ``lines_in_evidence``: bundles get lines around events, with possible secrets masked.
     """
 
     paths: Annotated[list[_Path], msgspec.Meta(max_length=MAX_PATHS)] = msgspec.field(default_factory=list)
@@ -67,7 +68,7 @@ class JobLogExporter:
         """Create the reader from the checkpoint, and register the part of evidence bundles."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
-        ctx.ranks.keep_variables(frozenset({ERROR_FILE}))
+        ctx.ranks.keep_variables(frozenset({ERROR_FILE, CYCLE_FILE}))
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
         self._reader = await self._thread.call(
             lambda: JobLogReader(

@@ -15,6 +15,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.collectives import Collectives
+from exporters.job_log.cycle_logs import CycleLogs
 from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob, rank_of
 from exporters.job_log.matcher import events
@@ -84,6 +85,7 @@ class JobLogReader:
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
         self._outputs = Outputs(proc)
+        self._cycle_logs = CycleLogs(proc)
         self._error_files = ErrorFiles(proc, catalogue)
         self._admit = admit
         self._passages = passages
@@ -176,11 +178,12 @@ class JobLogReader:
             self._batch = batch_processes(self._procfs)
         self._looked_for = pids
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
+        named = {} if self._everyone else self._cycle_logs.of(jobs.values())
         # Keep files of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(file.path for file in held.values()), *exited_paths])
+        files = self._texts.discover([*(file.path for file in [*held.values(), *named.values()]), *exited_paths])
         by_id = by_any_id(jobs.values())
-        claims = {file.identity: claim for file in files if (claim := self._claim(file, held, jobs, by_id))}
+        claims = {file.identity: claim for file in files if (claim := self._claim(file, named | held, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, held, jobs)
         ours = [identity for identity in claims if identity not in remote]
         self._claims = {identity: claims[identity] for identity in ours[:MAX_CLAIMED]}

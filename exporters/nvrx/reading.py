@@ -115,8 +115,8 @@ def read_one(request: CycleRequest) -> list[OwnedCycle]:
     """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
         if request.pid:
-            named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path))
-            return [named] if named is not None and named.uid == request.uid else []
+            named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path, request.uid))
+            return [] if named is None else [named]
         return _read_directory(request.path)
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []

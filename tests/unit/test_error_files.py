@@ -170,10 +170,10 @@ def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A file that does not answer costs a turn GRACE_SECONDS, and no exception of another user."""
     hangs, opened = threading.Event(), error_files.open_inside
 
-    def open_slowly(root: str, path: str) -> int:
+    def open_slowly(root: str, path: str, uid: int) -> int:
         if path == "/tmp/3.json":
             hangs.wait()
-        return opened(root, path)
+        return opened(root, path, uid)
 
     monkeypatch.setattr(error_files, "open_inside", open_slowly)
     monkeypatch.setattr(error_files, "GRACE_SECONDS", 0.05)

@@ -10,8 +10,8 @@ from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.follower import Follower, FollowLimits
 
 
-def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
-    """A link or FIFO put in a file's place between the look and the opening is refused and counted."""
+def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link, FIFO or file put in a file's place between the look and the opening is counted, and not opened."""
     (tmp_path / "secret").write_bytes(b"secret\n")
     for name in ("a.log", "b.log", "c.log"):
         (tmp_path / name).write_bytes(b"line\n")
@@ -22,8 +22,11 @@ def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path) -> None:
     (tmp_path / "a.log").symlink_to(tmp_path / "secret")
     os.mkfifo(tmp_path / "b.log")
     os.link(tmp_path / "secret", tmp_path / "c.log")
-    assert ([follower.read(file) for file in files.values()], follower.skipped["ELOOP"]) == ([None, None, None], 1)
-    assert follower.skipped["replaced"] == 2
+    opened, real = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, flags, **more: (opened.append(flags), real(path, flags, **more))[1])
+    assert [follower.read(file) for file in files.values()] == [None, None, None]
+    assert follower.skipped["replaced"] == 3
+    assert all(flags & (os.O_PATH | os.O_DIRECTORY) for flags in opened)
 
 
 def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,138 @@
+"""The log of a restart cycle: for which job it is read, and which files a cycle file cannot have opened."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from job_log_jobs import OWNER, job
+from proc_tree import ProcTree
+from rank_table import view
+from test_job_log_reader import Node, counts
+
+from agent.sdk.ranks import UNKNOWN_RANK, RankView
+from exporters.job_log import cycle_logs
+from exporters.job_log.cycle_logs import CYCLE_FILE, MAX_BYTES, MAX_PATH, CycleLogs
+from exporters.job_log.jobs import LoggedJob
+
+RECORDED = Path(__file__).parents[1] / "data/nvrx/nvrx/cycle_info.4711.1.1"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+class Cycles:
+    """The files of a rank's root directory, and what the rank's cycle file leads to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.inside, self.proc = folder / "inside", ProcTree(folder / "proc")
+        self.logs = CycleLogs(folder / "proc")
+        (self.inside / "logs").mkdir(parents=True)
+
+    def file(self, name: str, text: str = "", uid: int = OWNER) -> Path:
+        """A file of a user."""
+        path = self.inside / name
+        path.write_text(text)
+        os.chown(path, uid, -1)
+        return path
+
+    def cycle(self, log: object, uid: int = OWNER, **more: object) -> None:
+        """The cycle file as NVRx wrote it, for this log."""
+        self.file("cycle", json.dumps(json.loads(RECORDED.read_text()) | {"cycle_log_file": log} | more), uid)
+
+    def rank(self, pid: int = 4000, of: str = "4711", path: str = "/cycle", uid: int = OWNER) -> RankView:
+        """A rank whose environment names a cycle file."""
+        root = self.proc.root / f"{pid}/root"
+        root.parent.mkdir(exist_ok=True)
+        root.is_symlink() or root.symlink_to(self.inside)
+        return view(pid, "0", of, environment={CYCLE_FILE: path}, uid=uid, parent_pid=1)
+
+    def of(self, *ranks: RankView) -> dict[str, str]:
+        """The logs, by job, of these ranks; of the usual one without any."""
+        views = ranks or (self.rank(),)
+        jobs = [LoggedJob(one.label.job_id, ranks=(one,)) for one in views]
+        return {claim.job_id: os.path.basename(claim.path) for claim in self.logs.of(jobs).values()}
+
+
+@pytest.fixture
+def cycles(tmp_path: Path) -> Cycles:
+    """A rank with a log."""
+    made = Cycles(tmp_path)
+    made.file("logs/c0.log")
+    return made
+
+
+def test_a_cycles_log_is_its_jobs(cycles: Cycles) -> None:
+    """The log that the current cycle file names is the job's, also through links in the rank's own directories."""
+    cycles.cycle("/logs/c0.log")
+    assert cycles.of() == {"4711": "c0.log"}
+    (cycles.inside / "linked").symlink_to("logs")
+    cycles.cycle("/linked/c0.log")
+    assert cycles.of() == {"4711": "c0.log"}
+
+
+def paths_out(cycles: Cycles) -> Mapping[str, str]:
+    """Paths to what is not the job's log, by what it is."""
+    (cycles.inside.parent / "outside").write_text("secret")
+    cycles.file("others.log", uid=OWNER + 1)
+    cycles.file("roots.log", uid=0)
+    os.link(cycles.inside / "roots.log", cycles.inside / "logs/hard.log")
+    (cycles.inside / "logs/soft.log").symlink_to("c0.log")
+    (cycles.inside / "logs/out.log").symlink_to(cycles.inside.parent / "outside")
+    (cycles.inside / "dev").symlink_to("/dev")
+    os.mkfifo(cycles.inside / "logs/fifo.log")
+    os.chown(cycles.inside / "logs/fifo.log", OWNER, -1)
+    return {
+        "another user's": "/others.log", "root's": "/roots.log", "root's, by a hard link": "/logs/hard.log",
+        "a link": "/logs/soft.log", "a link out": "/logs/out.log", "a path out": "/../outside",
+        "a FIFO": "/logs/fifo.log", "a directory": "/logs",
+        "a device": "/dev/null", "nothing": "/logs/gone.log", "a NUL": "/logs/c0.log\0",
+    }  # fmt: skip
+
+
+def test_files_that_a_cycle_file_cannot_name(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user's file, a link, no regular file, and a path out of the rank's root are not followed nor opened."""
+    paths = paths_out(cycles)
+    opened, real = [], os.open
+    for what, path in paths.items():
+        cycles.cycle(path)
+        monkeypatch.setattr(os, "open", lambda at, flags, **more: (opened.append(flags), real(at, flags, **more))[1])
+        assert cycles.of() == {}, what
+        monkeypatch.undo()
+    assert sum(not flags & os.O_PATH for flags in opened) == len(paths)  # the cycle files alone
+
+
+def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
+    """Another user's cycle file, half of one, one too long, and a path that is none name no log."""
+    cycles.cycle("/logs/c0.log", OWNER + 1)
+    assert cycles.of() == {}
+    for log in ("", "logs/c0.log", 7, "/" * (MAX_PATH + 1 - len("logs/c0.log")) + "logs/c0.log"):
+        cycles.cycle(log)
+        assert cycles.of() == {}, log
+    cycles.cycle("/" * (MAX_PATH - len("logs/c0.log")) + "logs/c0.log")
+    assert cycles.of() == {"4711": "c0.log"}
+    text = (cycles.inside / "cycle").read_text()
+    for written, is_read in ((text.ljust(MAX_BYTES), True), (text.ljust(MAX_BYTES + 1), False), (text[:-1], False)):
+        cycles.file("cycle", written)
+        assert bool(cycles.of()) is is_read
+
+
+def test_whose_cycle_files_are_read(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that two jobs name belongs to none; of MAX_JOBS + 1 jobs one is left out."""
+    cycles.cycle("/logs/c0.log")
+    both = cycles.rank(), cycles.rank(5000, "4712")
+    assert cycles.of(*both) == {}
+    monkeypatch.setattr(cycle_logs, "MAX_JOBS", 1)
+    assert cycles.of(*both) == {"4711": "c0.log"}
+
+
+def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:
+    """A failure in a cycle's log counts for the job, and one in the next cycle's log for the same."""
+    node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
+    ranks = (cycles.rank(),)
+    for number in range(2):
+        cycles.file(f"logs/c{number}.log", "1: Traceback (most recent call last):\n1: ValueError: x\n")
+        cycles.cycle(f"/logs/c{number}.log")
+        found = node.look(job(ranks=8)._replace(ranks=ranks))
+    assert counts(found) == {("4711", UNKNOWN_RANK): 2}
