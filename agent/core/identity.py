@@ -66,10 +66,10 @@ class Membership(msgspec.Struct, frozen=True, gc=False):
 
 
 def comm_label(hash_text: str) -> str:
-    """Return the `comm` label for a communicator hash in hex, with or without ``0x``.
+    """Return the `comm` label for a communicator hash in hex, with or without ``0x``; what follows a ``-`` stays whole.
 
     It is the first 14 digits of the unpadded form; shorter hashes stay whole. Inspector cuts its ids to 16 characters
     ("0x" and 14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads them to 16 digits.
     """
-    digits = hash_text.removeprefix("0x").removeprefix("0X").lower()
-    return (digits.lstrip("0") or "0")[:COMM_DIGITS]
+    digits, dash, secondary = hash_text.removeprefix("0x").removeprefix("0X").lower().partition("-")
+    return (digits.lstrip("0") or "0")[:COMM_DIGITS] + dash + secondary

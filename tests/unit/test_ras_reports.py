@@ -1,15 +1,18 @@
 """Reports that no library should send: what of them is believed, and what is counted."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent.core.identity import comm_label
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
 from exporters.ras.report.text_report import MAX_TROUBLES, read_text
 
+TWO = Path(__file__).parents[1] / "data/ras/two_of_one_hash_2.32.3.json"
 RCCL = Path(__file__).parents[1] / "data/ras/rccl_2.28.3_degraded.txt"
 
 
@@ -74,6 +77,36 @@ def test_the_second_of_one_hash_is_left_out() -> None:
     """Of two communicators of one hash the first is kept, and the other is counted."""
     parsed = read_json(report(communicator(), communicator(missing_ranks=[])))
     assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
+
+
+def test_two_communicators_of_one_hash() -> None:
+    """In a reply of NCCL 2.32.3 the later of two communicators of one hash has a name of its own."""
+    body = TWO.read_bytes()
+    parsed = read_json(body)
+    launched = {entry.hash: entry.launches.extremes["AllReduce"] for entry in parsed.communicators if entry.launches}
+    assert launched == {"0x5000": (2, 3), "0x5000-0e71bf01": (7, 7), "0x1234567890abcdef": (9, 9)}
+    assert [comm_label(entry.hash) for entry in parsed.communicators] == ["5000", "5000-0e71bf01", "1234567890abcd"]
+    assert parsed.skipped == {}
+    parsed = read_json(re.sub(rb'"secondary_hash": "[^"]*",', b"", body))
+    assert ([entry.hash for entry in parsed.communicators], parsed.skipped["duplicate"]) == (
+        ["0x5000", "0x1234567890abcdef"],
+        1,
+    )
+
+
+def test_communicators_of_one_hash_are_bounded() -> None:
+    """Phantoms and the same secondary hash make no further name, and MAX_COMMUNICATORS communicators are kept."""
+    phantom = communicator(0, secondary_hash="0x0:0x0", ranks=[], missing_ranks=[])
+    same = [communicator(secondary_hash="0x1:0x1") for _ in range(2)]
+    parsed = read_json(report(phantom, *same, communicator()))
+    assert ([entry.hash for entry in parsed.communicators], parsed.skipped) == (
+        ["0xab"],
+        {"phantom": 1, "duplicate": 2},
+    )
+    many = [communicator(secondary_hash=f"0x1:{number:#x}") for number in range(MAX_COMMUNICATORS + 1)]
+    parsed = read_json(report(*many, communicator(secondary_hash="0" * 65), communicator(secondary_hash=7)))
+    assert len({comm_label(entry.hash) for entry in parsed.communicators}) == MAX_COMMUNICATORS
+    assert parsed.skipped == {"surplus": 1, "unreadable": 2}
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:

@@ -1,6 +1,7 @@
 """Reads the JSON report of NCCL 2.28.7 and later, and a reply of either format, also in a helper process. Pure."""
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Annotated
@@ -87,12 +88,13 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    """Without ``missing_ranks`` no rank counts as missing."""
+    """Without ``missing_ranks`` no rank counts as missing. ``secondary_hash``: of rank 0's host and process."""
 
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
     ranks: list[_Present]
     missing_ranks: list[_Missing] = []
+    secondary_hash: _Text = ""
 
 
 class _Ras(msgspec.Struct):
@@ -150,6 +152,7 @@ class _Reading:
         """Of communicators in which some ranks wait."""
         self.world = World()
         self._hosts: dict[str, str | None] = {}
+        self._secondary: dict[str, str] = {}
 
     def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
         """Decode the communicators one by one; count those that cannot be true."""
@@ -162,7 +165,16 @@ class _Reading:
             if not self._is_sound(communicator):
                 self.skipped["implausible"] += 1
                 continue
+            if communicator.size:
+                self._tell_apart(communicator)
             yield self._communicator(communicator)
+
+    def _tell_apart(self, communicator: _Communicator) -> None:
+        """Add a checksum of the secondary hash to the hash of a later communicator, if the first one has another."""
+        secondary = communicator.secondary_hash
+        first = self._secondary.setdefault(communicator.hash, secondary)
+        if first and secondary and first != secondary:
+            communicator.hash += f"-{zlib.crc32(secondary.encode()):08x}"
 
     def _is_sound(self, communicator: _Communicator) -> bool:
         everybody = [*communicator.ranks, *communicator.missing_ranks]
