@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 MAX_PATH_BYTES = 4096
 MAX_LINKS = 40  # The kernel's own limit
@@ -22,14 +22,14 @@ class OtherUserError(OSError):
     """The file belongs to another user than it should."""
 
 
-def open_inside(root: str, path: str, uid: int | None = None) -> int:
-    """Return a descriptor of the regular file at ``path`` under the root directory ``root``; raises OSError.
+def open_inside(root: str, path: str, uid: int | None = None) -> AbstractContextManager[int]:
+    """Open the regular file at ``path`` under the root directory ``root``, to be closed; raises OSError.
 
     ``uid``: the file must belong to this user.
     """
     with _walked(root, path) as way:
         _check_owner(way[-1], uid)
-        return open_regular(way[-1])
+        return _closing(open_regular(way[-1]))
 
 
 def stat_inside(root: str, path: str) -> os.stat_result:
@@ -52,11 +52,6 @@ def open_pipe_inside(root: str, path: str, uid: int) -> int:
         return os.open(f"/proc/self/fd/{way[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _check_owner(fd: int, uid: int | None) -> None:
-    if uid is not None and os.fstat(fd).st_uid != uid:
-        raise OtherUserError(errno.EPERM, "another user's file")
-
-
 def open_regular(fd: int) -> int:
     """Return a descriptor to read the file of ``fd`` (O_PATH); raises OSError unless it is regular."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -64,11 +59,16 @@ def open_regular(fd: int) -> int:
     return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def open_named(path: str, *, is_link: bool = False) -> int:
-    """Return a descriptor of the regular file at ``path``; raises OSError. ``is_link``: the path may be a link."""
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))
+def open_named(path: str, *, is_link: bool = False) -> AbstractContextManager[int]:
+    """Open the regular file at ``path``, to be closed; raises OSError. ``is_link``: the path may be a link."""
+    with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))) as fd:
+        return _closing(open_regular(fd))
+
+
+@contextmanager
+def _closing(fd: int) -> Iterator[int]:
     try:
-        return open_regular(fd)
+        yield fd
     finally:
         os.close(fd)
 
@@ -80,20 +80,6 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
         pieces.append(piece)
         missing -= len(piece)
     return b"".join(pieces)
-
-
-@contextmanager
-def _walked(root: str, path: str) -> Iterator[list[int]]:
-    """Yield descriptors of ``root`` and of the names on the way to ``path``; close them at the end."""
-    if len(os.fsencode(path)) > MAX_PATH_BYTES:
-        raise OSError(errno.ENAMETOOLONG, "a long path")
-    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-    try:
-        _walk(way, path)
-        yield way
-    finally:
-        for fd in way:
-            os.close(fd)
 
 
 def _walk(way: list[int], path: str) -> None:
@@ -117,3 +103,22 @@ def _walk(way: list[int], path: str) -> None:
 def _leave(way: list[int], length: int) -> None:
     while len(way) > length:
         os.close(way.pop())
+
+
+@contextmanager
+def _walked(root: str, path: str) -> Iterator[list[int]]:
+    """Yield descriptors of ``root`` and of the names on the way to ``path``; close them at the end."""
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        raise OSError(errno.ENAMETOOLONG, "a long path")
+    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        _walk(way, path)
+        yield way
+    finally:
+        for fd in way:
+            os.close(fd)
+
+
+def _check_owner(fd: int, uid: int | None) -> None:
+    if uid is not None and os.fstat(fd).st_uid != uid:
+        raise OtherUserError(errno.EPERM, "another user's file")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import msgspec
@@ -108,20 +109,17 @@ def _look(request: DumpRequest) -> list[_DumpFile]:
     files = []
     for path in request.paths:
         try:
-            fd = _open(request, path)
+            with _open(request, path) as fd:
+                status = os.fstat(fd)
         except (OSError, ValueError):  # ValueError: a NUL in the path
             continue
-        try:
-            status = os.fstat(fd)
-        finally:
-            os.close(fd)
         identity = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
         files.append(_DumpFile(path, identity, status.st_uid))
     return sorted(files, key=lambda file: (file.uid == request.uid, file.identity[3]))[-1:]
 
 
-def _open(request: DumpRequest, path: str) -> int:
-    """Return a descriptor of a regular file. Raise OSError if it cannot be opened."""
+def _open(request: DumpRequest, path: str) -> AbstractContextManager[int]:
+    """Open a regular file. Raise OSError if it cannot be opened."""
     if request.pid:
         return open_inside(f"{request.proc_root}/{request.pid}/root", path)
     return open_named(path)
@@ -159,18 +157,12 @@ def _content(request: DumpRequest) -> bytes:
     The next look finds the new file.
     """
     try:
-        fd = _open(request, request.paths[0])
+        with _open(request, request.paths[0]) as fd:
+            status = os.fstat(fd)
+            is_known = (status.st_dev, status.st_ino) == (request.known or ())[:2] and status.st_uid == request.uid
+            return read_bounded(fd, MAX_DUMP_BYTES) if is_known else b""
     except (OSError, ValueError):
         return b""
-    try:
-        status = os.fstat(fd)
-        if (status.st_dev, status.st_ino) != (request.known or ())[:2] or status.st_uid != request.uid:
-            return b""
-        return read_bounded(fd, MAX_DUMP_BYTES)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 _lookers: ByUser[DumpRequest, list[_DumpFile]] = ByUser(_look)

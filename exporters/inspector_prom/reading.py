@@ -54,15 +54,10 @@ def look_at(request: MeansRequest) -> FileMeans | None:
     try:
         if os.readlink(link) != request.target:
             return None
-        fd = open_named(link, is_link=True)
+        with open_named(link, is_link=True) as fd:
+            return _read(fd, request)
     except OSError:
         return None
-    try:
-        return _read(fd, request)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def _read(fd: int, request: MeansRequest) -> FileMeans:

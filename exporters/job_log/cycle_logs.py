@@ -6,7 +6,6 @@ regular files of the rank's user, as the rank's process sees them, and nothing e
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,11 +62,8 @@ class CycleLogs:
         pid, uid = view.process.facts.key.pid, view.uid
         root = f"{self._root}/{pid}/root"
         try:
-            fd = open_inside(root, _cycle_file(view), uid)
-            try:
+            with open_inside(root, _cycle_file(view), uid) as fd:
                 raw = read_bounded(fd, MAX_BYTES)
-            finally:
-                os.close(fd)
             named = msgspec.json.decode(raw if len(raw) <= MAX_BYTES else b"", type=_CycleFile).cycle_log_file
             status = stat_inside(root, named)
         except (OSError, ValueError):  # ValueError: a NUL in the path; msgspec's errors are ValueErrors

@@ -98,19 +98,14 @@ class ErrorFiles:
         if pid == INIT_PID and (facts.container or facts.pod):
             return None  # only a process in the container shows its files
         try:
-            fd = open_inside(f"{self._root}/{pid}/root", _error_file(view), facts.uid)
+            with open_inside(f"{self._root}/{pid}/root", _error_file(view), facts.uid) as fd:
+                status = os.fstat(fd)
+                early = status.st_mtime < facts.start_seconds - EARLY_SECONDS
+                if status.st_size > MAX_BYTES or early:
+                    return None
+                return read_error(os.read(fd, MAX_BYTES), self._catalogue, status.st_mtime)
         except (OSError, ValueError):  # ValueError: a NUL in the path
             return None
-        try:
-            status = os.fstat(fd)
-            early = status.st_mtime < facts.start_seconds - EARLY_SECONDS
-            if status.st_size > MAX_BYTES or early:
-                return None
-            return read_error(os.read(fd, MAX_BYTES), self._catalogue, status.st_mtime)
-        except OSError:
-            return None
-        finally:
-            os.close(fd)
 
 
 def _error_file(view: RankView) -> str:

@@ -110,7 +110,6 @@ class JobEvents(msgspec.Struct):
     """Counts of one job since the exporter first read its lines. ``recovery``: None if there was no failure."""
 
     events: dict[_Text, SavedCount] = {}
-    notices: dict[_Text, SavedCount] = {}
     timeouts: _ByRank = {}
     interruptions: _ByRank = {}
     scores: dict[tuple[_Text, _Text], SavedSeconds] = {}
@@ -128,7 +127,7 @@ class JobEvents(msgspec.Struct):
             self.take_timeout(match, ranks)
         for name, word, pattern in _NOTICES:
             if word in text and pattern.search(text):
-                self.notices[name] = saved_sum(self.notices.get(name, 0))
+                self.events[name] = saved_sum(self.events.get(name, 0))
                 break
 
     def progress(self, at: float) -> None:

@@ -25,12 +25,9 @@ NODES = Family(
     ("job_id", "role"), "2 per job under NVRx", "max")
 EVENTS = Family(
     "rankwatch_nvrx_events_total", "counter",
-    "Events that the job's launchers logged. Every launcher logs failure_detected, also for a failure on another node.",
-    ("job_id", "event"), "1 per job and event seen, at most 10", "max")
-NOTICES = Family(
-    "rankwatch_nvrx_notices_total", "counter",
-    "Other lines in which launchers or their health checks report a decision or a defect.",
-    ("job_id", "notice"), "1 per job and notice seen, at most 20", "max")
+    "Events that the job's launchers and their health checks logged: steps of a restart, decisions and defects. Every "
+    "launcher logs failure_detected, also for a failure on another node.",
+    ("job_id", "event"), "1 per job and event seen, at most 30", "max")
 TIMEOUTS = Family(
     "rankwatch_nvrx_heartbeat_timeouts_total", "counter",
     "Ranks that NVRx's rank monitor killed after a timeout. kind: the monitor missed the initial or a subsequent "
@@ -57,7 +54,7 @@ LAUNCHER = Family(
     "segment: number of nodes that must share an NVLink domain. A label is empty if the command line lacks the option.",
     ("job_id", *JobLauncher._fields), _EACH, "max")
 # fmt: on
-FAMILIES = (LAUNCHER, CYCLE, NODES, EVENTS, NOTICES, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
+FAMILIES = (LAUNCHER, CYCLE, NODES, EVENTS, TIMEOUTS, RECOVERY, INTERRUPTIONS, SCORE)
 
 
 class NvrxSnapshot(msgspec.Struct, frozen=True):
@@ -81,8 +78,7 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
         rows[NODES].add((job_id, "active"), cycle.active)
         rows[NODES].add((job_id, "standby"), cycle.standby)
     for job_id, job in sorted(_DECODER.decode(snapshot.lines).jobs.items()):
-        by_name = ((EVENTS, job.events), (NOTICES, job.notices), (RECOVERY, job.recovery_seconds()))
-        for family, values in by_name:
+        for family, values in ((EVENTS, job.events), (RECOVERY, job.recovery_seconds())):
             for name, value in values.items():
                 rows[family].add((job_id, name), value)
         for family, by_rank in ((TIMEOUTS, job.timeouts), (INTERRUPTIONS, job.interruptions), (SCORE, job.scores)):

@@ -1,16 +1,16 @@
 """Runs in the helper: reads cycle files that jobs name or that lie in configured directories; one thread per user.
 
 The launcher of one node writes these files (``cycle_info.JOB.ATTEMPT.CYCLE``): the restart cycle of a job and its
-nodes. The first write is not atomic, so a reader may see half a file.
+nodes. Then it sets the link ``cycle_info.JOB.current``. It replaces files but the first time, so a reader may see half.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -20,21 +20,13 @@ from agent.system.inside import open_inside, open_named, read_bounded
 
 MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
-_NAME = re.compile(r"cycle_info\.([^./\s]{0,128})\.([0-9]{1,9})\.([0-9]{1,9})", re.ASCII)
+_CURRENT = re.compile(r"cycle_info\.[^./\s]{0,128}\.current", re.ASCII)
+_NAME = re.compile(r"cycle_info\.[^./\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
-GRACE_SECONDS = 1.0
-"""A call waits at most this long for all its threads. A healthy file system answers in milliseconds."""
+GRACE_SECONDS = 1.0  # A call waits this long for all its threads
 MAX_ENTRIES = 65_536  # Limit of directory entries per read
 MAX_FOUND = 256  # Limit of jobs per directory; the exporter ignores jobs beyond it
-
-
-class CycleName(NamedTuple):
-    """The name of a cycle file. ``job_id``: Slurm's job id, the first one of a job array, or empty without Slurm."""
-
-    job_id: str
-    attempt: int
-    cycle: int
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -68,12 +60,6 @@ class _Written(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Written, strict=False)
 
 
-def read_name(name: str) -> CycleName | None:
-    """Return the parsed name of a cycle file; None for the ``.current`` link, ``.tmp`` files and other files."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else CycleName(match[1], int(match[2]), int(match[3]))
-
-
 def read_cycle(raw: bytes) -> Cycle | None:
     """Return the cycle in the file's content; None if it is half written, too long, or not a cycle file."""
     if len(raw) > MAX_CYCLE_BYTES:
@@ -95,7 +81,7 @@ def read_cycle(raw: bytes) -> Cycle | None:
 class CycleRequest(msgspec.Struct, frozen=True):
     """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
 
-    ``uid``: user of the process. The helper ignores a linked file of another user.
+    ``uid``: user of the process. A linked file of another user is not read.
     """
 
     path: str
@@ -114,12 +100,30 @@ class OwnedCycle(msgspec.Struct, frozen=True):
 def read_one(request: CycleRequest) -> list[OwnedCycle]:
     """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
-        if request.pid:
-            named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path, request.uid))
-            return [] if named is None else [named]
-        return _read_directory(request.path)
+        if not request.pid:
+            return _read_directory(request.path)
+        named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path, request.uid))
+        return [] if named is None else [named]
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
+
+
+def _read_directory(path: str) -> list[OwnedCycle]:
+    """Return the current cycle of each job."""
+    with os.scandir(path) as entries:
+        links = [entry.name for entry in islice(entries, MAX_ENTRIES) if _CURRENT.fullmatch(entry.name)]
+    cycles = []
+    for link in links[:MAX_FOUND]:
+        with suppress(OSError):
+            if _NAME.fullmatch(name := os.readlink(f"{path}/{link}")):
+                cycles.append(_read(open_named(f"{path}/{name}")))
+    return [cycle for cycle in cycles if cycle is not None]
+
+
+def _read(file: AbstractContextManager[int]) -> OwnedCycle | None:
+    with file as fd:
+        cycle = read_cycle(read_bounded(fd, MAX_CYCLE_BYTES))
+        return None if cycle is None else OwnedCycle(os.fstat(fd).st_uid, cycle)
 
 
 _readers: ByUser[CycleRequest, list[OwnedCycle]] = ByUser(read_one)
@@ -128,34 +132,3 @@ _readers: ByUser[CycleRequest, list[OwnedCycle]] = ByUser(read_one)
 def read_cycles(requests: list[CycleRequest], _body: bytes) -> list[list[OwnedCycle] | None]:
     """Return one answer per request; None if the file system did not answer in time."""
     return _readers.answers(requests, GRACE_SECONDS)
-
-
-def _read_directory(path: str) -> list[OwnedCycle]:
-    """Return the newest cycle of each job, or the previous one while the newest file is half written."""
-    newest: dict[str, list[CycleName]] = {}
-    with os.scandir(path) as entries:
-        for entry in islice(entries, MAX_ENTRIES):
-            name = read_name(entry.name)
-            if name is not None and (name.job_id in newest or len(newest) < MAX_FOUND):
-                newest[name.job_id] = sorted((name, *newest.get(name.job_id, ())), reverse=True)[:2]
-    cycles = (next(_readable(path, names), None) for names in newest.values())
-    return [cycle for cycle in cycles if cycle is not None]
-
-
-def _readable(directory: str, names: list[CycleName]) -> Iterator[OwnedCycle]:
-    for name in names:
-        try:
-            cycle = _read(open_named(f"{directory}/cycle_info.{name.job_id}.{name.attempt}.{name.cycle}"))
-        except OSError:
-            continue
-        if cycle is not None:
-            yield cycle
-
-
-def _read(fd: int) -> OwnedCycle | None:
-    """Return the cycle in an open file, and close the file."""
-    try:
-        cycle = read_cycle(read_bounded(fd, MAX_CYCLE_BYTES))
-        return None if cycle is None else OwnedCycle(os.fstat(fd).st_uid, cycle)
-    finally:
-        os.close(fd)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -170,7 +171,7 @@ def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A file that does not answer costs a turn GRACE_SECONDS, and no exception of another user."""
     hangs, opened = threading.Event(), error_files.open_inside
 
-    def open_slowly(root: str, path: str, uid: int) -> int:
+    def open_slowly(root: str, path: str, uid: int) -> AbstractContextManager[int]:
         if path == "/tmp/3.json":
             hangs.wait()
         return opened(root, path, uid)

@@ -412,13 +412,10 @@ def job_root(tmp_path: Path) -> Path:
 def text_of(job_root: Path, path: str) -> str:
     """What the file says; the name of the error where it cannot be opened."""
     try:
-        fd = open_inside(str(job_root), path)
+        with open_inside(str(job_root), path) as fd:
+            return os.read(fd, 100).decode()
     except OSError as error:
         return type(error).__name__
-    try:
-        return os.read(fd, 100).decode()
-    finally:
-        os.close(fd)
 
 
 def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:

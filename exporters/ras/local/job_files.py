@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.helper.by_user import ByUser
-from agent.system.inside import open_inside, open_regular
+from agent.system.inside import open_inside, open_named
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
@@ -53,15 +53,10 @@ def parse(text: str) -> dict[str, str]:
 def _read(root: str, path: str) -> str:
     """Return the text of a file; "" if its size is 0, as of files in /proc: reading those can have effects."""
     try:
-        fd = open_inside(root, path)
+        with open_inside(root, path) as fd:
+            return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return ""
-    try:
-        return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
 
 
 class FileRequest(msgspec.Struct, frozen=True):
@@ -98,33 +93,18 @@ def read_one(request: FileRequest) -> FileFacts:
 
 
 def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
+    in_root, mapping = bool(request.library), f"{folder}/map_files/{request.mapping}"
     try:
-        if request.library:
-            fd = open_inside(f"{folder}/root", request.library)
-        else:
-            fd = _open_mapping(f"{folder}/map_files/{request.mapping}")
-    except (OSError, ValueError):  # ValueError: a NUL in the path
+        with open_inside(f"{folder}/root", request.library) if in_root else open_named(mapping, is_link=True) as fd:
+            info = os.fstat(fd)
+            version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+            if version not in _versions:
+                if len(_versions) >= MAX_VERSIONS:
+                    _versions.clear()
+                _versions[version] = version_in(fd)
+            return _versions.get(version)
+    except (OSError, ValueError, struct.error):  # the job owns path and file: it may hold anything, and change
         return None
-    try:
-        info = os.fstat(fd)
-        version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-        if version not in _versions:
-            if len(_versions) >= MAX_VERSIONS:
-                _versions.clear()
-            _versions[version] = version_in(fd)
-        return _versions.get(version)
-    except (OSError, struct.error):  # the job owns the file: it may hold anything, and change
-        return None
-    finally:
-        os.close(fd)
-
-
-def _open_mapping(path: str) -> int:
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        return open_regular(fd)
-    finally:
-        os.close(fd)
 
 
 _readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
