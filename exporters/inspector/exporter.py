@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import Member
 from exporters.inspector.totals.frozen import WriterTotals, speeds
 from exporters.inspector.totals.inheritance import Births, Inheritance
-from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND
+from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Shared
 
 SPEEDS_SECONDS = 2.0  # How often the rank table gets the ranks' speeds, for the pages
 SILENCE_SECONDS = 5.0  # How often ranks without records are examined
@@ -46,6 +47,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
     ``derived_series``: also series that PromQL can compute from others, such as message bytes and unmatched
     operations: 8 more per rank with three communicators. ``operation_histogram``: durations of collectives, in buckets.
+    ``by_algorithm``: operations by NCCL's algorithm and protocol.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -57,6 +59,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     )
     derived_series: bool = False
     operation_histogram: bool = False
+    by_algorithm: bool = False
     reclaim: Reclaim = Reclaim()
 
 
@@ -95,14 +98,14 @@ class InspectorExporter:
         self._silence = SilenceWatch(self._config.paths, ctx.log)
         checkpoint = self._restored(self._ctx.state.restored, Checkpoint)
         self._inherited = self._restored(checkpoint.inherited, Inheritance)
-        bound = self._config.max_bus_bandwidth_gigabytes_per_second
+        config = self._config
+        bound = config.max_bus_bandwidth_gigabytes_per_second
+        shared = partial(Shared, bound, histograms=config.operation_histogram, by_algorithm=config.by_algorithm)
         restored: tuple[WriterTotals, ...] = ()
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
             slot = Slot(ctx, path, number, self._config.reclaim)
             self._slots.append(slot)
-            restored += await slot.open(
-                checkpoint.sections.get(path), bound, histograms=self._config.operation_histogram
-            )
+            restored += await slot.open(checkpoint.sections.get(path), shared)
         self._births = Births(restored, self._inherited.copy())
         ctx.evidence.offer(self._last_operations)
 

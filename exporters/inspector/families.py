@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.record_files import FileState
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS
 from exporters.inspector.totals.proxies import MAX_PEERS
@@ -161,6 +161,12 @@ DURATIONS = Family(
     f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
     "operation_histogram",
     "sum")
+BY_ALGORITHM = Family(
+    "rankwatch_collective_algorithm_operations_total", "counter",
+    "Collectives of a job's ranks on this node by NCCL's algorithm and protocol for them, where their records have "
+    "these (2.30), without those of size `other`; since the agent's start.",
+    ("job_id", "collective", "size", "algorithm", "protocol"),
+    f"1 per choice seen in a job, collective and size class, at most {MAX_CHOICES}; only with by_algorithm", "sum")
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "

@@ -12,11 +12,11 @@ import msgspec
 from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel
 from exporters.inspector import families as shown
-from exporters.inspector.format.records import ALGORITHMS, OTHER, P2P_SEND, PROTOCOLS, Result
+from exporters.inspector.format.records import P2P_SEND, Result, choice
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_HISTOGRAMS, Accumulator, Member
+from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS, Accumulator, Member
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -25,6 +25,7 @@ from exporters.inspector.totals.inheritance import (
     RankTally,
     SeriesId,
     SeriesLabels,
+    add_algorithms,
     add_durations,
     add_proxies,
     communicators,
@@ -71,6 +72,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
     yield _durations(writers, snapshot)
+    yield _by_algorithm(writers, snapshot)
     yield _proxies(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
@@ -172,12 +174,11 @@ def _algorithms(writers: list[WriterTotals], labels: dict[Member, RankLabel]) ->
     """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
     newest: dict[tuple[str, ...], tuple[str, str]] = {}
     for writer in writers:
-        for label, key, (algorithm, protocol) in writer.labelled(writer.algorithms, labels):
-            known = algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
-            newest[label.job_id, key.comm, key.collective, key.size] = known
+        for label, key, chosen in writer.labelled(writer.algorithms, labels):
+            newest[label.job_id, key.comm, key.collective, key.size] = choice(*chosen)
     rows = shown.ALGORITHM.rows()
-    for place, chosen in newest.items():
-        rows.add((*place, *chosen), 1)
+    for place, names in newest.items():
+        rows.add((*place, *names), 1)
     return rows.metric
 
 
@@ -215,13 +216,9 @@ def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric
 
 def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
     """Return the durations of each job's collectives here; a job is missing until all its writers are caught up."""
-    labels, jobs = snapshot.labels, dict(snapshot.inherited.durations)
-    withheld: set[str] = set()
+    jobs, withheld, rows = dict(snapshot.inherited.durations), _withheld_jobs(writers, snapshot), shown.DURATIONS.rows()
     for writer in writers:
-        add_durations(jobs, writer, labels)
-        if not writer.caught_up:
-            withheld.update(label.job_id for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
-    rows = shown.DURATIONS.rows()
+        add_durations(jobs, writer, snapshot.labels)
     for series, durations in sorted(jobs.items())[:MAX_HISTOGRAMS]:
         if series.job_id not in withheld:
             for bound, count in zip(BOUND_LABELS, accumulate(durations.counts), strict=True):
@@ -229,6 +226,29 @@ def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metr
             rows.add((*series, COUNT), sum(durations.counts))
             rows.add((*series, SUM), durations.microseconds / 1_000_000)
     return rows.metric
+
+
+def _by_algorithm(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
+    """Return the operations of each job's collectives by algorithm; of a job when all its writers are caught up."""
+    sums, withheld, rows = (
+        dict(snapshot.inherited.algorithms), _withheld_jobs(writers, snapshot), shown.BY_ALGORITHM.rows()
+    )  # fmt: skip
+    for writer in writers:
+        add_algorithms(sums, writer, snapshot.labels)
+    for series, count in sorted(sums.items())[:MAX_CHOICES]:
+        if series.job_id not in withheld:
+            rows.add(series, count)
+    return rows.metric
+
+
+def _withheld_jobs(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> set[str]:
+    """Return the jobs with a writer that is not caught up."""
+    behind = [writer for writer in writers if not writer.caught_up]
+    return {
+        label.job_id
+        for writer in behind
+        for label, *_ in writer.labelled(dict.fromkeys(writer.places), snapshot.labels)
+    }
 
 
 def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:

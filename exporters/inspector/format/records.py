@@ -59,6 +59,11 @@ PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
 """The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any."""
 
 
+def choice(algorithm: str, protocol: str) -> tuple[str, str]:
+    """Return both names, as far as they are known."""
+    return algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
+
+
 class Result(StrEnum):
     """The result of reading one line."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -40,18 +40,12 @@ class Slot:
         self._writer_keys: set[WriterKey] = set()
         self._rings: dict[WriterKey, RingSizes] = {}
 
-    async def open(
-        self, restored: bytes | None, gigabytes_per_second: float, *, histograms: bool = False
-    ) -> tuple[WriterTotals, ...]:
-        """Make the reader and return the totals of the writers that it knows from the checkpoint.
-
-        ``restored``: its part of the checkpoint; ``gigabytes_per_second``: the highest plausible bandwidth.
-        """
+    async def open(self, restored: bytes | None, shared: Callable[[], Shared]) -> tuple[WriterTotals, ...]:
+        """Make the reader and return the totals of the writers that it knows from ``restored``, the checkpoint."""
         ctx, self.section = self._ctx, restored
 
         def make(section: bytes | None, *, from_beginning: bool) -> DirectoryReader:
-            shared = Shared(gigabytes_per_second, histograms=histograms)
-            reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared, log=ctx.log)
+            reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared(), log=ctx.log)
             return reader(restored=section, from_beginning=from_beginning)
 
         def begin() -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:

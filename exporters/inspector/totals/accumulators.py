@@ -119,6 +119,7 @@ class TransferWindow:
 BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))
 """Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
 BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In seconds, for the label `le`
+MAX_CHOICES = 1024  # Series of one node by algorithm and protocol
 MAX_HISTOGRAMS = 256  # Of one node; all collectives in all size classes would give a job 126
 
 
@@ -148,3 +149,13 @@ class JobSeries(NamedTuple):
     job_id: str
     collective: str
     size: str
+
+
+class JobAlgorithm(NamedTuple):
+    """The key of a job's operations by NCCL's choice for them."""
+
+    job_id: str
+    collective: str
+    size: str
+    algorithm: str
+    protocol: str

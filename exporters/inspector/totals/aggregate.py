@@ -24,8 +24,9 @@ from exporters.inspector.totals.pairs import Pairs
 from exporters.inspector.totals.proxies import ProxyConnection, ProxyTimes
 from exporters.inspector.totals.shared import Shared
 
+AlgorithmKey = tuple[str, int, str, str, str, str]  # A SeriesKey, algorithm and protocol
 KeyOfCommunicator = TypeVar(
-    "KeyOfCommunicator", records.SeriesKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
+    "KeyOfCommunicator", records.SeriesKey, AlgorithmKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
 )  # A type of key that begins with the communicator
 T = TypeVar("T")
 
@@ -71,6 +72,8 @@ class Aggregate:
             )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
+        self.by_algorithm: Counter[AlgorithmKey] = Counter()
+        self._counts_algorithms = self._shared.by_algorithm
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)
         self.proxies = ProxyTimes(series.reserve)
         self.rings = RingSizes()
@@ -108,6 +111,8 @@ class Aggregate:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
         elif binding.series is not None and perfs[-1].coll_algo:
             self.algorithms[binding.series] = perfs[-1].coll_algo, perfs[-1].coll_proto
+            if self._counts_algorithms:
+                self._count_algorithms(binding, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.implausible += sum(time < binding.plausible_us for time in times)
@@ -138,9 +143,17 @@ class Aggregate:
                     binding.member.note([number], number, [microseconds])
                 if binding.end is not None:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
+                if self._counts_algorithms:
+                    self._count_algorithms(binding, [perf])
                 self._shared.implausible += microseconds < binding.plausible_us
             else:
                 binding.note_numbers(number, number, 1)
+
+    def _count_algorithms(self, binding: Binding, perfs: list[records.CollectivePerf]) -> None:
+        """Count timed operations by algorithm and protocol, if their records have them."""
+        if (series := binding.series) is not None and binding.result is records.Result.ACCEPTED:
+            chosen = (records.choice(perf.coll_algo, perf.coll_proto) for perf in perfs if perf.coll_algo)
+            self.by_algorithm.update((*series, *choice) for choice in chosen)
 
     def note_member(self, header: records.Header) -> bool:
         """Store the membership in a header; return False when it is implausible."""
@@ -185,6 +198,7 @@ class Aggregate:
         _move(series.transfers, ended_series.transfers, comms)
         _move(series.durations, ended_series.durations, comms)
         _move(self.algorithms, ended.algorithms, comms)
+        _move(self.by_algorithm, ended.by_algorithm, comms)
         _move(self.proxies.microseconds, ended.proxies.microseconds, comms)
         self.losses.end(comms, ended.losses)
         reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]

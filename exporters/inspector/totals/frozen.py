@@ -12,7 +12,7 @@ import msgspec
 from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.format.records import OTHER, SeriesKey
 from exporters.inspector.totals.accumulators import Accumulator, Durations, Member
-from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.aggregate import Aggregate, AlgorithmKey
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
@@ -29,8 +29,9 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
     microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations``: empty unless
-    enabled. ``algorithms``: NCCL's latest algorithm and protocol. ``proxies``: microseconds by phase.
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations`` and
+    ``by_algorithm`` (operations): empty unless enabled. ``algorithms``: NCCL's latest algorithm and protocol.
+    ``proxies``: microseconds by phase.
     """
 
     writer_key: WriterKey
@@ -46,6 +47,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
     durations: dict[SeriesKey, Durations] = {}
     algorithms: dict[SeriesKey, tuple[str, str]] = {}
+    by_algorithm: dict[AlgorithmKey, int] = {}
     proxies: dict[ProxyConnection, tuple[int, ...]] = {}
 
     @classmethod
@@ -73,6 +75,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             aggregate.pairs.shown(),
             {key: durations.plus(Durations()) for key, durations in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
+            dict(aggregate.by_algorithm),
             dict(aggregate.proxies.microseconds),
         )
 

@@ -14,7 +14,7 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
-from exporters.inspector.totals.accumulators import Accumulator, Durations, JobSeries, Member
+from exporters.inspector.totals.accumulators import Accumulator, Durations, JobAlgorithm, JobSeries, Member
 from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
@@ -61,14 +61,14 @@ class ProxySeries(NamedTuple):
     peer: str
 
 
-K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries, ProxySeries)
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries, JobAlgorithm, ProxySeries)
 V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
     """The totals of ended writers, by their labels. ``lost``: collective operations of a communicator.
 
-    ``durations`` and ``proxies`` are in no checkpoint: they count since the agent's start.
+    ``durations``, ``algorithms`` and ``proxies`` are in no checkpoint: they count since the agent's start.
     """
 
     sums: dict[SeriesLabels, Accumulator] = {}
@@ -76,6 +76,7 @@ class Inheritance(msgspec.Struct):
     lost: dict[CommunicatorLabel, Total] = {}
     durations: dict[JobSeries, Durations] = {}
     proxies: dict[ProxySeries, tuple[int, ...]] = {}
+    algorithms: dict[JobAlgorithm, int] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Member, RankLabel]) -> None:
         """Add the totals of an ended writer."""
@@ -90,6 +91,7 @@ class Inheritance(msgspec.Struct):
             self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
         add_durations(self.durations, writer, labels)
         add_proxies(self.proxies, writer, labels)
+        add_algorithms(self.algorithms, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
@@ -112,6 +114,7 @@ class Inheritance(msgspec.Struct):
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
         jobs = {job_id for job_id, _ in ranks}
         self.durations = {key: in_writer for key, in_writer in self.durations.items() if key.job_id in jobs}
+        self.algorithms = {key: count for key, count in self.algorithms.items() if key.job_id in jobs}
         self.proxies = {key: times for key, times in self.proxies.items() if key in connections}
 
     def forget(self, job_ids: Iterable[str]) -> None:
@@ -124,10 +127,11 @@ class Inheritance(msgspec.Struct):
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
         self.durations, self.proxies = kept(self.durations), kept(self.proxies)
+        self.algorithms = kept(self.algorithms)
 
     def copy(self) -> Inheritance:
         """Return a copy that later changes do not reach (the values never change)."""
-        own = (self.sums, self.tallies, self.lost, self.durations, self.proxies)
+        own = (self.sums, self.tallies, self.lost, self.durations, self.proxies, self.algorithms)
         return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the fields
 
 
@@ -148,6 +152,13 @@ def add_durations(
     for label, key, in_writer in writer.labelled(writer.durations, labels):
         series = JobSeries(label.job_id, key.collective, key.size)
         durations[series] = in_writer.plus(durations.get(series, Durations()))
+
+
+def add_algorithms(sums: dict[JobAlgorithm, int], writer: WriterTotals, labels: Mapping[Member, RankLabel]) -> None:
+    """Add a writer's operations by algorithm and protocol to those of its jobs."""
+    for label, (_, _, *choice), count in writer.labelled(writer.by_algorithm, labels):
+        series = JobAlgorithm(label.job_id, *choice)
+        sums[series] = min(MAX_TOTAL, sums.get(series, 0) + count)
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:

@@ -86,16 +86,21 @@ class Places:
 class Shared:
     """The limits of places, pairs and matched operations, and the bound of plausible bandwidth.
 
-    ``implausible``: number of records above the bound. ``histograms``: durations are counted, too.
+    ``implausible``: number of records above the bound. ``histograms``, ``by_algorithm``: durations, and operations by
+    algorithm and protocol, are counted, too.
     """
 
     def __init__(
-        self, gigabytes_per_second: float = MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, *, histograms: bool = False
+        self,
+        gigabytes_per_second: float = MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND,
+        *,
+        histograms: bool = False,
+        by_algorithm: bool = False,
     ) -> None:
         self.room = FairBudget(MAX_PLACES_IN_ALL)
         self.pairs = FairBudget(MAX_MEASURED_IN_ALL)
         self.matching = Matching()
-        self.histograms = histograms
+        self.histograms, self.by_algorithm = histograms, by_algorithm
         self.plausible_bytes_per_us = max(1, int(gigabytes_per_second * _BYTES_PER_US_PER_GIGABYTE_PER_SECOND))
         self.implausible = 0
 

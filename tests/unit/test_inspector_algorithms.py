@@ -1,0 +1,88 @@
+"""Operations by NCCL's algorithm and protocol: where they count, what ends them, how many series there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from inspector_records import line
+from test_inspector_durations import append
+from test_inspector_exporter import Bench
+
+from agent.sdk.ranks import RankLabel
+from exporters.inspector.exporter import InspectorConfig, InspectorExporter
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.accumulators import MAX_CHOICES, JobAlgorithm
+from exporters.inspector.totals.inheritance import Inheritance
+
+FAMILY = "rankwatch_collective_algorithm_operations_total"
+TOTALS = "rankwatch_collective_operations_total"
+
+
+def bench(path: Path, *, by_algorithm: bool = True) -> Bench:
+    """An exporter with the option, and ranks 1 and 9 of a job with pids 7 and 9."""
+    (path / "here-pid7.log").touch()
+    made = Bench(path)
+    made.exporter = InspectorExporter(InspectorConfig(paths=[str(path)], by_algorithm=by_algorithm))
+    made.ranks.labels |= {7: RankLabel("job", "1"), 9: RankLabel("job", "9")}
+    made.start().look()
+    return made
+
+
+def chosen(number: int, algorithm: str, protocol: str, **more: object) -> bytes:
+    """A record of an operation with NCCL's choice."""
+    names = f'"coll_algo":"{algorithm}","coll_proto":"{protocol}","coll_sn"'
+    return line(number, **more).replace(b'"coll_sn"', names.encode())
+
+
+def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
+    """A job's timed operations count by known names, or under ``other``, and its totals have no such label."""
+    made = bench(tmp_path)
+    mixed = [chosen(0, "RING", "LL"), chosen(1, "TREE", "SIMPLE"), chosen(2, "RING", "LL"), chosen(3, "MINE", "LL")]
+    untimed = chosen(5, "RING", "LL", coll_exec_time_us=0)
+    append(tmp_path / "here-pid7.log", *mixed, line(4), untimed, chosen(6, "TREE", "LL128"))
+    append(tmp_path / "here-pid9.log", chosen(0, "RING", "LL", pid=9))
+    made.look()
+    values = made.look()
+    assert {labels[3:]: value for labels, value in values[FAMILY].items()} == {
+        ("RING", "LL"): 3, ("TREE", "SIMPLE"): 1, ("other", "LL"): 1, ("TREE", "LL128"): 1,
+    }  # fmt: skip
+    assert {labels[:3] for labels in values[FAMILY]} == {("job", "AllReduce", "8192")}
+    assert sum(values[TOTALS].values()) == 7
+    assert {len(labels) for labels in values[TOTALS]} == {5}
+    made.drain()
+
+
+def test_off_by_default(tmp_path: Path) -> None:
+    """Without the option there is no series and no count."""
+    made = bench(tmp_path, by_algorithm=False)
+    append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
+    assert FAMILY not in made.look()
+    assert InspectorConfig() == InspectorConfig(by_algorithm=False)
+    assert all(not writer.by_algorithm for writer in made.exporter._writers())
+    made.drain()
+
+
+@pytest.mark.parametrize(("left", "wanted"), [((9,), 2), ((9, 7), None)])
+def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[int, ...], wanted: int | None) -> None:
+    """A sum does not fall when one of its ranks ends; it ends with the job's last rank."""
+    made = bench(tmp_path)
+    append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
+    append(tmp_path / "here-pid9.log", chosen(0, "RING", "LL", pid=9))
+    made.look()
+    for pid in left:
+        made.look()
+        made.ranks.expired.update(one.writer_key for one in made.exporter._writers() if one.writer_key.pid == pid)
+        made.look()
+    assert made.look().get(FAMILY, {}).get(("job", "AllReduce", "8192", "RING", "LL")) == wanted
+    made.drain()
+
+
+def test_no_more_series_than_the_bound() -> None:
+    """Of MAX_CHOICES + 1 the last by name is not shown; those under a job id that another owner has are forgotten."""
+    names = [f"{number:05}" for number in range(MAX_CHOICES + 1)]
+    inherited = Inheritance(algorithms={JobAlgorithm(name, "AllReduce", "8192", "RING", "LL"): 1 for name in names})
+    (metric,) = [one for one in render(InspectorSnapshot((), {}, inherited)) if one.family.name == FAMILY]
+    assert [labels[0] for labels in metric.labels] == names[:-1]
+    inherited.forget(names[1:])
+    assert [series.job_id for series in inherited.copy().algorithms] == names[:1]
