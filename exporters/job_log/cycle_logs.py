@@ -7,9 +7,10 @@ regular files of the rank's user, as the rank's process sees them, and nothing e
 from __future__ import annotations
 
 import stat
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import msgspec
 
@@ -33,31 +34,23 @@ class _CycleFile(msgspec.Struct):
     cycle_log_file: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*\Z", max_length=MAX_PATH)]
 
 
-class _NamedLog(NamedTuple):
-    identity: Identity
-    path: str
-
-
 class CycleLogs:
     """Finds the logs of current cycles. Used from one thread."""
 
     def __init__(self, proc: Path) -> None:
         self._root = proc
         self._outputs = Outputs(proc)
-        self._readers: ByUser[RankView, _NamedLog | None] = ByUser(self._read)
+        self._readers: ByUser[RankView, tuple[Identity, ClaimedLog] | None] = ByUser(self._read)
 
     def of(self, jobs: Iterable[LoggedJob]) -> dict[Identity, ClaimedLog]:
         """Return the log of each job's current cycle, for at most MAX_JOBS jobs. One that two jobs name is left out."""
         first = {view.label.job_id: view for job in jobs for view in reversed(job.ranks) if _cycle_file(view)}
         views = in_turns(list(first.values()), lambda view: view.uid, MAX_JOBS)
-        claims: dict[Identity, ClaimedLog | None] = {}
-        for view, log in zip(views, self._readers.answers(views, GRACE_SECONDS), strict=True):
-            if log is not None:
-                claim = ClaimedLog(view.label.job_id, path=log.path)
-                claims[log.identity] = None if log.identity in claims else claim
-        return {identity: claim for identity, claim in claims.items() if claim is not None}
+        logs = [log for log in self._readers.answers(views, GRACE_SECONDS) if log is not None]
+        names = Counter(identity for identity, _ in logs)
+        return {identity: claim for identity, claim in logs if names[identity] == 1}
 
-    def _read(self, view: RankView) -> _NamedLog | None:
+    def _read(self, view: RankView) -> tuple[Identity, ClaimedLog] | None:
         """Return the log that a rank's cycle file names; None without a file of the rank's user."""
         pid, uid = view.process.facts.key.pid, view.uid
         root = f"{self._root}/{pid}/root"
@@ -69,8 +62,9 @@ class CycleLogs:
         except (OSError, ValueError):  # ValueError: a NUL in the path; msgspec's errors are ValueErrors
             return None
         path = self._outputs.path_of(pid, OpenFile(0, named, status.st_dev, status.st_ino))
-        is_log = stat.S_ISREG(status.st_mode) and status.st_uid == uid and path is not None
-        return _NamedLog((status.st_dev, status.st_ino), path or "") if is_log else None
+        if path is None or status.st_uid != uid or not stat.S_ISREG(status.st_mode):
+            return None
+        return (status.st_dev, status.st_ino), ClaimedLog(view.label.job_id, path=path)
 
 
 def _cycle_file(view: RankView) -> str:

@@ -118,21 +118,13 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         if not requests:
             return
         answers = await self._helper.call(requests, HELPER_SECONDS)
-        for job_id, answer in zip(named, answers, strict=False):
-            for read_cycle in answer or ():
-                self._learn(job_id, read_cycle.cycle)
-        for answer in answers[len(named) :]:
-            for read_cycle in answer or ():
-                job_id = (
-                    read_cycle.cycle.job_id if self.ctx.once else ranks.job_of(read_cycle.uid, read_cycle.cycle.job_id)
-                )
-                if job_id and job_id not in named:
-                    self._learn(job_id, read_cycle.cycle)
-
-    def _learn(self, job_id: str, cycle: Cycle) -> None:
-        known = self._cycles.get(job_id)
-        if (known is None and len(self._cycles) < MAX_JOBS) or (known is not None and cycle.order >= known.order):
-            self._cycles[job_id] = cycle
+        for job_id, answer in zip([*named, *([""] * len(self._directories))], answers, strict=False):
+            for uid, cycle in answer or ():
+                of = job_id or (cycle.job_id if self.ctx.once else ranks.job_of(uid, cycle.job_id))
+                known = self._cycles.get(of)
+                is_new = len(self._cycles) < MAX_JOBS if known is None else cycle.order >= known.order
+                if of and is_new and (job_id or of not in named):
+                    self._cycles[of] = cycle
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:

@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -90,7 +90,7 @@ class CycleRequest(msgspec.Struct, frozen=True):
     uid: int = -1
 
 
-class OwnedCycle(msgspec.Struct, frozen=True):
+class OwnedCycle(NamedTuple):
     """A cycle and the owner (uid) of its file."""
 
     uid: int
