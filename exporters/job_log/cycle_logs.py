@@ -64,7 +64,7 @@ class CycleLogs:
         path = self._outputs.path_of(pid, OpenFile(0, named, status.st_dev, status.st_ino))
         if path is None or status.st_uid != uid or not stat.S_ISREG(status.st_mode):
             return None
-        return (status.st_dev, status.st_ino), ClaimedLog(view.label.job_id, path=path)
+        return (status.st_dev, status.st_ino), ClaimedLog(view.label.job_id, path=path, has_ranks=True)
 
 
 def _cycle_file(view: RankView) -> str:

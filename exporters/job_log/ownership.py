@@ -90,12 +90,13 @@ def _below(
 class ClaimedLog(NamedTuple):
     """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK.
 
-    ``path``: empty unless a process of the job writes its output there.
+    ``path``: empty unless a process of the job writes its output there. ``has_ranks``: each line begins with its rank.
     """
 
     job_id: str
     rank: str = UNKNOWN_RANK
     path: str = ""
+    has_ranks: bool = False
 
 
 def by_any_id(jobs: Iterable[LoggedJob]) -> dict[str, list[LoggedJob]]:

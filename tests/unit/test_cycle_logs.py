@@ -13,7 +13,7 @@ from proc_tree import ProcTree
 from rank_table import view
 from test_job_log_reader import Node, counts
 
-from agent.sdk.ranks import UNKNOWN_RANK, RankView
+from agent.sdk.ranks import RankView
 from exporters.job_log import cycle_logs
 from exporters.job_log.cycle_logs import CYCLE_FILE, MAX_BYTES, MAX_PATH, CycleLogs
 from exporters.job_log.jobs import LoggedJob
@@ -128,11 +128,11 @@ def test_whose_cycle_files_are_read(cycles: Cycles, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:
-    """A failure in a cycle's log counts for the job, and one in the next cycle's log for the same."""
+    """A failure in a cycle's log counts for the job and the rank before it, and so does one in the next cycle's log."""
     node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
     ranks = (cycles.rank(),)
     for number in range(2):
         cycles.file(f"logs/c{number}.log", "1: Traceback (most recent call last):\n1: ValueError: x\n")
         cycles.cycle(f"/logs/c{number}.log")
         found = node.look(job(ranks=8)._replace(ranks=ranks))
-    assert counts(found) == {("4711", UNKNOWN_RANK): 2}
+    assert counts(found) == {("4711", "1"): 2}
