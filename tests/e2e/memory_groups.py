@@ -42,15 +42,15 @@ class NoMemoryGroupError(Exception):
 
 
 @contextlib.contextmanager
-def small_group() -> Iterator[Path]:
-    """Provide a memory group of LIMIT_BYTES; raises NoMemoryGroupError."""
+def small_group(limit_bytes: int = LIMIT_BYTES) -> Iterator[Path]:
+    """Provide a memory group of so many bytes; raises NoMemoryGroupError."""
     found = own_group()
     if found is None:
         raise NoMemoryGroupError("no memory controller for groups of our own")
     group = found[0] / f"rankwatch-test-{uuid.uuid4().hex[:8]}"
     try:
         group.mkdir()
-        (group / found[1]).write_text(str(LIMIT_BYTES))
+        (group / found[1]).write_text(str(limit_bytes))
     except OSError as error:
         raise NoMemoryGroupError(f"no memory group can be made: {error.strerror}") from None
     yield group

@@ -48,12 +48,17 @@ def why_no_ras(version: str = VERSION) -> str | None:
     return f"no libnccl {version} in .cache/nccl: scripts/test{full} fetches it"
 
 
-def build_program(directory: Path) -> Path:
+def build_program(directory: Path, *options: str) -> Path:
     """Return the program that stands for a rank, compiled in ``directory`` unless it is there."""
     program = directory / "rasrank"
     if not program.exists():
-        subprocess.run(["cc", "-O1", "-o", program, _SOURCE / "rasrank.c", "-ldl"], check=True)
+        subprocess.run(["cc", "-O1", *options, "-o", program, _SOURCE / "rasrank.c", "-ldl"], check=True)
     return program
+
+
+def in_a_rank(directory: Path) -> str:
+    """Return what torchrun/reduce.py needs to run RAS: rasrank as a library, NVIDIA's library and its layout."""
+    return f"{build_program(directory, '-shared', '-fPIC')} {library()} {_SOURCE / f'{VERSION}.layout'}"
 
 
 class RasJob(Closing):

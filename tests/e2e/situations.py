@@ -58,7 +58,7 @@ SITUATIONS: dict[str, Situation] = {
         Cast(FIRST, options=(*CALM, "--teardown", "torchrun", "--grace", "2")),
         send(1, signal.SIGKILL),
         (RANK_DEAD,),
-        ("rank 1 on 10.0.0.10 was killed, and its launcher ended the others",),
+        ("rank 1 on 10.0.0.10 was killed, and others ended after it",),
     ),
     "step": Situation(
         "SIGABRT of one rank; the step is ended (srun -K)",

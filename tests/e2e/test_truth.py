@@ -78,7 +78,7 @@ TEXTS = {
     "oom_alone": (r"Job 7: rank \d on n\d was killed by the OOM killer; 7 ranks still run", "CAUSE: oom"),
     "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "a cgroup killed the process"),
     "killed_before_teardown": (
-        r"was killed, and its launcher ended the others; no rank runs any more",
+        r"was killed, and others ended after it; no rank runs any more",
         "a cgroup killed",
     ),
     "crash_alone": (r"crashed; 7 ranks still run", "GPU, driver or memory when one rank crashes"),

@@ -134,7 +134,14 @@ SITUATIONS = (
     Situation(
         "killed_then_peers_raise",
         [exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1)],
-        {"RankDead 1 n0 killed": Due(5, 25)},
+        {"RankDead 1 n0 torn": Due(5, 25)},
+    ),
+    # The same on one node, where nobody ends the others: Ray's actors, tasks of srun without -K.
+    Situation(
+        "killed_then_peers_raise_on_its_node",
+        [exits(1, SIGKILL), wait(1.0), exits(RUNNING, code=1)],
+        {"RankDead 1 n0 torn": Due(0, 22)},
+        nodes=1,
     ),
     # A rank of a job of five minutes is killed; the others wait.
     Situation("killed_in_a_young_job", [exits(5, SIGKILL)], {f"{DEAD} killed info": Due(15, 35)}, warm_up=300.0),

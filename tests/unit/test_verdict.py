@@ -114,6 +114,13 @@ ROWS: list[tuple[str, list[RankProcess], str, str]] = [
     ("SIGKILL with only peers being killed is exited", [left(40, KILL), running(kill_pending=True)], "exited", "left"),
     ("SIGKILL, and SIGTERM for a peer 10 s later: dead", [left(50, KILL), left(40, TERM, 2)], "dead",
      "killed_before_teardown"),
+    ("SIGKILL, and status 1 of a peer 10 s later: dead", [left(50, KILL), left(40, code(1), 2)], "dead",
+     "killed_before_teardown"),
+    ("SIGKILL, and status 1 of a peer 10.1 s later: exited", [left(50, KILL), left(39.9, code(1), 2)], "exited",
+     "left"),
+    ("status 1 noticed 0.05 s before the SIGKILL came first", [left(50, KILL), left(50.05, code(1), 2)], "exited",
+     "left"),
+    ("SIGKILL, and status 0 of a peer: exited", [left(50, KILL), left(49, WELL, 2)], "exited", "left"),
     ("SIGKILL, and SIGTERM for a peer 10.1 s later: exited", [left(50, KILL), left(39.9, TERM, 2)], "exited", "left"),
     ("a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it", [left(50, KILL), left(50.05, TERM, 2)],
      "dead", "killed_before_teardown"),
@@ -214,12 +221,13 @@ def ended_by(process: RankProcess, signal: int) -> bool:
 def came_before_teardown(
     process: RankProcess, others: list[RankProcess], came_first: Callable[[RankProcess], bool]
 ) -> bool:
-    """Whether SIGKILL ended it before all others, and then SIGTERM one of them."""
+    """Whether SIGKILL ended it before all others, and then one of them ended by SIGTERM or with a failure's status."""
     if not ended_by(process, SIGKILL) or process.exited_at is None or process.unproven_since is not None:
         return False
     if any(came_first(p) for p in others if not ended_by(p, SIGTERM)):
         return False
-    terminated = [(p, p.exited_at - process.exited_at) for p in others if p.exited_at and ended_by(p, SIGTERM)]
+    ended = [p for p in others if p.exited_at and (ended_by(p, SIGTERM) or cause(p) == "status")]
+    terminated = [(p, (p.exited_at or 0.0) - process.exited_at) for p in ended]
     if any(-60 <= apart < -0.1 for _, apart in terminated):
         return False
     return any(-0.1 <= apart <= 10 and p.found_at < process.exited_at for p, apart in terminated)

@@ -27,9 +27,9 @@ MAX_LEADS = 3
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
-for a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a proof shows
-that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this machine went
-down."""
+or status 1 to 127 of a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless
+a proof shows that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this
+machine went down."""
 Lifetime = Literal["short", "long"]
 
 

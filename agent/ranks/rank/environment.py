@@ -35,7 +35,7 @@ _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBS
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
-_NO_RUN_ID = frozenset({"", "none", "0"})
+_NO_RUN_ID = frozenset({"", "none", "0", "ffffffff"})  # the last is of Ray's workers that started before their job
 _LOOPBACK = re.compile(r"^(localhost|127\.|::1|\[::1\])", re.IGNORECASE)
 _DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 

@@ -16,24 +16,24 @@ _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signa
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that SIGKILL ended, as the first exit of their episode, before SIGTERM ended a live peer.
+    """Return those that SIGKILL ended, first in their episode, before a live peer failed (status) or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
-    first exits of episodes are too far apart for one exit by SIGTERM to count for two of them.
+    first exits of episodes are too far apart for one exit of a peer to count for two of them.
     """
-    terminated = [p for p in exits if ended_by(p, SIGTERM)]
-    others = [p for p in exits if not ended_by(p, SIGTERM)]
-    victims = preceded(others, numbers) if terminated else set()
+    killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
+    failed = [p for p in exits if fatal_reason(p.exit) == "failure_status" or ended_by(p, SIGTERM)] if killed else []
+    victims = preceded([p for p in exits if not ended_by(p, SIGTERM)], numbers) if failed else set()
     first_killed = set()
-    for process in others if terminated else ():
+    for process in killed:
         left_at = left_at_of(process)
-        if process.key in victims or process.unproven_since is not None or not ended_by(process, SIGKILL):
+        if process.key in victims:
             continue
-        first = bisect_left(terminated, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
-        if first and left_at - left_at_of(terminated[first - 1]) <= numbers.episode_seconds:
+        first = bisect_left(failed, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
+        if first and left_at - left_at_of(failed[first - 1]) <= numbers.episode_seconds:
             continue
-        end = bisect_right(terminated, left_at + numbers.teardown_seconds, key=left_at_of)
-        if any(peer.found_at < left_at for peer in terminated[first:end]):
+        end = bisect_right(failed, left_at + numbers.teardown_seconds, key=left_at_of)
+        if any(peer.found_at < left_at for peer in failed[first:end]):
             first_killed.add(process.key)
     return first_killed
 

@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from pathlib import Path
 
-import torch
+from misbehaviour import misbehave
 from torch.distributed.elastic.multiprocessing.errors import record
-
-
-class TheUsersOwnWord(Exception):  # noqa: N818  # as users name theirs
-    """An exception whose name may hold a secret."""
-
-
-def misbehave(how: str) -> None:
-    """End, hang or return as told."""
-    if how in ("key", "again"):
-        raise KeyError("a secret")
-    if how == "oom":
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-    if how == "own":
-        raise TheUsersOwnWord("a secret")
-    if how == "early":
-        sys.exit(0)
-    if how.startswith("SIG"):
-        os.kill(os.getpid(), signal.Signals[how])
 
 
 @record

@@ -1,0 +1,31 @@
+"""NVIDIA's libnccl.so.2 in a rank of torchrun: its RAS runs for a communicator of all ranks (see ../rasrank)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import torch.distributed as dist
+
+WORLD_HASH = 0x1234567890ABCDEF
+
+
+def run_ras(program: str, library: str, layout: str) -> None:
+    """Load the library and meet all ranks; ``program``, rasrank.c as a library, takes standard input and output."""
+    pipes = os.pipe(), os.pipe()
+    (commands, tell), (answers, says) = pipes
+    os.dup2(commands, 0)
+    os.dup2(says, 1)
+    words = [b"rasrank", library.encode(), layout.encode(), b"127.0.0.1"]
+    arguments = len(words), (ctypes.c_char_p * (len(words) + 1))(*words)
+    threading.Thread(target=ctypes.CDLL(program).main, args=arguments, daemon=True).start()
+    answer = open(answers)  # noqa: SIM115
+    answer.readline()  # its pid
+    rank, size = dist.get_rank(), dist.get_world_size()
+    os.write(tell, f"join world {WORLD_HASH:x} {size} {rank} {rank}\n".encode())
+    descriptions = [""] * size
+    dist.all_gather_object(descriptions, answer.readline().strip())
+    os.write(tell, f"meet world {''.join(descriptions)}\n".encode())
+    if answer.readline() != "ok\n":
+        raise RuntimeError("RAS does not run")

@@ -1,0 +1,45 @@
+"""A rank under torchrun, in a group of gloo: `reduce.py ORDERS reduces|waits`.
+
+The file ORDERS/RANK says how it ends; once there is ORDERS/end all ranks return. Until then it reduces, or waits, as
+in a collective of NCCL that a peer has left. With RASRANK in its environment it loads libnccl too,
+and it opens the device GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from misbehaviour import misbehave
+from nccl import run_ras
+from torch.distributed.elastic.multiprocessing.errors import record
+
+
+@record
+def main() -> None:
+    """Reduce or wait, then end."""
+    orders, reduces = Path(sys.argv[1]), sys.argv[2] == "reduces"
+    own = orders / os.environ["RANK"]
+    dist.init_process_group("gloo")
+    if rasrank := os.environ.get("RASRANK"):
+        run_ras(*rasrank.split())
+    if gpu := os.environ.get("GPU"):
+        os.open(gpu, os.O_RDONLY)  # until its end
+    while True:
+        if own.exists():
+            how = own.read_text()
+            own.unlink()  # one order for one run of the rank
+            misbehave(how)
+        over = torch.tensor([int((orders / "end").exists())])
+        if reduces:
+            dist.all_reduce(over)
+        if over:
+            return
+        time.sleep(0.1)
+
+
+main()
