@@ -8,12 +8,15 @@ import pytest
 from inspector_records import line
 from test_inspector_durations import append
 from test_inspector_exporter import Bench
+from test_inspector_formats import Sink
 
-from agent.sdk.ranks import RankLabel
+from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import MAX_CHOICES, JobAlgorithm
+from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.shared import Shared
 
 FAMILY = "rankwatch_collective_algorithm_operations_total"
 TOTALS = "rankwatch_collective_operations_total"
@@ -76,6 +79,16 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[in
         made.look()
     assert made.look().get(FAMILY, {}).get(("job", "AllReduce", "8192", "RING", "LL")) == wanted
     made.drain()
+
+
+def test_communicators_that_end_take_theirs_along() -> None:
+    """Counts end with their communicator, and what it ends with has them."""
+    sink = Sink()
+    shared = Shared(by_algorithm=True)
+    sink.aggregate = Aggregate(WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=shared)
+    sink.take(chosen(0, "RING", "LL"), chosen(0, "RING", "LL", id="0xdef"))
+    ended = sink.aggregate.end(frozenset({"abc"}))
+    assert [[key[0] for key in counted.by_algorithm] for counted in (ended, sink.aggregate)] == [["abc"], ["def"]]
 
 
 def test_no_more_series_than_the_bound() -> None:
