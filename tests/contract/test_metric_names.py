@@ -11,7 +11,8 @@ from shipped import FAMILIES, OWNED, ROOT
 from agent.core.metrics import Family
 from agent.hardware import gpu_families
 
-MAX_FAMILIES = 200
+MAX_FAMILIES = 210
+"""200 are shipped: a new exporter has room for ten."""
 USERS = ("deploy/prometheus/sources/*.yml", "deploy/prometheus/optional/*.yml", "grafana/*.py", "agent/cli/**/*.py")
 """What asks for metrics: rules, boards and commands."""
 ASKED = yaml.safe_load((ROOT / "docs/asked.yml").read_text())

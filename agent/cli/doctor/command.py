@@ -21,7 +21,7 @@ _LOOPBACK = ("127.", "localhost", "[::1]")
 Level = Literal["wrong", "note"]
 
 
-class Finding(NamedTuple):
+class NodeFinding(NamedTuple):
     """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
 
     check: str
@@ -30,17 +30,17 @@ class Finding(NamedTuple):
     level: Level = "wrong"
 
 
-wrong = Finding
-note = partial(Finding, level="note")
+wrong = NodeFinding
+note = partial(NodeFinding, level="note")
 
 
-def examine(facts: Facts) -> list[Finding]:
+def examine(facts: Facts) -> list[NodeFinding]:
     """Return all findings, those that need a fix first."""
     findings = [finding for check in CHECKS for finding in check(facts)]
     return sorted(findings, key=lambda finding: finding.level != "wrong")
 
 
-def _configuration(facts: Facts) -> Iterator[Finding]:
+def _configuration(facts: Facts) -> Iterator[NodeFinding]:
     if facts.config_error.endswith("Permission denied"):
         yield wrong("configuration", facts.config_error, "run it as root: sudo rankwatch doctor")
     elif facts.config_error:
@@ -57,7 +57,7 @@ def _configuration(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _agent(facts: Facts) -> Iterator[Finding]:
+def _agent(facts: Facts) -> Iterator[NodeFinding]:
     if facts.agent_error:
         yield wrong(
             "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
@@ -66,7 +66,7 @@ def _agent(facts: Facts) -> Iterator[Finding]:
         yield note("agent", "it is starting: not every exporter has run yet", "try again in a few seconds")
 
 
-def _address(facts: Facts) -> Iterator[Finding]:
+def _address(facts: Facts) -> Iterator[NodeFinding]:
     if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
@@ -78,7 +78,7 @@ def _address(facts: Facts) -> Iterator[Finding]:
 _PROBLEMS = "rankwatch_rank_identity_problems"
 
 
-def _ranks(facts: Facts) -> Iterator[Finding]:
+def _ranks(facts: Facts) -> Iterator[NodeFinding]:
     problems = {labels.get("problem"): count for labels, count in facts.samples.get(_PROBLEMS, [])}
     duplicate, unreadable, unidentified = map(problems.get, ("duplicate", "unreadable", "unidentified"))
     if unreadable:
@@ -101,7 +101,7 @@ def _ranks(facts: Facts) -> Iterator[Finding]:
         )
 
 
-_SERIES: tuple[tuple[str, Finding], ...] = (
+_SERIES: tuple[tuple[str, NodeFinding], ...] = (
     ("rankwatch_processes_without_nccl",
      note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
@@ -116,7 +116,7 @@ _SERIES: tuple[tuple[str, Finding], ...] = (
 """The finding for each series with a value above 0."""
 
 
-def _series(facts: Facts) -> Iterator[Finding]:
+def _series(facts: Facts) -> Iterator[NodeFinding]:
     for name, finding in _SERIES:
         if count := _value(facts, name):
             yield finding._replace(text=finding.text.format(count=f"{count:.0f}"))
@@ -135,7 +135,7 @@ _SILENT = {
 }
 
 
-def _inspector(facts: Facts) -> Iterator[Finding]:
+def _inspector(facts: Facts) -> Iterator[NodeFinding]:
     for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
         reason = labels.get("reason", "")
         if ranks:
@@ -157,7 +157,7 @@ def _inspector(facts: Facts) -> Iterator[Finding]:
             yield wrong("disk", f"{directory.path}: {free}", "make room, or set `reclaim` of the exporter inspector")
 
 
-def _exporters(facts: Facts) -> Iterator[Finding]:
+def _exporters(facts: Facts) -> Iterator[NodeFinding]:
     document = facts.document
     for exporter in document.exporters if document is not None else ():
         if exporter.state == "down":
@@ -170,7 +170,7 @@ def _exporters(facts: Facts) -> Iterator[Finding]:
         yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
 
-def _ras(facts: Facts) -> Iterator[Finding]:
+def _ras(facts: Facts) -> Iterator[NodeFinding]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
         "version_old": "update NCCL to 2.29.2 or newer: older versions can crash when RAS is queried",
@@ -181,13 +181,13 @@ def _ras(facts: Facts) -> Iterator[Finding]:
         yield note("ras", f"the agent does not query RAS for a job: {reason}", remedies[reason])
 
 
-def _clock(facts: Facts) -> Iterator[Finding]:
+def _clock(facts: Facts) -> Iterator[NodeFinding]:
     if not facts.clock_is_kept:
         text = "the kernel reports an unsynchronised clock"
         yield note("clock", text, "run chrony (with rtcsync), ntpd or systemd-timesyncd")
 
 
-def _prometheus(facts: Facts) -> Iterator[Finding]:
+def _prometheus(facts: Facts) -> Iterator[NodeFinding]:
     watcher = facts.watcher
     if watcher is None:
         return
@@ -211,7 +211,7 @@ def _prometheus(facts: Facts) -> Iterator[Finding]:
         yield wrong("clock", f"this node's clock is {abs(ahead):.1f} s {side} Prometheus'", "run chrony or ntpd")
 
 
-def _rules(facts: Facts) -> Iterator[Finding]:
+def _rules(facts: Facts) -> Iterator[NodeFinding]:
     watcher = facts.watcher
     if watcher is None or watcher.error:
         return
@@ -234,7 +234,7 @@ def _rules(facts: Facts) -> Iterator[Finding]:
         )
 
 
-CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
+CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
     _agent, _configuration, _address, _ranks, _series, _exporters, _inspector, _ras, _clock, _prometheus, _rules,
 )  # fmt: skip
 
@@ -266,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(finding.level == "wrong" for finding in findings) else 0
 
 
-def as_text(findings: Sequence[Finding]) -> str:
+def as_text(findings: Sequence[NodeFinding]) -> str:
     """Return the findings as lines of text, each with its remedy."""
     lines = [
         f"{finding.level.upper():5}  {finding.check}: {plain(finding.text)}\n       -> {plain(finding.remedy)}"
